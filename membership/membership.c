@@ -1,7 +1,7 @@
 #include "membership/membership.h"
 
 #include "common/base/log.h"
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 #include "common/base/why.h"
 #include "common/containers/vec.h"
 
@@ -82,16 +82,16 @@ static void send_sealed(membership *self)
     c.u.sealed.epoch         = s->epoch;
     c.u.sealed.n_reports     = s->n_reports;
     c.u.sealed.report        = s->report;
-    membership_say(self, &c);
+    membership_send(self, &c);
 }
 
 static bool owes_sealed(const membership *self)
 {
     const membership_seal *s = &self->seal;
-    return s->epoch != 0 && s->n_due == 0 && !s->is_over && !plant(PLANT_SEAL_FORGOTTEN);
+    return s->epoch != 0 && s->n_due == 0 && !s->is_over && !mutation(MUTATION_SEAL_FORGOTTEN);
 }
 
-void membership_say(membership *self, const wire_control *message)
+void membership_send(membership *self, const wire_control *message)
 {
     wire_control c = *message;
     if (self->is_up && self->incarnation != 0 && !membership_is_over(self)) send(self, &c);
@@ -105,7 +105,7 @@ void membership_beat(membership *self, uint64_t now_ms)
     uint64_t every = self->setup.lease_ms / BEATS_PER_LEASE;
     if (self->setup.beat_ms_max > 0) every = least(every, self->setup.beat_ms_max);
     self->beat_ms = now_ms + most(every, 1);
-    membership_say(self, &c);
+    membership_send(self, &c);
 }
 
 void membership_begun(membership *self, uint64_t now_ms)
@@ -114,7 +114,7 @@ void membership_begun(membership *self, uint64_t now_ms)
     membership_beat(self, now_ms);
 }
 
-static void say_again(membership *self, bool is_anew, uint64_t now_ms)
+static void resend(membership *self, bool is_anew, uint64_t now_ms)
 {
     self->again_ms = now_ms + AGAIN_MS;
     if (!self->is_up) return;
@@ -122,14 +122,14 @@ static void say_again(membership *self, bool is_anew, uint64_t now_ms)
     if (owes_sealed(self)) send_sealed(self);
     if (self->phase == MEMBERSHIP_LEAVING) {
         membership_beat(self, now_ms); /* the step that it leaves in */
-        membership_say(self, &(wire_control){.kind = WIRE_BYE});
+        membership_send(self, &(wire_control){.kind = WIRE_BYE});
     }
-    if (self->act.say_again != NULL) self->act.say_again(self->user, is_anew);
+    if (self->act.resend != NULL) self->act.resend(self->user, is_anew);
 }
 
 void membership_again(membership *self, uint64_t now_ms)
 {
-    if (!membership_is_over(self)) say_again(self, false, now_ms);
+    if (!membership_is_over(self)) resend(self, false, now_ms);
 }
 
 /* ---- failing --------------------------------------------------------------------------------- */
@@ -202,13 +202,13 @@ static void on_welcome(membership *self, const wire_control *c, uint64_t now_ms)
 {
     const bool is_first = self->incarnation == 0;
     if (!is_first && self->incarnation != c->u.welcome.incarnation &&
-        !plant(PLANT_STALE_INCARNATION)) {
+        !mutation(MUTATION_STALE_INCARNATION)) {
         fail_as_stranger(self);
         return;
     }
     note_return(self);
     self->incarnation = c->u.welcome.incarnation;
-    self->grace_ms    = plant(PLANT_GRACE_NOT_GRANTED) ? 0 : c->u.welcome.grace_ms;
+    self->grace_ms    = mutation(MUTATION_GRACE_NOT_GRANTED) ? 0 : c->u.welcome.grace_ms;
     if (c->u.welcome.lease_ms > 0) self->setup.lease_ms = c->u.welcome.lease_ms;
     self->acked_ms = now_ms;
     self->down_ms  = 0;
@@ -216,7 +216,7 @@ static void on_welcome(membership *self, const wire_control *c, uint64_t now_ms)
     if (self->phase == MEMBERSHIP_JOINING) self->phase = MEMBERSHIP_JOINED;
     if (self->act.welcome != NULL) self->act.welcome(self->user, c, is_first);
     membership_beat(self, now_ms);
-    say_again(self, true, now_ms); /* it may be a reconnect: what was on its way may be lost */
+    resend(self, true, now_ms); /* it may be a reconnect: what was on its way may be lost */
 }
 
 static void on_epoch(membership *self, const wire_control *c)
@@ -330,7 +330,7 @@ void membership_leave(membership *self, uint64_t now_ms)
     }
     self->phase    = MEMBERSHIP_LEAVING;
     self->leave_ms = now_ms + LEAVE_MS + (self->down_ms != 0 ? leave_grace_ms(self) : 0);
-    say_again(self, false, now_ms);
+    resend(self, false, now_ms);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -397,7 +397,7 @@ static void watch_scheduler(membership *self, uint64_t now_ms)
 /* After a network outage old connections recover late or never. */
 static uint64_t renew_ms(const membership *self)
 {
-    if (plant(PLANT_RENEWAL_LOST)) return NEVER;
+    if (mutation(MUTATION_RENEWAL_LOST)) return NEVER;
     return most(self->acked_ms, self->renewed_ms) + self->setup.lease_ms / SILENCES_PER_LEASE;
 }
 
@@ -427,7 +427,7 @@ void membership_tick(membership *self, uint64_t now_ms)
     if (self->incarnation != 0) renew_when_silent(self, now_ms);
     if (self->phase == MEMBERSHIP_LEAVING && now_ms >= self->leave_ms) leave(self);
     if (membership_is_over(self)) return;
-    if (now_ms >= self->again_ms) say_again(self, false, now_ms);
+    if (now_ms >= self->again_ms) resend(self, false, now_ms);
     if (now_ms >= self->beat_ms) membership_beat(self, now_ms);
 }
 

@@ -14,7 +14,7 @@
  *   Sealing   A holder of state is asked to stand still (SEAL), reports its position (membership_sealed(), once for each
  *             of its parts), and repeats SEALED until an epoch as new has come.
  *   Leaving   BYE, until BYED.
- * The first failure is final.  The owner repeats everything else that is unanswered; say_again tells it when.
+ * The first failure is final.  The owner repeats everything else that is unanswered; resend tells it when.
  */
 #ifndef MEMBERSHIP_MEMBERSHIP_H
 #define MEMBERSHIP_MEMBERSHIP_H
@@ -36,7 +36,7 @@ typedef struct {
     const char *self;      /* "this worker", for sentences; copied */
 } membership_setup;
 
-/* Called from within the functions below; must not call them, except membership_say() and membership_sealed().
+/* Called from within the functions below; must not call them, except membership_send() and membership_sealed().
  * Messages are BORROWED for the call. */
 typedef struct {
     void (*send)(void *user, const wire_control *message); /* may be lost */
@@ -48,7 +48,7 @@ typedef struct {
     void (*renew)(void *user);                     /* opens another connection beside this one */
     void (*waiting)(void *user, uint64_t left_ms); /* no answer yet */
     void (*welcome)(void *user, const wire_control *m, bool is_first);
-    void (*say_again)(void *user, bool is_anew); /* is_anew: the scheduler may know nothing of it */
+    void (*resend)(void *user, bool is_anew); /* is_anew: the scheduler may know nothing of it */
 
     void (*unanswered)(void *user, pen_error *why); /* writes the sentence of a failure to join */
     void (*epoch)(void *user, const wire_control *message);
@@ -104,7 +104,7 @@ void membership_tick(membership *self, uint64_t now_ms);
 uint64_t membership_due(const membership *self); /* of the next tick; UINT64_MAX: none */
 
 /* Sends it as this member's, if the scheduler knows the member and is there; may be lost. */
-void membership_say(membership *self, const wire_control *message);
+void membership_send(membership *self, const wire_control *message);
 void membership_begun(membership *self, uint64_t now_ms); /* it holds state of this job only */
 void membership_beat(membership *self, uint64_t now_ms);  /* sends a BEAT at once */
 void membership_again(membership *self, uint64_t now_ms); /* repeats at once what is unanswered */

@@ -10,7 +10,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* ---- the hash of a record -------------------------------------------------------------------- */
+/* ---- the hash of a vote -------------------------------------------------------------------- */
 /* Numbers are hashed as in memory; payloads are little-endian, too. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "records are hashed, and payloads sent, little-endian");
@@ -25,28 +25,28 @@ typedef struct {
 } canonical;
 _Static_assert(sizeof(canonical) == 4 * 8 + 8 * 4, "no padding");
 
-uint64_t decision_record_hash(uint64_t step, const wire_record *record, const wire_inputs *inputs,
-                              const double *sums, uint32_t n_sums)
+uint64_t decision_vote_hash(uint64_t step, const wire_vote *vote, const wire_inputs *inputs,
+                            const double *sums, uint32_t n_sums)
 {
     const canonical head = {.step       = step,
-                            .weight_sum = record->weight_sum,
+                            .weight_sum = vote->weight_sum,
                             .loss_scale = inputs->loss_scale,
                             .clip       = inputs->clip,
-                            .partition  = record->partition,
-                            .finite     = record->finite,
-                            .bad_chunk  = record->bad_chunk,
+                            .partition  = vote->partition,
+                            .finite     = vote->finite,
+                            .bad_chunk  = vote->bad_chunk,
                             .skip       = inputs->skip,
                             .n_rates    = inputs->n_rates,
                             .n_sums     = n_sums,
-                            .bad_rank   = record->bad_rank};
+                            .bad_rank   = vote->bad_rank};
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
     XXH3_64bits_update(&state, &head, sizeof head);
     if (inputs->n_rates > 0)
         XXH3_64bits_update(&state, inputs->rate, inputs->n_rates * sizeof(double));
     if (n_sums > 0) XXH3_64bits_update(&state, sums, n_sums * sizeof(double));
-    for (uint32_t i = 0; i < record->scalars.n; i++) {
-        const wire_scalars *s = &record->scalars;
+    for (uint32_t i = 0; i < vote->scalars.n; i++) {
+        const wire_scalars *s = &vote->scalars;
         const uint64_t ranks  = s->ranks[i];
         XXH3_64bits_update(&state, &s->name[i], sizeof s->name[i]);
         XXH3_64bits_update(&state, &s->sum[i], sizeof s->sum[i]);
@@ -104,22 +104,21 @@ static double add_sums(const plan *p, const double *const *sums)
     return total;
 }
 
-/* Of the first record that counts: all decided partitions have the same contributors. */
-static double weights(const plan *p, const wire_record *records)
+/* Of the first vote that counts: all decided partitions have the same contributors. */
+static double weights(const plan *p, const wire_vote *votes)
 {
     for (uint32_t i = 0; i < p->n_partitions; i++)
-        if (p->partition[i].n_decided > 0) return records[i].weight_sum;
+        if (p->partition[i].n_decided > 0) return votes[i].weight_sum;
     return 0;
 }
 
-static bool find_bad(const plan *p, const wire_record *records, uint32_t *bad_chunk,
-                     int32_t *bad_rank)
+static bool find_bad(const plan *p, const wire_vote *votes, uint32_t *bad_chunk, int32_t *bad_rank)
 {
     bool found = false;
     *bad_chunk = 0;
     *bad_rank  = -1;
     for (uint32_t i = 0; i < p->n_partitions; i++) {
-        const wire_record *r = &records[i];
+        const wire_vote *r = &votes[i];
         if (p->partition[i].n_decided == 0 || r->finite || (found && r->bad_chunk >= *bad_chunk))
             continue;
         *bad_chunk = r->bad_chunk;
@@ -142,15 +141,15 @@ static pen_outcome choose(double weight_sum, bool is_bad, bool skip, double norm
     return isfinite(norm) ? PEN_APPLIED : PEN_SKIPPED_NORM;
 }
 
-void decision_make(const plan *p, const wire_record *records, const double *const *sums,
+void decision_make(const plan *p, const wire_vote *votes, const double *const *sums,
                    const wire_inputs *inputs, int64_t applied, wire_decision *decision,
                    uint32_t *bad_chunk, int32_t *bad_rank)
 {
-    double weight_sum = weights(p, records);
+    double weight_sum = weights(p, votes);
     double divisor    = weight_sum * inputs->loss_scale;
     double norm       = weight_sum == 0 ? 0 : sqrt(add_sums(p, sums)) / divisor;
     if (isnan(norm)) norm = NAN; /* the same bits on all processors */
-    bool is_bad = find_bad(p, records, bad_chunk, bad_rank);
+    bool is_bad = find_bad(p, votes, bad_chunk, bad_rank);
 
     *decision         = (wire_decision){.norm = norm, .clip = 1, .gscale = 0, .applied = applied};
     decision->outcome = (int32_t)choose(weight_sum, is_bad, inputs->skip, norm);

@@ -1,6 +1,6 @@
 /* decision.h - the verdict of one step over the whole model: apply or skip, and how much to clip.
  *
- * A pure function of the prepare records and the inputs.  Sums are added in (registration, block) order in double, so
+ * A pure function of the prepare votes and the inputs.  Sums are added in (registration, block) order in double, so
  * workers, scheduler and simulator derive the same bits.
  */
 #ifndef PROTO_DECISION_H
@@ -8,10 +8,10 @@
 
 #include "proto/plan.h"
 
-/* XXH3-64 of a record: every field but the hash, then the inputs that all ranks share (not weight, snapshot and scalars),
- * the sums of squares, and the record's scalars.  proto/README.md has the bytes. */
-uint64_t decision_record_hash(uint64_t step, const wire_record *record, const wire_inputs *inputs,
-                              const double *sums, uint32_t n_sums);
+/* XXH3-64 of a vote: every field but the hash, then the inputs that all ranks share (not weight, snapshot and scalars),
+ * the sums of squares, and the vote's scalars.  proto/README.md has the bytes. */
+uint64_t decision_vote_hash(uint64_t step, const wire_vote *vote, const wire_inputs *inputs,
+                            const double *sums, uint32_t n_sums);
 
 /* Whether the inputs of two ranks are equal bit for bit, except weight and snapshot.  Else *why is MISMATCH and names the
  * first difference and both ranks; the culprit is rank_b. */
@@ -28,7 +28,7 @@ bool decision_inputs_equal(const wire_inputs *a, int32_t rank_a, const wire_inpu
  * is 1 and gscale 0.  weight_sum is that of the first partition that a decision closes.
  * *bad_chunk and *bad_rank: the lowest bad chunk of the records that are not finite, else 0 and -1.  They come from the
  * records unchecked and may lie outside the plan. */
-void decision_make(const plan *p, const wire_record *records, const double *const *sums,
+void decision_make(const plan *p, const wire_vote *votes, const double *const *sums,
                    const wire_inputs *inputs, int64_t applied, wire_decision *decision,
                    uint32_t *bad_chunk, int32_t *bad_rank);
 

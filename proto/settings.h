@@ -10,7 +10,7 @@
 
 #include "common/base/config.h"
 #include "common/base/log.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 
 enum { SETTINGS_WORKERS_MAX = 16384, SETTINGS_SERVERS_MAX = 1024 };
 
@@ -114,7 +114,7 @@ extern const config_row settings_foreign[];
 
 /* ---- who may take part, and look ----------------------------------------------------------------------------------- */
 #define SETTING_ENCRYPTION(X)                                                                                          \
-    X(encryption, ENUM, "auto", 0, 0, guard_choices,                                                                   \
+    X(encryption, ENUM, "auto", 0, 0, auth_choices,                                                                   \
       "Whether traffic is encrypted: auto encrypts beyond loopback and with a secret_file; clear never encrypts. "     \
       "On loopback, and with a secret_file, every process proves that it belongs to the job.")
 #define SETTING_SECRET_FILE(X)                                                                                         \

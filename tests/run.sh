@@ -69,7 +69,7 @@ fi
 
 # The longest first, so that nothing long is left over at the end when all else is done.
 longest="conformance_coll_test gpu_driver fuzz_wire cli_docs fuzz_files fuzz_foreign cluster_training conformance_coll_fault_test cluster_modes
-    cluster_elastic cluster_hosts_docs gpu_train sim_plant_test cluster_snapshot cli_run sim_lively_test cluster_failover hygiene_house cli_snapshot
+    cluster_elastic cluster_hosts_docs gpu_train sim_mutation_test cluster_snapshot cli_run sim_lively_test cluster_failover hygiene_house cli_snapshot
     gpu_host cluster_gpt2 cluster_tier cluster_units cluster_encrypted cluster_garbage unit_transport_limit_test cli_sentences"
 {
     for name in $longest; do grep "^$name " "$list"; done

@@ -7,7 +7,7 @@
 #include "common/trace/trace.h"
 #include "worker/job_mode.h"
 #include "worker/last_error.h"
-#include "worker/tensor/device_copy/mirror.h"
+#include "worker/tensor/device_copy/device_copies.h"
 #include "worker/train/schedule/precision.h"
 #include "worker/worker_files.h"
 
@@ -27,7 +27,7 @@ static pen_status choose_mode(pen_ctx *ctx, pen_error *why)
     ctx->mode        = chosen.mode;
     ctx->has_servers = chosen.has_servers;
     ctx->stage       = chosen.stage;
-    ctx->rule        = ctx->settings.commit == COMMIT_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
+    ctx->rule        = ctx->settings.commit == COMMIT_EAGER ? STEP_EAGER : STEP_TWO_PHASE;
     memmove(ctx->sync, chosen.sync, strlen(chosen.sync) + 1);
     return PEN_OK;
 }
@@ -68,7 +68,7 @@ static pen_status set_up(pen_ctx *ctx, const char *const *settings, pen_error *w
     if (status == PEN_OK) status = choose_mode(ctx, why);
     if (status == PEN_OK) status = precision_set_up(ctx, why);
     if (status == PEN_OK) status = own_state_init(ctx, why);
-    if (status == PEN_OK) status = mirror_open(ctx, why);
+    if (status == PEN_OK) status = device_copies_open(ctx, why);
     if (status == PEN_OK) status = model_init(&ctx->model, ctx, why);
     return status;
 }
@@ -88,7 +88,7 @@ pen_status context_make_coll(pen_ctx *ctx, const coll_job *job, void *user, pen_
     const coll_setup setup = {.ctx          = ctx,
                               .settings     = &ctx->settings,
                               .env          = &ctx->env,
-                              .guard        = ctx->guard,
+                              .auth         = ctx->auth,
                               .stats        = &ctx->stats,
                               .world        = &ctx->world,
                               .begin_thread = request_mark_sdk_thread};
@@ -105,10 +105,10 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
     }
     pthread_mutex_init(&ctx->step.lock, NULL);
     pthread_mutex_init(&ctx->failure_lock, NULL);
-    pthread_mutex_init(&ctx->held_lock, NULL);
-    pthread_cond_init(&ctx->held_returned, NULL);
+    pthread_mutex_init(&ctx->grad_lock, NULL);
+    pthread_cond_init(&ctx->grads_returned, NULL);
     pthread_mutex_init(&ctx->use_lock, NULL);
-    pthread_mutex_init(&ctx->watch_lock, NULL);
+    pthread_mutex_init(&ctx->monitor_lock, NULL);
     members_init(&ctx->members);
     state_table_init(&ctx->states);
     ctx->pid = getpid();
@@ -144,15 +144,15 @@ void context_destroy(pen_ctx *ctx)
     free(ctx->old_world);
     request_table_fini(&ctx->requests);
     model_fini(&ctx->model);
-    mirror_destroy(ctx);
+    device_copies_destroy(ctx);
     free(ctx->step.rate);
     free(ctx->step.states);
     pthread_mutex_destroy(&ctx->step.lock);
     pthread_mutex_destroy(&ctx->failure_lock);
-    pthread_cond_destroy(&ctx->held_returned);
-    pthread_mutex_destroy(&ctx->held_lock);
+    pthread_cond_destroy(&ctx->grads_returned);
+    pthread_mutex_destroy(&ctx->grad_lock);
     pthread_mutex_destroy(&ctx->use_lock);
-    pthread_mutex_destroy(&ctx->watch_lock);
+    pthread_mutex_destroy(&ctx->monitor_lock);
     members_fini(&ctx->members);
     state_table_fini(&ctx->states);
     free(ctx);
@@ -186,11 +186,11 @@ bool context_outlives_loss(const pen_ctx *ctx)
 /* ---- what every call checks ------------------------------------------------------------------ */
 pen_status context_check(const pen_ctx *ctx, const char *call)
 {
-    if (ctx == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "%s: ctx is NULL", call);
+    if (ctx == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "%s: ctx is NULL", call);
     if (ctx->pid != getpid())
-        return last_error_say(PEN_WRONG_STATE,
-                              "%s: called in a forked child, which owns nothing of the context",
-                              call);
+        return last_error_report(PEN_WRONG_STATE,
+                                 "%s: called in a forked child, which owns nothing of the context",
+                                 call);
     if (atomic_load_explicit(&ctx->has_failed, memory_order_acquire))
         return last_error_set(&ctx->failure);
     return PEN_OK;
@@ -201,9 +201,9 @@ pen_status context_enter(pen_ctx *ctx, const char *call, bool waits)
     pen_status status = context_check(ctx, call);
     if (status != PEN_OK) return status;
     if (waits && request_is_sdk_thread())
-        return last_error_say(PEN_WRONG_STATE,
-                              "%s: called from a callback, where waiting would wait for itself",
-                              call);
+        return last_error_report(PEN_WRONG_STATE,
+                                 "%s: called from a callback, where waiting would wait for itself",
+                                 call);
     atomic_store_explicit(&ctx->call, call, memory_order_relaxed);
     if (waits) {
         atomic_store_explicit(&ctx->call_since_ms, clock_ms(&clock_real), memory_order_relaxed);
@@ -221,10 +221,10 @@ pen_status context_leave(pen_ctx *ctx, pen_status status)
 
 pen_command_fn context_command(pen_ctx *ctx, void **user)
 {
-    pthread_mutex_lock(&ctx->watch_lock);
+    pthread_mutex_lock(&ctx->monitor_lock);
     pen_command_fn fn = ctx->command;
     *user             = ctx->command_user;
-    pthread_mutex_unlock(&ctx->watch_lock);
+    pthread_mutex_unlock(&ctx->monitor_lock);
     return fn;
 }
 
@@ -236,9 +236,9 @@ void context_fail(pen_ctx *ctx, const pen_error *why)
         atomic_store_explicit(&ctx->has_failed, true, memory_order_release);
     }
     pthread_mutex_unlock(&ctx->failure_lock);
-    pthread_mutex_lock(&ctx->held_lock); /* whoever waits for room sees it */
-    pthread_cond_broadcast(&ctx->held_returned);
-    pthread_mutex_unlock(&ctx->held_lock);
+    pthread_mutex_lock(&ctx->grad_lock); /* whoever waits for room sees it */
+    pthread_cond_broadcast(&ctx->grads_returned);
+    pthread_mutex_unlock(&ctx->grad_lock);
 }
 
 pen_status context_remember(pen_error *kept, const pen_error *why)

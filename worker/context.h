@@ -9,7 +9,7 @@
 #include "worker/io/members.h"
 #include "worker/io/progress.h"
 #include "worker/io/request.h"
-#include "worker/ps/exchange.h"
+#include "worker/ps/ps_client.h"
 #include "worker/tensor/model.h"
 #include "worker/tensor/residency/own_state.h"
 #include "worker/tensor/residency/state_table.h"
@@ -49,12 +49,12 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     wire_inputs inputs;
     wire_scalars scalars,
         totals; /* what this rank gives with it; of the newest one that ended, all ranks' */
-    bool has_last_gradients;  /* some of the last micro-batch: scalars are on their way */
-    double *rate;             /* [n_groups] */
-    pen_error remembered;     /* of pen_ready and friends; status PEN_OK: none */
-    exchange_outcome outcome; /* written by the strategy before REQUEST_STEP ends */
-    void *states;             /* that travel with its pushes; NULL: none */
-    pen_req values;           /* lazy: values that are still on their way */
+    bool has_last_gradients;   /* some of the last micro-batch: scalars are on their way */
+    double *rate;              /* [n_groups] */
+    pen_error remembered;      /* of pen_ready and friends; status PEN_OK: none */
+    ps_client_outcome outcome; /* written by the strategy before REQUEST_STEP ends */
+    void *states;              /* that travel with its pushes; NULL: none */
+    pen_req values;            /* lazy: values that are still on their way */
     progress progress;
 } context_step;
 
@@ -69,20 +69,21 @@ struct pen_ctx {
     worker_mode mode;
     int stage; /* how much is sharded: 1, 2, 3 of zero1 to zero3; 0: nothing.  Over servers mode is then MODE_PS_BSP */
     bool has_servers;
-    bool reduces_each;  /* pen_ready() of every micro-batch reaches the strategy; set as it opens */
-    exchange_rule rule; /* of groups that average */
+    bool reduces_each; /* pen_ready() of every micro-batch reaches the strategy; set as it opens */
+    ps_client_rule rule; /* of groups that average */
     char sync[CONFIG_TEXT_BYTES], host[256], job[48];
     pid_t pid;
     job_link *link;     /* from pen_init() on */
     strategy *strategy; /* from pen_commit() on */
     struct scheduler *hosted;
-    struct loop *io_loop; /* of "pen-io"; NULL: alone */
-    struct watch *watch;  /* worker_watch.h; NULL: nothing is shown */
-    struct guard *guard;  /* of its endpoints; NULL: clear text, or alone */
+    struct loop *io_loop;    /* of "pen-io"; NULL: alone */
+    struct monitor *monitor; /* worker_monitor.h; NULL: nothing is shown */
+    struct auth *auth;       /* of its endpoints; NULL: clear text, or alone */
     context_phase phase;
-    struct mirror *mirror;     /* mirror.h: tensors in memory of a device; NULL: there are none */
-    pthread_mutex_t held_lock; /* of memory that the SDK holds: held.h */
-    pthread_cond_t held_returned;
+    struct device_copies
+        *device_copies; /* device_copies.h: tensors in memory of a device; NULL: there are none */
+    pthread_mutex_t grad_lock; /* of memory that the SDK holds: param_memory.h */
+    pthread_cond_t grads_returned;
     uint64_t lent_bytes;      /* gradients that strategies have been lent */
     pthread_mutex_t use_lock; /* one pen_use() or pen_release() at a time: unit_use.c */
     model model;
@@ -102,7 +103,8 @@ struct pen_ctx {
     own_state own;          /* what of it is ours */
     context_restored restored;
     bool is_saved; /* with the step that has just ended a snapshot was taken; see api_state.c */
-    struct keeper *keeper;    /* train/keeper.h: without servers; NULL: servers keep snapshots */
+    struct snapshot_writer *
+        snapshot_writer; /* snapshot/snapshot_writer.h: without servers; NULL: servers keep snapshots */
     atomic_bool stop_wanted;  /* pen_step_begin says END */
     int64_t digest_step;      /* of the newest pen_digest() */
     uint32_t n_digests;       /* before it, at the same step */
@@ -117,10 +119,10 @@ struct pen_ctx {
     atomic_bool is_aborting;
     char abort_why[256];
 
-    pthread_mutex_t watch_lock;
+    pthread_mutex_t monitor_lock;
     context_metric metric[CONTEXT_METRICS_MAX];
     uint32_t n_metrics;
-    pen_command_fn command; /* of pen_on_command; under watch_lock, as is its argument */
+    pen_command_fn command; /* of pen_on_command; under monitor_lock, as is its argument */
     void *command_user;
     context_event_fn event; /* of pen_on_event(); likewise */
     void *event_user;
@@ -135,7 +137,7 @@ const char *context_mode_name(const pen_ctx *ctx);
 pen_status context_create(const char *const *settings, pen_ctx **ctx, pen_error *why);
 /* ctx->coll; destroyed by who made it. */
 pen_status context_make_coll(pen_ctx *ctx, const coll_job *job, void *user, pen_error *why);
-void context_destroy(pen_ctx *ctx); /* link, strategy and keeper are closed */
+void context_destroy(pen_ctx *ctx); /* link, strategy and snapshot writer are closed */
 
 /* Its members may come and go while it trains: it goes on without a worker, waits for another in its
  * place, or takes more. */

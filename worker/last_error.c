@@ -9,7 +9,7 @@ pen_status last_error_set(const pen_error *why)
     return why->status;
 }
 
-pen_status last_error_say(pen_status status, const char *format, ...)
+pen_status last_error_report(pen_status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);

@@ -8,7 +8,7 @@
 pen_status last_error_set(const pen_error *why);
 
 /* why_set() and last_error_set() in one. */
-pen_status last_error_say(pen_status status, const char *format, ...)
+pen_status last_error_report(pen_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 #endif

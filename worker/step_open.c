@@ -39,7 +39,7 @@ void step_describe(pen_ctx *ctx, pen_step *step)
 /* With servers only rank 0 asks for snapshots; without servers any rank does. */
 static bool wants_snapshot(pen_ctx *ctx)
 {
-    if (ctx->keeper == NULL && ctx->world->rank != 0) return false;
+    if (ctx->snapshot_writer == NULL && ctx->world->rank != 0) return false;
     const uint64_t every = ctx->settings.snapshot_every;
     bool is_due          = every > 0 && ((uint64_t)ctx->step.next_index + 1) % every == 0;
     return atomic_exchange(&ctx->snapshot_wanted, false) || is_due;
@@ -53,7 +53,8 @@ static pen_status add_states(pen_ctx *ctx, pen_error *why)
     context_step *s = &ctx->step;
     free(s->states);
     s->states = NULL;
-    if (ctx->keeper != NULL) return PEN_OK; /* the keeper takes them at the end of the step */
+    if (ctx->snapshot_writer != NULL)
+        return PEN_OK; /* the snapshot writer takes them at the end of the step */
     if (s->inputs.snapshot) own_state_note(ctx, OWN_STATE_UNKNOWN);
     const pen_status status = state_table_pack(&ctx->states, s->inputs.snapshot, &s->states,
                                                &s->inputs.states_bytes, why);
@@ -78,14 +79,14 @@ pen_status step_open(pen_ctx *ctx, pen_error *why)
     s->inputs = (wire_inputs){.loss_scale = step->loss_scale,
                               .clip       = ctx->settings.clip,
                               .weight     = s->weight,
-                              .skip       = ctx->rule == EXCHANGE_DECIDE && ctx->settings.skip,
+                              .skip       = ctx->rule == STEP_TWO_PHASE && ctx->settings.skip,
                               .snapshot   = wants_snapshot(ctx),
                               .n_rates    = ctx->model.n_groups,
                               .rate       = s->rate,
                               .scalars    = s->scalars};
     if (add_states(ctx, why) != PEN_OK) return why->status;
     s->is_open    = true;
-    ctx->is_saved = ctx->keeper == NULL && s->inputs.snapshot;
+    ctx->is_saved = ctx->snapshot_writer == NULL && s->inputs.snapshot;
     ctx->strategy->ops->step_open(ctx->strategy, (uint64_t)s->next_index, &s->inputs);
     return PEN_OK;
 }

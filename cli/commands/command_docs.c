@@ -8,7 +8,7 @@
 #include "common/launch/launch.h"
 #include "common/net/metrics.h"
 #include "common/net/transport/transport.h"
-#include "common/offload/tier.h"
+#include "common/offload/offload.h"
 #include "scheduler/core/membership/member.h"
 #include "scheduler/shell/scheduler_http.h"
 #include "server/shard/core/sync/sync.h"
@@ -151,8 +151,8 @@ static void page_families(FILE *out)
         fprintf(out, "| `%s` | %s |\n", sync_all[i]->name, sync_all[i]->doc);
     fprintf(out,
             "\n## Offload targets (`common/offload/`)\n\n| target | description |\n|---|---|\n");
-    for (int i = 0; tier_all[i] != NULL; i++)
-        fprintf(out, "| `%s` | %s |\n", tier_all[i]->name, tier_all[i]->doc);
+    for (int i = 0; offload_all[i] != NULL; i++)
+        fprintf(out, "| `%s` | %s |\n", offload_all[i]->name, offload_all[i]->doc);
     fprintf(out,
             "\n## Devices (`common/compute/device/`)\n\n| device | description |\n|---|---|\n");
     for (int i = 0; device_all[i] != NULL; i++)

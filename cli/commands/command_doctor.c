@@ -2,7 +2,7 @@
 #include "cli/command.h"
 #include "cli/doctor/doctor.h"
 #include "cli/job/control.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 
 #include <jansson.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static const config_row doctor_rows[] = {
     ROW(store,       TEXT, "",     0,     NULL,          "Snapshot directory; empty: the current directory.")
     ROW(fail_on,     ENUM, "bad",  0,     fail_names,    "Mildest finding with exit code 1: look (a job may be slow), bad (it will fail), or never.")
     ROW(json,        BOOL, "no",   0,     NULL,          "Print JSON.")
-    ROW(encryption,  ENUM, "auto", 0,     guard_choices, "Encryption to the scheduler: auto (as recorded by `penstock run`), on, or clear.")
+    ROW(encryption,  ENUM, "auto", 0,     auth_choices, "Encryption to the scheduler: auto (as recorded by `penstock run`), on, or clear.")
     ROW(secret_file, TEXT, "",     0,     NULL,          "File with the job's secret; empty: as recorded by `penstock run`.")
     ROW(root,        TEXT, "",     0,     NULL,          "Directory that replaces / for files of /proc, /sys and /dev.")
     {0},

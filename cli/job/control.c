@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/why.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 #include "common/net/tcp_address.h"
 #include "common/net/transport/transport.h"
 
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 struct control {
-    guard *guard;
+    auth *auth;
     transport *link;
     wire_arena *arena;
     wire_out out;
@@ -66,9 +66,9 @@ static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *
         who->nonce = start ^ (uint64_t)getpid();
     for (;;) {
         uint64_t now = clock_ms(&clock_real);
-        if (now - start >= timeout_ms && c->refusal[0] != '\0' && guard_lack(c->guard) != NULL)
+        if (now - start >= timeout_ms && c->refusal[0] != '\0' && auth_lack(c->auth) != NULL)
             return why_set(why, PEN_DENIED, "no answer from the scheduler at %s %s",
-                           c->address + strlen("tcp://"), guard_lack(c->guard));
+                           c->address + strlen("tcp://"), auth_lack(c->auth));
         if (now - start >= timeout_ms && c->refusal[0] != '\0')
             return why_set(why, PEN_DENIED,
                            "no scheduler at %s: %s; check --secret-file and --encryption",
@@ -112,32 +112,32 @@ void control_protect(int encryption, const char *secret_file)
 
 static int choice_of(const char *text)
 {
-    for (int i = 0; text != NULL && guard_choices[i] != NULL; i++)
-        if (strcmp(text, guard_choices[i]) == 0) return i;
-    return GUARD_AUTO;
+    for (int i = 0; text != NULL && auth_choices[i] != NULL; i++)
+        if (strcmp(text, auth_choices[i]) == 0) return i;
+    return AUTH_AUTO;
 }
 
-static pen_status open_guard(control *c, pen_error *why)
+static pen_status open_auth(control *c, pen_error *why)
 {
-    const char *file        = config_env("PENSTOCK_SECRET_FILE");
-    const guard_options who = {
-        .encryption  = protection.encryption != GUARD_AUTO
-                           ? protection.encryption
-                           : choice_of(config_env("PENSTOCK_ENCRYPTION")),
-        .secret_file = protection.secret_file[0] != '\0' ? protection.secret_file : file,
-        .role        = GUARD_TOOL,
-        .rank        = -1,
-        .scheduler   = c->address,
-        .address     = {c->address}};
-    return guard_open(&who, &c->guard, why);
+    const char *file       = config_env("PENSTOCK_SECRET_FILE");
+    const auth_options who = {.encryption = protection.encryption != AUTH_AUTO
+                                                ? protection.encryption
+                                                : choice_of(config_env("PENSTOCK_ENCRYPTION")),
+                              .secret_file =
+                                  protection.secret_file[0] != '\0' ? protection.secret_file : file,
+                              .role      = AUTH_TOOL,
+                              .rank      = -1,
+                              .scheduler = c->address,
+                              .address   = {c->address}};
+    return auth_open(&who, &c->auth, why);
 }
 
 static pen_status dial(control *c, pen_error *why)
 {
     transport_options patient = {.heartbeat_ms = HEARTBEAT_MS};
-    const pen_status status   = open_guard(c, why);
+    const pen_status status   = open_auth(c, why);
     if (status != PEN_OK) return status;
-    guard_dial(c->guard, GUARD_SCHEDULER, &patient);
+    auth_dial(c->auth, AUTH_SCHEDULER, &patient);
     return transport_dial(c->address, &patient, &c->link, why);
 }
 
@@ -182,7 +182,7 @@ void control_close(control *c, uint32_t linger_ms)
 {
     if (c == NULL) return;
     transport_close(c->link, linger_ms);
-    guard_close(c->guard);
+    auth_close(c->auth);
     wire_arena_destroy(c->arena);
     wire_out_free(&c->out);
     free(c);
@@ -210,7 +210,7 @@ pen_status control_receive(control *c, uint64_t timeout_ms, wire_control *messag
                 return why_set(why, PEN_UNREACHABLE, "the scheduler at %s is gone",
                                c->address + strlen("tcp://"));
             const bool is_about_keys =
-                c->guard != NULL || strstr(event.note, ", and this side") != NULL;
+                c->auth != NULL || strstr(event.note, ", and this side") != NULL;
             if (event.kind == TRANSPORT_REFUSED && is_about_keys)
                 snprintf(c->refusal, sizeof c->refusal, "%s", event.note);
             if (event.kind != TRANSPORT_MESSAGE) continue;
@@ -248,7 +248,7 @@ const char *control_address(const control *c)
 
 const char *control_protection(const control *c)
 {
-    return guard_describe(c->guard);
+    return auth_describe(c->auth);
 }
 
 int control_fd(control *c)
@@ -259,7 +259,7 @@ int control_fd(control *c)
 /* The user's flags have precedence. */
 static void adopt(const job_note *n)
 {
-    if (protection.encryption != GUARD_AUTO || protection.secret_file[0] != '\0') return;
+    if (protection.encryption != AUTH_AUTO || protection.secret_file[0] != '\0') return;
     control_protect(choice_of(n->encryption), n->secret_file);
 }
 

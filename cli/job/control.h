@@ -3,7 +3,7 @@
 #define CLI_CONTROL_H
 
 #include "common/base/config.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 #include "proto/wire/wire.h"
 
 /* Settings of every command that talks to a running job, for lists of X (common/base/config.h); wait, what: default and
@@ -14,7 +14,7 @@
     X(master_port, U64,  "0",  0,   65535,   NULL, "Port of the scheduler; 0: the only job running here.")     \
     X(timeout_ms,  U64,  wait, 100, 3600000, NULL, what)
 #define CONTROL_PROTECTION(X)                                                                                          \
-    X(encryption, ENUM, "auto", 0, 0, guard_choices,                                                                   \
+    X(encryption, ENUM, "auto", 0, 0, auth_choices,                                                                   \
       "Encryption: auto (as recorded by `penstock run`), on, or clear.")                                      \
     X(secret_file, TEXT, "", 0, 0, NULL, "File with the job's secret; empty: as recorded by `penstock run`.")
 /* clang-format on */

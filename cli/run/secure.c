@@ -12,7 +12,7 @@
 #include "cli/run/launcher.h"
 #include "common/base/config.h"
 #include "common/base/why.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 #include "common/system/user_folder.h"
 
 #include <dirent.h>
@@ -28,8 +28,8 @@
 static pen_status parse_choice(int *choice, pen_error *why)
 {
     const char *text = config_env("PENSTOCK_ENCRYPTION");
-    for (*choice = GUARD_AUTO; text != NULL && guard_choices[*choice] != NULL; ++*choice)
-        if (strcmp(text, guard_choices[*choice]) == 0) return PEN_OK;
+    for (*choice = AUTH_AUTO; text != NULL && auth_choices[*choice] != NULL; ++*choice)
+        if (strcmp(text, auth_choices[*choice]) == 0) return PEN_OK;
     if (text == NULL) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING, "encryption is '%.64s', but must be auto, on or clear",
                    text);
@@ -39,7 +39,7 @@ static pen_status parse_choice(int *choice, pen_error *why)
 static bool leaves_host(const run_options *o)
 {
     const char *host = config_env("PENSTOCK_HOST");
-    return !guard_is_loopback(o->master_addr) || (host != NULL && !guard_is_loopback(host));
+    return !auth_is_loopback(o->master_addr) || (host != NULL && !auth_is_loopback(host));
 }
 
 static void set_clear(bool is_far)
@@ -150,7 +150,7 @@ static bool has_given(const run_options *o)
 
 static bool is_clear(const run_options *o, int choice)
 {
-    return choice == GUARD_CLEAR || (choice == GUARD_AUTO && !has_given(o) && !leaves_host(o));
+    return choice == AUTH_CLEAR || (choice == AUTH_AUTO && !has_given(o) && !leaves_host(o));
 }
 
 pen_status launcher_check_secret(const launcher *l, pen_error *why)

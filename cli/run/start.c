@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/utf8.h"
 #include "common/base/why.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 #include "common/system/user_folder.h"
 
 #include <ctype.h>
@@ -268,7 +268,7 @@ static const char *http_of_others(const launcher *l, char address[320])
     const char *given = config_env("PENSTOCK_HTTP");
     const char *colon = given != NULL ? strrchr(given, ':') : NULL;
     if (colon == NULL) return given;
-    const bool is_ours = l->options.node_rank == 0 || guard_is_loopback(given);
+    const bool is_ours = l->options.node_rank == 0 || auth_is_loopback(given);
     snprintf(address, 320, "%.*s:0", is_ours ? (int)(colon - given) : 1, is_ours ? given : "*");
     return address;
 }
@@ -299,7 +299,7 @@ pen_status launcher_start_scheduler(launcher *l, pen_error *why)
     argv[n++] = l->self;
     argv[n++] = (char *)"scheduler";
     flag(argv, &n, "--host",
-         (o->nnodes_max > 1 && !guard_is_loopback(o->master_addr) ? "*" : o->master_addr));
+         (o->nnodes_max > 1 && !auth_is_loopback(o->master_addr) ? "*" : o->master_addr));
     flag(argv, &n, "--port", number(&num, l->port > 0 ? l->port : o->master_port));
     flag(argv, &n, "--world-size", number(&num, workers));
     flag(argv, &n, "--servers", number(&num, o->servers));

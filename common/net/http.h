@@ -1,7 +1,7 @@
 /* http.h - a small read-only HTTP server: GET and HEAD, one thread, a table of routes.
  *
  * Handlers run in the thread of the server, one at a time.  They touch nothing that a loop owns; they query the
- * loop (inquiry.h).
+ * loop (loop_call.h).
  *
  * Access.  A route that is_open answers anybody.  The others need the token, if there is one: as "Authorization:
  * Bearer TOKEN", or once as "?token=TOKEN", which sets a cookie.  Without a token they answer only on loopback, and

@@ -40,7 +40,7 @@ transport_options lifeline_options(uint64_t lease_ms)
                                .reconnect_ms_max = RECONNECT_MS_MAX};
 }
 
-static bool watch(lifeline *self, transport *t)
+static bool monitor(lifeline *self, transport *t)
 {
     struct epoll_event event = {.events = EPOLLIN};
     const int fd             = transport_poll_fd(t);
@@ -60,7 +60,7 @@ pen_status lifeline_dial(const char *address, const transport_options *options, 
     pen_status status = transport_dial(address, &self->options, &self->now, why);
     if (status == PEN_OK && transport_poll_fd(self->now) >= 0) {
         self->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-        if (self->epoll_fd < 0 || !watch(self, self->now))
+        if (self->epoll_fd < 0 || !monitor(self, self->now))
             status = why_set(why, PEN_NO_MEMORY,
                              "cannot watch a connection to %.200s: %m; raise the limit of open "
                              "files (ulimit -n)",
@@ -130,7 +130,7 @@ void lifeline_renew(lifeline *self)
     drop_next(self);
     if (transport_dial(self->address, &self->options, &self->next, NULL) != PEN_OK) return;
     self->next_ms = now_ms;
-    if (!watch(self, self->next)) drop_next(self);
+    if (!monitor(self, self->next)) drop_next(self);
 }
 
 void lifeline_watch(lifeline *self, uint64_t silent_ms, uint64_t lease_ms, const char *who,

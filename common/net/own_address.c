@@ -4,7 +4,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/why.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -71,7 +71,7 @@ static void numbers_of(const char *name, char number[64], char own[64])
 bool own_address_is_here(const char *name)
 {
     char number[64], own[64];
-    if (guard_is_loopback(name)) return false;
+    if (auth_is_loopback(name)) return false;
     numbers_of(name, number, own);
     return is_loopback_number(number);
 }
@@ -203,9 +203,9 @@ static void take_given(const char *given, own_address *own)
     const bool is_v6 = strchr(given, ':') != NULL;
     snprintf(own->host, sizeof own->host, "%s", given);
     snprintf(own->listen, sizeof own->listen, "tcp://%s:0",
-             !guard_is_loopback(given) ? "*"
-             : is_v6                   ? "[::1]"
-                                       : "127.0.0.1");
+             !auth_is_loopback(given) ? "*"
+             : is_v6                  ? "[::1]"
+                                      : "127.0.0.1");
 }
 
 pen_status own_address_find(const own_address_query *q, own_address *own, pen_error *why)
@@ -218,7 +218,7 @@ pen_status own_address_find(const own_address_query *q, own_address *own, pen_er
     }
     snprintf(own->host, sizeof own->host, "127.0.0.1");
     if (!is_number_free) status = wait_for_way(q, own->host, sizeof own->host, why);
-    if (status == PEN_OK && is_loopback_number(own->host) && !guard_is_loopback(q->scheduler))
+    if (status == PEN_OK && is_loopback_number(own->host) && !auth_is_loopback(q->scheduler))
         status = choose_interface(q->scheduler, own->host, sizeof own->host, why);
     snprintf(own->listen, sizeof own->listen,
              strchr(own->host, ':') != NULL ? "tcp://[%s]:0" : "tcp://%s:0", own->host);

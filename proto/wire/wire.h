@@ -117,7 +117,7 @@ typedef struct {
     uint32_t bad_chunk;
     int32_t bad_rank;
     wire_scalars scalars; /* of all ranks; of the partition of scalars_chunk() only */
-} wire_record;
+} wire_vote;
 
 typedef struct {
     int32_t outcome; /* pen_outcome */
@@ -129,7 +129,7 @@ typedef struct { /* of LOG; unused fields are 0 */
     wire_entry_kind what;
     uint32_t object; /* number of a chunk or partition in the plan; the receiver checks it */
     int32_t rank;
-    uint64_t step, cut, bytes, version;
+    uint64_t step, capture, bytes, version;
     int64_t applied;
     uint32_t crc, slot;
     bool is_last, restart;
@@ -137,10 +137,10 @@ typedef struct { /* of LOG; unused fields are 0 */
     uint64_t digest;
     uint32_t n_numbers;
     const uint64_t *number;
-    bool has_inputs, has_decision, has_record;
+    bool has_inputs, has_decision, has_vote;
     wire_inputs inputs;
     wire_decision decision;
-    wire_record record;
+    wire_vote vote;
 } wire_entry;
 
 typedef struct {
@@ -160,13 +160,13 @@ typedef struct {
 
     uint32_t n_partitions; /* PULL */
     const uint32_t *partition;
-    const uint64_t *record_hash; /* [n_partitions] or NULL */
+    const uint64_t *vote_hash; /* [n_partitions] or NULL */
 
     bool has_inputs, has_decision;
     wire_inputs inputs;
     wire_decision decision;
-    uint32_t n_records;
-    const wire_record *record;
+    uint32_t n_votes;
+    const wire_vote *vote;
     pen_status status; /* one of penstock.h; INTERNAL for unknown ones */
     const char *text;  /* never NULL after decoding */
     uint32_t n_missing;

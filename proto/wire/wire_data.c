@@ -13,7 +13,7 @@
 /* name, our count; one that is NULL has no entries */
 #define COLUMNS(X) \
     X(chunk, n) X(seq, n) X(crc, n) X(version, n) X(staleness, n) X(partition, n_partitions) \
-    X(record_hash, n_partitions) X(missing, n_missing)
+    X(vote_hash, n_partitions) X(missing, n_missing)
 /* clang-format on */
 
 /* ---- what both directions demand ------------------------------------------------------------- */
@@ -31,15 +31,15 @@ static pen_status check(const wire_data *d, pen_status blame, pen_error *why)
     if (d->n > WIRE_ITEMS_MAX || d->n_missing > WIRE_ITEMS_MAX ||
         d->inputs.n_rates > WIRE_ITEMS_MAX)
         return why_set(why, blame, "%s has a list of more than %d entries", kind, WIRE_ITEMS_MAX);
-    for (uint32_t i = 0; i < d->n_records && i < WIRE_PARTITIONS_MAX; i++)
-        if (!wire_are_scalars(&d->record[i].scalars))
+    for (uint32_t i = 0; i < d->n_votes && i < WIRE_PARTITIONS_MAX; i++)
+        if (!wire_are_scalars(&d->vote[i].scalars))
             return why_set(why, blame, "%s has a record with bad scalars", kind);
     if (!wire_are_scalars(&d->inputs.scalars))
         return why_set(why, blame, "%s brings bad scalars", kind);
     if (d->inputs.states_bytes > WIRE_BLOB_BYTES_MAX)
         return why_set(why, blame, "%s carries %zu bytes of states; %d are allowed", kind,
                        d->inputs.states_bytes, WIRE_BLOB_BYTES_MAX);
-    if (d->n_partitions > WIRE_PARTITIONS_MAX || d->n_records > WIRE_PARTITIONS_MAX)
+    if (d->n_partitions > WIRE_PARTITIONS_MAX || d->n_votes > WIRE_PARTITIONS_MAX)
         return why_set(why, blame, "%s is about more than %d partitions", kind,
                        WIRE_PARTITIONS_MAX);
     if (d->has_decision && (d->decision.outcome < 0 || d->decision.outcome > PEN_SKIPPED_EMPTY))
@@ -60,7 +60,7 @@ static pen_status check_columns(const Pen__Data *m, pen_error *why)
                    {"crc", m->n_crc, m->n_chunk},
                    {"version", m->n_version, m->n_chunk},
                    {"staleness", m->n_staleness, m->n_chunk},
-                   {"record_hash", m->n_record_hash, m->n_partition}};
+                   {"record_hash", m->n_vote_hash, m->n_partition}};
     for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
         if (columns[i].n != 0 && columns[i].n != columns[i].should_be)
             return why_set(why, PEN_CORRUPT, "%s has %zu entries in column %s, where %zu belong",
@@ -91,13 +91,12 @@ static void read_columns(const Pen__Data *theirs, wire_data *ours)
 
 static pen_status read_records(const Pen__Data *m, wire_data *d, wire_arena *arena, pen_error *why)
 {
-    if (m->n_record == 0) return PEN_OK;
-    wire_record *record = wire_arena_take(arena, m->n_record * sizeof *record);
-    if (record == NULL)
-        return why_set(why, PEN_NO_MEMORY, "no memory for %zu records", m->n_record);
-    for (size_t i = 0; i < m->n_record; i++) wire_read_record(m->record[i], &record[i]);
-    d->n_records = (uint32_t)m->n_record;
-    d->record    = record;
+    if (m->n_vote == 0) return PEN_OK;
+    wire_vote *vote = wire_arena_take(arena, m->n_vote * sizeof *vote);
+    if (vote == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %zu records", m->n_vote);
+    for (size_t i = 0; i < m->n_vote; i++) wire_read_vote(m->vote[i], &vote[i]);
+    d->n_votes = (uint32_t)m->n_vote;
+    d->vote    = vote;
     return PEN_OK;
 }
 
@@ -144,7 +143,7 @@ static void write_scalars(const wire_data *ours, Pen__Data *theirs)
 static pen_status check_lists(const wire_data *d, pen_error *why)
 {
     if ((d->n > 0 && d->chunk == NULL) || (d->n_partitions > 0 && d->partition == NULL) ||
-        (d->n_missing > 0 && d->missing == NULL) || (d->n_records > 0 && d->record == NULL) ||
+        (d->n_missing > 0 && d->missing == NULL) || (d->n_votes > 0 && d->vote == NULL) ||
         (d->n_entries > 0 && d->entry == NULL) ||
         (d->has_inputs && d->inputs.n_rates > 0 && d->inputs.rate == NULL))
         return why_set(why, PEN_INVALID_ARGUMENT, "%s has a list with a count and without entries",
@@ -164,16 +163,16 @@ pen_status wire_data_encode(const wire_data *d, wire_out *out, pen_error *why)
     Pen__Data m = PEN__DATA__INIT;
     Pen__Inputs inputs;
     Pen__Decision decision;
-    Pen__Record records[WIRE_PARTITIONS_MAX], *record[WIRE_PARTITIONS_MAX];
+    Pen__Vote votes[WIRE_PARTITIONS_MAX], *vote[WIRE_PARTITIONS_MAX];
 
     write_scalars(d, &m);
     write_columns(d, &m);
     m.inputs   = wire_write_inputs(d->has_inputs, &d->inputs, &inputs);
     m.decision = wire_write_decision(d->has_decision, &d->decision, &decision);
-    for (uint32_t i = 0; i < d->n_records; i++)
-        record[i] = wire_write_record(true, &d->record[i], &records[i]);
-    m.n_record = d->n_records;
-    m.record   = record;
+    for (uint32_t i = 0; i < d->n_votes; i++)
+        vote[i] = wire_write_vote(true, &d->vote[i], &votes[i]);
+    m.n_vote = d->n_votes;
+    m.vote   = vote;
     if (d->n_entries > 0) return wire_pack_entries(d, &m, out, why);
     return wire_pack(&m.base, WIRE_PLANE_DATA, out, why);
 }

@@ -8,7 +8,7 @@
 typedef struct Pen__Data Pen__Data;
 typedef struct Pen__Inputs Pen__Inputs;
 typedef struct Pen__Decision Pen__Decision;
-typedef struct Pen__Record Pen__Record;
+typedef struct Pen__Vote Pen__Vote;
 
 /* The generated structs have no const; packing only reads. */
 #define WIRE_COLUMN(type, pointer) ((type *)(uintptr_t)(pointer))
@@ -19,10 +19,10 @@ bool wire_are_scalars(const wire_scalars *s); /* within bounds */
 /* Optional parts: absent is NULL there and a flag here. */
 void wire_read_inputs(const Pen__Inputs *m, bool *is_there, wire_inputs *in);
 void wire_read_decision(const Pen__Decision *m, bool *is_there, wire_decision *decision);
-void wire_read_record(const Pen__Record *m, wire_record *record);
+void wire_read_vote(const Pen__Vote *m, wire_vote *vote);
 Pen__Inputs *wire_write_inputs(bool is_there, const wire_inputs *in, Pen__Inputs *m);
 Pen__Decision *wire_write_decision(bool is_there, const wire_decision *in, Pen__Decision *m);
-Pen__Record *wire_write_record(bool is_there, const wire_record *in, Pen__Record *m);
+Pen__Vote *wire_write_vote(bool is_there, const wire_vote *in, Pen__Vote *m);
 
 /* wire_entry.c.  Checks kinds and bounds, and that the entries fill the payload: `blame` with a reason. */
 pen_status wire_check_entries(const wire_data *d, pen_status blame, pen_error *why);

@@ -14,7 +14,7 @@ static pen_status check_entry(const wire_entry *e, pen_status blame, pen_error *
         return why_set(why, blame, "LOG has invalid rank %d", e->rank);
     if (e->n_numbers > WIRE_ITEMS_MAX || e->inputs.n_rates > WIRE_ITEMS_MAX)
         return why_set(why, blame, "LOG has a list of more than %d entries", WIRE_ITEMS_MAX);
-    if (!wire_are_scalars(&e->inputs.scalars) || !wire_are_scalars(&e->record.scalars))
+    if (!wire_are_scalars(&e->inputs.scalars) || !wire_are_scalars(&e->vote.scalars))
         return why_set(why, blame, "LOG has an entry with bad scalars");
     if (e->has_decision && (e->decision.outcome < 0 || e->decision.outcome > PEN_SKIPPED_EMPTY))
         return why_set(why, blame, "LOG decides %d, which is not an outcome", e->decision.outcome);
@@ -46,7 +46,7 @@ pen_status wire_check_entries(const wire_data *d, pen_status blame, pen_error *w
 /* ---- decoding -------------------------------------------------------------------------------- */
 /* clang-format off */
 #define NUMBERS(X) \
-    X(object) X(rank) X(step) X(cut) X(bytes) X(version) X(applied) X(crc) X(slot) X(restart) X(weight_sum) X(digest)
+    X(object) X(rank) X(step) X(capture) X(bytes) X(version) X(applied) X(crc) X(slot) X(restart) X(weight_sum) X(digest)
 /* clang-format on */
 
 static void read_entry(const Pen__Entry *theirs, wire_entry *ours)
@@ -57,8 +57,8 @@ static void read_entry(const Pen__Entry *theirs, wire_entry *ours)
     NUMBERS(WIRE_READ)
     wire_read_inputs(theirs->inputs, &ours->has_inputs, &ours->inputs);
     wire_read_decision(theirs->decision, &ours->has_decision, &ours->decision);
-    ours->has_record = theirs->record != NULL;
-    if (ours->has_record) wire_read_record(theirs->record, &ours->record);
+    ours->has_vote = theirs->vote != NULL;
+    if (ours->has_vote) wire_read_vote(theirs->vote, &ours->vote);
 }
 
 pen_status wire_read_entries(const Pen__Data *m, wire_data *d, wire_arena *arena, pen_error *why)
@@ -78,7 +78,7 @@ typedef struct { /* of one message; uninitialised */
     Pen__Entry entry[WIRE_ENTRIES_MAX], *pointer[WIRE_ENTRIES_MAX];
     Pen__Inputs inputs[WIRE_ENTRIES_MAX];
     Pen__Decision decision[WIRE_ENTRIES_MAX];
-    Pen__Record record[WIRE_ENTRIES_MAX];
+    Pen__Vote vote[WIRE_ENTRIES_MAX];
 } entries_room;
 
 static void write_entry(const wire_entry *ours, entries_room *room, uint32_t i)
@@ -92,7 +92,7 @@ static void write_entry(const wire_entry *ours, entries_room *room, uint32_t i)
     WIRE_BORROW(number)
     theirs->inputs   = wire_write_inputs(ours->has_inputs, &ours->inputs, &room->inputs[i]);
     theirs->decision = wire_write_decision(ours->has_decision, &ours->decision, &room->decision[i]);
-    theirs->record   = wire_write_record(ours->has_record, &ours->record, &room->record[i]);
+    theirs->vote     = wire_write_vote(ours->has_vote, &ours->vote, &room->vote[i]);
 }
 
 pen_status wire_pack_entries(const wire_data *d, Pen__Data *m, wire_out *out, pen_error *why)

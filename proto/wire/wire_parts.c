@@ -1,4 +1,4 @@
-/* wire_parts.c - parts of data messages and log entries: inputs, decisions, records. */
+/* wire_parts.c - parts of data messages and log entries: inputs, decisions, votes. */
 #include "proto/wire/wire_data_internal.h"
 
 #include "data.pb-c.h"
@@ -61,9 +61,9 @@ void wire_read_decision(const Pen__Decision *theirs, bool *is_there, wire_decisi
     DECISION(WIRE_READ)
 }
 
-void wire_read_record(const Pen__Record *theirs, wire_record *ours)
+void wire_read_vote(const Pen__Vote *theirs, wire_vote *ours)
 {
-    *ours = (wire_record){0};
+    *ours = (wire_vote){0};
     RECORD(WIRE_READ)
     READ_SCALARS
 }
@@ -90,10 +90,10 @@ Pen__Decision *wire_write_decision(bool is_there, const wire_decision *ours, Pen
     return theirs;
 }
 
-Pen__Record *wire_write_record(bool is_there, const wire_record *ours, Pen__Record *theirs)
+Pen__Vote *wire_write_vote(bool is_there, const wire_vote *ours, Pen__Vote *theirs)
 {
     if (!is_there) return NULL;
-    pen__record__init(theirs);
+    pen__vote__init(theirs);
     RECORD(WIRE_WRITE)
     WRITE_SCALARS
     return theirs;

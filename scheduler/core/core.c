@@ -75,16 +75,16 @@ void scheduler_core_destroy(scheduler_core *core)
     free(core->model.shard);
     free(core->out.peers);
     free(core->model.states);
-    keep_clear(&core->model.kept);
+    message_copy_clear(&core->model.kept);
     roster_fini(&core->members.roster);
     free(core);
 }
 
 /* ---- receiving --------------------------------------------------------------------------------- */
-static void beat(scheduler_core *core, seat *s, const wire_control *message)
+static void beat(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     const uint64_t since_ms = s->beat_ms;
-    seat_beat(s, message, core->out.now_ms);
+    member_slot_beat(s, message, core->out.now_ms);
     if (s->role == PEN_WORKER && s->step > core->job.step) core->job.step = s->step;
     if (s->role == PEN_WORKER) {
         core_slow_beat(&core->members.roster.workers, s, since_ms, core->out.now_ms);
@@ -92,14 +92,14 @@ static void beat(scheduler_core *core, seat *s, const wire_control *message)
             core_history_beat(&core->reports.history, &core->out, core->job.step);
         core_cycle_beat(core, s);
     }
-    core_will_heard_step(core);
+    core_last_will_heard_step(core);
 
     wire_control ack = {.kind       = WIRE_BEAT_ACK,
                         .u.beat_ack = {.seq = message->u.beat.seq, .job_step = core->job.step}};
     core_send(&core->out, s, &ack);
 }
 
-static void missing(scheduler_core *core, seat *s, const wire_control *message)
+static void missing(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     core_cycle_missing(core, message);
     core_loss_missing(core, message);
@@ -116,11 +116,11 @@ enum {
 #define MESSAGES(X)                                                                                        \
     X(REGISTER,        TO_WORKERS | OR_VERDICT,                 core_register(core, s, c))                 \
     X(READY,           TO_WORKERS | TO_SERVERS | OR_VERDICT,    core_ready(core, s, c))                    \
-    X(BEAT,            TO_WORKERS | TO_SERVERS | TO_GUESTS,     beat(core, s, c))                          \
+    X(BEAT,            TO_WORKERS | TO_SERVERS | TO_OBSERVERS,     beat(core, s, c))                          \
     X(FAILURE,         TO_WORKERS | TO_SERVERS | OR_VERDICT,    core_failure(core, s, c))                  \
     X(EXITED,          1u << WIRE_LAUNCHER,                     core_exited(core, c))                      \
-    X(BYE,             TO_WORKERS | TO_SERVERS | TO_GUESTS,     core_bye(core, s))                         \
-    X(SNAPSHOT_PLEASE, TO_WORKERS | TO_GUESTS,                  core_snapshot_please(core, s, c))          \
+    X(BYE,             TO_WORKERS | TO_SERVERS | TO_OBSERVERS,     core_bye(core, s))                         \
+    X(SNAPSHOT_PLEASE, TO_WORKERS | TO_OBSERVERS,                  core_snapshot_please(core, s, c))          \
     X(SNAPSHOT_PART,   TO_SERVERS,                              core_snapshot_part(core, s, c))            \
     X(MISSING,         TO_SERVERS,                              missing(core, s, c))                       \
     X(COMMAND,         TO_WORKERS,                              core_command(&core->out, s, c))            \
@@ -129,17 +129,17 @@ enum {
     X(OVERDUE,         TO_WORKERS,                              core_overdue(core, s, c))                  \
     X(SHRINK,          TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS,                                            \
       core_shrink_ask(&core->services.shrinks, &core->out, s, c))                                          \
-    X(STORE,           TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS, core_store_ask(core, s, c))                \
-    X(RECORD_ASK,      TO_GUESTS,                                                                          \
-      core_record_ask(&core->reports, &core->out, s->incarnation, c->u.record_ask.id))                     \
-    X(RECORD,          TO_WORKERS,                              core_record(&core->reports, &core->out, s, c)) \
+    X(STORE,           TO_WORKERS | OR_VERDICT | WHILE_IT_RUNS, core_kv_ask(core, s, c))                \
+    X(RECORD_ASK,      TO_OBSERVERS,                                                                          \
+      core_recorder_ask(&core->reports, &core->out, s->incarnation, c->u.record_ask.id))                     \
+    X(RECORD,          TO_WORKERS,                              core_recorder(&core->reports, &core->out, s, c)) \
     X(PROVEN,          TO_WORKERS,                              core_proven(core, s, c))                   \
     X(SEALED,          TO_WORKERS | TO_SERVERS,                 core_sealed(core, s, c))                   \
     X(CAUGHT_UP,       TO_SERVERS,                              core_caught_up(core, s, c))                \
     X(SUSPECT,         TO_SERVERS,                              core_suspect(core, s, c))                  \
     X(UNREACHED,       TO_WORKERS | TO_SERVERS | OR_VERDICT,    core_unreached(core, s, c))                \
-    X(SCALE,           TO_GUESTS,                               core_scale(core, s, c))                    \
-    X(DRAIN,           TO_GUESTS,                               core_drain_ask(core, s, c))
+    X(SCALE,           TO_OBSERVERS,                               core_scale(core, s, c))                    \
+    X(DRAIN,           TO_OBSERVERS,                               core_drain_ask(core, s, c))
 
 static const unsigned may_send[WIRE_CONTROL_END] = {
 #define X(kind, who, call) [WIRE_##kind] = who,
@@ -147,7 +147,7 @@ static const unsigned may_send[WIRE_CONTROL_END] = {
 #undef X
 };
 
-static void dispatch(scheduler_core *core, seat *s, const wire_control *c)
+static void dispatch(scheduler_core *core, member_slot *s, const wire_control *c)
 {
     switch ((int)c->kind) {
 #define X(kind, who, call) case WIRE_##kind: call; break;
@@ -158,18 +158,18 @@ static void dispatch(scheduler_core *core, seat *s, const wire_control *c)
 /* clang-format on */
 
 /* Whether the state of a member allows its messages.  BYE has a column of its own in member.c. */
-static bool may_speak(scheduler_core *core, seat *s, wire_control_kind kind)
+static bool may_speak(scheduler_core *core, member_slot *s, wire_control_kind kind)
 {
     if (s->role != PEN_WORKER && s->role != PEN_SERVER) return true;
     if (kind == WIRE_BYE) return true;
     if (core_move(&core->out, s, MEMBER_EVENT_MESSAGE)) return true;
-    if (s->state == MEMBER_DEAD) core_tell(core, s);
+    if (s->state == MEMBER_DEAD) core_notify(core, s);
     return false;
 }
 
-static void hear(scheduler_core *core, uint32_t peer, const wire_control *message)
+static void receive(scheduler_core *core, uint32_t peer, const wire_control *message)
 {
-    seat *s = roster_at_peer(&core->members.roster, peer);
+    member_slot *s = roster_at_peer(&core->members.roster, peer);
     if (!s || s->incarnation != message->from)
         return; /* from before a second HELLO, or from a stranger */
     const unsigned kind = (unsigned)message->kind;
@@ -180,17 +180,17 @@ static void hear(scheduler_core *core, uint32_t peer, const wire_control *messag
     s->last_seen_ms = core->out.now_ms;
     if (!may_speak(core, s, message->kind)) return;
     if (core->job.has_verdict && (may_send[kind] & OR_VERDICT))
-        core_tell(core, s);
+        core_notify(core, s);
     else if (core_runs(core) || !(may_send[kind] & WHILE_IT_RUNS))
         dispatch(core, s, message);
 }
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 /* Applies the job's rule for a death. */
-static void follow_loss(scheduler_core *core, seat *s)
+static void follow_loss(scheduler_core *core, member_slot *s)
 {
     const bool is_worker  = s->role == PEN_WORKER;
-    const bool is_counted = s->in_record && s->in_record == s->incarnation;
+    const bool is_counted = s->in_view && s->in_view == s->incarnation;
     if (core->job.phase >= PHASE_STOPPING)
         core->due |= DUE_END;
     else if (core_may_change(core) && !is_counted)
@@ -224,7 +224,7 @@ static const struct {
     core_due due;
     void (*act)(scheduler_core *core);
 } reactions[] = {
-    {DUE_VERDICT, core_verdict_tell},
+    {DUE_VERDICT, core_verdict_notify},
     {DUE_LOST, follow_losses},
     {DUE_END, core_settle},
     {DUE_JOIN, core_join_begin},
@@ -283,7 +283,7 @@ void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_cont
         else
             core_status(core, peer);
         break;
-    default: hear(core, peer, message); break;
+    default: receive(core, peer, message); break;
     }
     follow(core);
 }
@@ -291,7 +291,7 @@ void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_cont
 void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_ms)
 {
     if (!enter(core, now_ms)) return;
-    seat *s = roster_at_peer(&core->members.roster, peer);
+    member_slot *s = roster_at_peer(&core->members.roster, peer);
     if (!s) return;
     if (s->rank < 0) {
         core_dismiss(core, s);
@@ -310,7 +310,7 @@ void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_
 
 /* ---- time ------------------------------------------------------------------------------------ */
 /* When its silence or absence becomes its death; UINT64_MAX: never. */
-static uint64_t lost_ms(const scheduler_core *core, const seat *s)
+static uint64_t lost_ms(const scheduler_core *core, const member_slot *s)
 {
     uint64_t due = UINT64_MAX;
     if (s->rank < 0) return due;
@@ -346,7 +346,7 @@ static const struct {
     {lose_silent, first_lost_ms},          {core_join_tick, core_join_next_ms},
     {core_wait_tick, core_wait_next_ms},   {core_epoch_tick, core_epoch_next_ms},
     {core_reach_tick, core_reach_next_ms}, {core_conclude, core_death_next_ms},
-    {core_end_tick, core_end_next_ms},     {core_will_tick, core_will_next_ms},
+    {core_end_tick, core_end_next_ms},     {core_last_will_tick, core_last_will_next_ms},
 };
 enum { N_CLOCKS = sizeof clocks / sizeof *clocks };
 
@@ -393,12 +393,12 @@ void scheduler_core_introduce(scheduler_core *core, const char *address, const c
 {
     snprintf(core->job.address, sizeof core->job.address, "%s", address);
     snprintf(core->job.host, sizeof core->job.host, "%s", host);
-    core_will_write(core);
+    core_last_will_write(core);
 }
 
 bool scheduler_core_is_member(const scheduler_core *core, uint32_t peer)
 {
-    const seat *s = roster_at_peer(&core->members.roster, peer);
+    const member_slot *s = roster_at_peer(&core->members.roster, peer);
     return s && s->rank >= 0;
 }
 

@@ -99,8 +99,8 @@ void scheduler_core_history(const scheduler_core *core, scheduler_history *out);
 
 /* ask: asks all workers for their last calls.  records: the answers so far, merged; NULL before the first ask, BORROWED
  * until the next. */
-void scheduler_core_ask_records(scheduler_core *core, uint64_t now_ms);
-const stuck *scheduler_core_records(const scheduler_core *core);
+void scheduler_core_ask_recorders(scheduler_core *core, uint64_t now_ms);
+const stuck *scheduler_core_recorders(const scheduler_core *core);
 
 /* Whether this connection belongs to a worker or server of the job. */
 bool scheduler_core_is_member(const scheduler_core *core, uint32_t peer);

@@ -5,20 +5,20 @@
 #include "scheduler/core/core_state.h"
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
-static void tell_removed(scheduler_core *core, const seat *s)
+static void notify_removed(scheduler_core *core, const member_slot *s)
 {
     wire_control c = {.kind = WIRE_VERDICT};
-    why_set(&c.u.verdict, PEN_NOT_A_MEMBER, "%s was removed from the job%s%.300s", SEAT_NAME(s),
+    why_set(&c.u.verdict, PEN_NOT_A_MEMBER, "%s was removed from the job%s%.300s", MEMBER_NAME(s),
             core->job.has_verdict ? ": " : "", core->job.has_verdict ? core->job.verdict.text : "");
     why_culprit(&c.u.verdict, s->role, s->rank, s->step, NULL);
     core_send(&core->out, s, &c);
 }
 
-void core_tell(scheduler_core *core, seat *s)
+void core_notify(scheduler_core *core, member_slot *s)
 {
     if (!s->is_bound) return;
     if (s->state == MEMBER_DEAD || !core->job.has_verdict) {
-        tell_removed(core, s);
+        notify_removed(core, s);
         return;
     }
     core_send(&core->out, s, &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->job.verdict});
@@ -37,24 +37,24 @@ void core_verdict(scheduler_core *core, const pen_error *why)
 }
 
 /* ---- a death --------------------------------------------------------------------------------- */
-void core_lose(scheduler_core *core, seat *s, member_event event, const char *how)
+void core_lose(scheduler_core *core, member_slot *s, member_event event, const char *how)
 {
     const member_state before = s->state;
     core_move(&core->out, s, event);
-    core_log(&core->out, LOG_INFO, "%s: %s", SEAT_NAME(s), how);
+    core_log(&core->out, LOG_INFO, "%s: %s", MEMBER_NAME(s), how);
     if (s->state == before) return;
     s->is_lost = true;
     core->due |= DUE_LOST;
 }
 
-void core_left_early(scheduler_core *core, seat *s)
+void core_left_early(scheduler_core *core, member_slot *s)
 {
     s->has_left_early = true;
     core_lose(core, s, MEMBER_EVENT_LOST, "it left while others wait for it");
 }
 
 /* ---- what members report ------------------------------------------------------------------------ */
-void core_bound_claim(const seat *s, pen_error *why)
+void core_bound_claim(const member_slot *s, pen_error *why)
 {
     why->text[sizeof why->text - 1]     = 0;
     why->tensor[sizeof why->tensor - 1] = 0;
@@ -66,11 +66,11 @@ void core_bound_claim(const seat *s, pen_error *why)
         why->rank = s->rank;
     }
     if (!why->text[0])
-        snprintf(why->text, sizeof why->text, "%s failed: %s", SEAT_NAME(s),
+        snprintf(why->text, sizeof why->text, "%s failed: %s", MEMBER_NAME(s),
                  pen_status_info(why->status)->text);
 }
 
-void core_failure(scheduler_core *core, seat *s, const wire_control *message)
+void core_failure(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     if (core->members.query.dead) return; /* the first cause wins */
 

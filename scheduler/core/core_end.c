@@ -4,10 +4,11 @@
 /* They came while the last of the others left. */
 static void turn_away_the_late(scheduler_core *core)
 {
-    SEAT_EACH(s, &core->members.roster.workers) {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
+    {
         if (core_is_late(core, s))
             core_refuse(&core->out, s->peer, PEN_NOT_A_MEMBER,
-                        "%s comes too late: all workers have left the job", SEAT_NAME(s));
+                        "%s comes too late: all workers have left the job", MEMBER_NAME(s));
     }
 }
 
@@ -16,29 +17,29 @@ void core_stop(scheduler_core *core)
     turn_away_the_late(core);
     core->job.phase  = PHASE_STOPPING;
     core->job.end_ms = core->out.now_ms + CORE_END_MS;
-    core_keep(core);
+    core_persist(core);
     core_send_all(&core->out, TO_SERVERS, &(wire_control){.kind = WIRE_STOP});
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 /* A launcher disconnects when it has read the verdict and its processes have ended. */
-static bool is_waited_for(const scheduler_core *core, const seat *s)
+static bool is_waited_for(const scheduler_core *core, const member_slot *s)
 {
     if (s->role == WIRE_LAUNCHER)
         return core->job.phase == PHASE_FAILED && s->is_bound && s->is_told;
-    if (s->rank < 0 || !seat_is_here(s)) return false;
+    if (s->rank < 0 || !member_slot_is_here(s)) return false;
     if (core->job.phase == PHASE_STOPPING) return s->role == PEN_SERVER;
     return s->is_bound || !s->is_told; /* told and gone: it needs nothing more */
 }
 
-static const seat *first_waited_for(const scheduler_core *core)
+static const member_slot *first_waited_for(const scheduler_core *core)
 {
     ROSTER_EACH(s, &core->members.roster)
         if (is_waited_for(core, s)) return s;
     return NULL;
 }
 
-static bool is_outstanding(const scheduler_core *core, const seat *worker)
+static bool is_outstanding(const scheduler_core *core, const member_slot *worker)
 {
     if (worker->awaited_ms) return true;
     if (worker->state == MEMBER_LEFT || core_is_late(core, worker)) return false;
@@ -50,20 +51,20 @@ static bool is_outstanding(const scheduler_core *core, const seat *worker)
 
 static bool all_have_left(const scheduler_core *core)
 {
-    SEAT_EACH(each, &core->members.roster.workers)
-        if (is_outstanding(core, each)) return false;
+    MEMBER_SLOT_EACH(each, &core->members.roster.workers)
+    if (is_outstanding(core, each)) return false;
     return true;
 }
 
-void core_verdict_tell(scheduler_core *core)
+void core_verdict_notify(scheduler_core *core)
 {
     core_log(&core->out, LOG_NOTICE, "%s", core->job.verdict.text);
-    core_keep(core);
+    core_persist(core);
     const wire_control c = {.kind = WIRE_VERDICT, .u.verdict = core->job.verdict};
-    core_send_all(&core->out, TO_WORKERS | TO_SERVERS | TO_GUESTS, &c);
+    core_send_all(&core->out, TO_WORKERS | TO_SERVERS | TO_OBSERVERS, &c);
     ROSTER_EACH(s, &core->members.roster) {
         s->is_told = s->is_bound;
-        if (s->state == MEMBER_DEAD) core_tell(core, s);
+        if (s->state == MEMBER_DEAD) core_notify(core, s);
     }
     core->due |= DUE_END;
 }
@@ -93,9 +94,9 @@ uint64_t core_end_next_ms(const scheduler_core *core)
 
 void core_end_tick(scheduler_core *core)
 {
-    const seat *late = first_waited_for(core);
+    const member_slot *late = first_waited_for(core);
     if (late && core->job.phase == PHASE_STOPPING)
         core_log(&core->out, LOG_WARNING, "%s has not ended %d s after it was asked to",
-                 SEAT_NAME(late), CORE_END_MS / 1000);
+                 MEMBER_NAME(late), CORE_END_MS / 1000);
     end(core, core->job.has_verdict ? core->job.verdict.status : PEN_OK);
 }

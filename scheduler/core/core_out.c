@@ -11,7 +11,7 @@ void core_send_peer(const core_out *self, uint32_t peer, const wire_control *mes
     self->actions.send(self->actions.user, &peer, 1, message);
 }
 
-void core_send(const core_out *self, const seat *s, const wire_control *message)
+void core_send(const core_out *self, const member_slot *s, const wire_control *message)
 {
     if (s->is_bound) core_send_peer(self, s->peer, message);
 }
@@ -20,7 +20,7 @@ void core_send_all(core_out *self, unsigned roles, const wire_control *message)
 {
     const roster *r = self->all;
     if (!VEC_ROOM(self->peers, self->peers_capacity,
-                  (size_t)r->workers.n + r->servers.n + r->guests.n)) {
+                  (size_t)r->workers.n + r->servers.n + r->observers.n)) {
         core_log(self, LOG_ERROR, "no memory to send %s", wire_kind_name((int)message->kind));
         return;
     }
@@ -71,8 +71,8 @@ void core_refuse(core_out *self, uint32_t peer, pen_status status, const char *f
 /* ---- for people ------------------------------------------------------------------------ */
 bool core_has_launcher(const core_out *self)
 {
-    SEAT_EACH(s, &self->all->guests)
-        if (s->role == WIRE_LAUNCHER) return true;
+    MEMBER_SLOT_EACH(s, &self->all->observers)
+    if (s->role == WIRE_LAUNCHER) return true;
     return false;
 }
 
@@ -85,12 +85,12 @@ void core_announce(core_out *self, const char *line)
                       &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = line}});
 }
 
-bool core_move(core_out *self, seat *s, member_event event)
+bool core_move(core_out *self, member_slot *s, member_event event)
 {
     const member_state before = s->state;
     if (member_next(&s->state, event) != PEN_OK) return false;
     if (s->state == before) return true;
-    core_log(self, LOG_DEBUG, "%s: %s, was %s", SEAT_NAME(s), member_state_name(s->state),
+    core_log(self, LOG_DEBUG, "%s: %s, was %s", MEMBER_NAME(s), member_state_name(s->state),
              member_state_name(before));
     core_event_moved(self, s);
     return true;

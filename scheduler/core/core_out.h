@@ -30,12 +30,12 @@ typedef struct {
 } core_out;
 
 enum { /* sets of roles */
-       TO_WORKERS = 1 << PEN_WORKER,
-       TO_SERVERS = 1 << PEN_SERVER,
-       TO_GUESTS  = 1 << WIRE_LAUNCHER | 1 << WIRE_OBSERVER
+       TO_WORKERS   = 1 << PEN_WORKER,
+       TO_SERVERS   = 1 << PEN_SERVER,
+       TO_OBSERVERS = 1 << WIRE_LAUNCHER | 1 << WIRE_OBSERVER
 };
 
-void core_send(const core_out *self, const seat *s, const wire_control *message);
+void core_send(const core_out *self, const member_slot *s, const wire_control *message);
 void core_send_peer(const core_out *self, uint32_t peer, const wire_control *message);
 /* To all connected members of these roles that have neither left nor died. */
 void core_send_all(core_out *self, unsigned roles, const wire_control *message);
@@ -46,12 +46,13 @@ void core_announce(core_out *self,
                    const char *line); /* to launchers, which print it, else to the log */
 bool core_has_launcher(const core_out *self);
 void core_refuse(core_out *self, uint32_t peer, pen_status status, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));                   /* a verdict for that process alone */
-bool core_move(core_out *self, seat *s, member_event event); /* false: refused; logs changes */
+    __attribute__((format(printf, 4, 5))); /* a verdict for that process alone */
+bool core_move(core_out *self, member_slot *s,
+               member_event event); /* false: refused; logs changes */
 
 /* core_events.c */
 void core_event(core_out *self, int level, const char *text);
-void core_event_moved(core_out *self, const seat *s);             /* its state is new */
+void core_event_moved(core_out *self, const member_slot *s);      /* its state is new */
 uint32_t core_events_fill(const core_out *self, wire_event *out); /* [CORE_EVENTS_MAX] */
 
 #endif

@@ -16,19 +16,19 @@ bool core_is_elastic(const scheduler_core *core)
     return core->job.settings.workers_max > 0 && core->job.n_servers > 0;
 }
 
-bool core_is_late(const scheduler_core *core, const seat *s)
+bool core_is_late(const scheduler_core *core, const member_slot *s)
 {
     return core->job.phase == PHASE_TRAINING && core->job.n_servers > 0 && s->rank >= 0 &&
-           seat_is_here(s) && s->in_record != s->incarnation;
+           member_slot_is_here(s) && s->in_view != s->incarnation;
 }
 
 /* Whether another process may take this slot while the job trains.  A replacement that died before the epoch named it
  * left the slot free for the next one. */
-bool core_may_sit(const scheduler_core *core, const seat *s)
+bool core_may_sit(const scheduler_core *core, const member_slot *s)
 {
     if (core->job.phase != PHASE_TRAINING || !core->job.n_servers || core->members.query.dead)
         return false;
-    if (seat_is_here(s)) return false;
+    if (member_slot_is_here(s)) return false;
     if (s->role == PEN_SERVER) return true;
     if (s->state == MEMBER_LEFT) return core_is_elastic(core);
     if (s->state == MEMBER_ABSENT) return core_is_elastic(core) || s->has_come_back;
@@ -36,7 +36,7 @@ bool core_may_sit(const scheduler_core *core, const seat *s)
 }
 
 /* Whether its death would be no verdict, so that a process with its rank may be its replacement. */
-bool core_may_replace(const scheduler_core *core, const seat *s)
+bool core_may_replace(const scheduler_core *core, const member_slot *s)
 {
     if (core->job.phase != PHASE_TRAINING || !core->job.n_servers) return false;
     if (s->role == PEN_SERVER) return core->job.settings.replicas > 0;
@@ -52,24 +52,24 @@ bool core_goes_on(const scheduler_core *core)
 
 const pen_error *core_loss_of(const scheduler_core *core, int32_t rank)
 {
-    const seat *s = roster_find(&core->members.roster, PEN_WORKER, rank);
+    const member_slot *s = roster_find(&core->members.roster, PEN_WORKER, rank);
     return s && core_goes_on(core) ? s->loss : NULL;
 }
 
-const seat *core_loss_lowest(const scheduler_core *core)
+const member_slot *core_loss_lowest(const scheduler_core *core)
 {
-    SEAT_EACH(each, &core->members.roster.workers)
-        if (seat_is_counted(each)) return each;
+    MEMBER_SLOT_EACH(each, &core->members.roster.workers)
+    if (member_slot_is_counted(each)) return each;
     return NULL;
 }
 
-const seat_list *core_holders(const scheduler_core *core)
+const member_slots *core_holders(const scheduler_core *core)
 {
     const roster *r = &core->members.roster;
     return core->job.n_servers ? &r->servers : &r->workers;
 }
 
-bool core_is_holder(const scheduler_core *core, const seat *s)
+bool core_is_holder(const scheduler_core *core, const member_slot *s)
 {
     return s->holds_state && s->role == (core->job.n_servers ? PEN_SERVER : PEN_WORKER);
 }
@@ -77,8 +77,8 @@ bool core_is_holder(const scheduler_core *core, const seat *s)
 bool core_may_change(const scheduler_core *core)
 {
     if (core->job.phase != PHASE_TRAINING) return false;
-    SEAT_EACH(s, core_holders(core))
-        if (!s->holds_state && seat_is_counted(s)) return false;
+    MEMBER_SLOT_EACH(s, core_holders(core))
+    if (!s->holds_state && member_slot_is_counted(s)) return false;
     return core_holders(core)->n > 0;
 }
 

@@ -42,28 +42,29 @@ struct scheduler_core {
 
 /* core_rules.c: what the settings and the phase allow */
 bool core_runs(const scheduler_core *core); /* registering, loading or training */
-bool core_is_holder(const scheduler_core *core, const seat *s);
+bool core_is_holder(const scheduler_core *core, const member_slot *s);
 /* The holders of state: servers, or workers in a job without servers. */
-const seat_list *core_holders(const scheduler_core *core);
+const member_slots *core_holders(const scheduler_core *core);
 bool core_may_change(const scheduler_core *core); /* training, and all holders can be sealed */
 bool core_waits(const scheduler_core *core);      /* on_worker_loss=wait, and servers */
 bool core_goes_on(const scheduler_core *core);    /* on_worker_loss=continue, where possible */
 bool core_is_elastic(const scheduler_core *core);
-bool core_may_sit(const scheduler_core *core, const seat *s);
-bool core_may_replace(const scheduler_core *core, const seat *s);
-bool core_is_late(const scheduler_core *core, const seat *s); /* here, but not in the record yet */
-const seat *core_loss_lowest(const scheduler_core *core);     /* live worker; NULL: none */
+bool core_may_sit(const scheduler_core *core, const member_slot *s);
+bool core_may_replace(const scheduler_core *core, const member_slot *s);
+bool core_is_late(const scheduler_core *core,
+                  const member_slot *s); /* here, but not in the record yet */
+const member_slot *core_loss_lowest(const scheduler_core *core); /* live worker; NULL: none */
 const pen_error *core_loss_of(const scheduler_core *core, int32_t rank); /* NULL: not lost */
 /* BAD_SETTING: settings that no job with so many servers can have. */
 pen_status core_check_kind(const scheduler_settings *settings, uint32_t n_servers, pen_error *why);
 
 /* core_cause.c: noted here; core.c acts upon it after the handler */
 void core_verdict(scheduler_core *core, const pen_error *why);
-void core_lose(scheduler_core *core, seat *s, member_event event, const char *how);
-void core_left_early(scheduler_core *core, seat *s);  /* while others wait for it */
-void core_tell(scheduler_core *core, seat *s);        /* the verdict, if connected */
-void core_bound_claim(const seat *s, pen_error *why); /* checks what a member reported */
-void core_failure(scheduler_core *core, seat *s, const wire_control *message);
+void core_lose(scheduler_core *core, member_slot *s, member_event event, const char *how);
+void core_left_early(scheduler_core *core, member_slot *s);  /* while others wait for it */
+void core_notify(scheduler_core *core, member_slot *s);      /* the verdict, if connected */
+void core_bound_claim(const member_slot *s, pen_error *why); /* checks what a member reported */
+void core_failure(scheduler_core *core, member_slot *s, const wire_control *message);
 
 /* core_join.c.  hello, false: another member must go first; then call it again. */
 bool core_hello(scheduler_core *core, uint32_t peer, const wire_control *message);
@@ -74,30 +75,32 @@ uint64_t core_join_next_ms(const scheduler_core *core);
 /* core_prove.c: PROVE, PROVEN.  done: false while workers are being asked. */
 bool core_prove_done(scheduler_core *core);
 void core_prove_anew(scheduler_core *core); /* a worker came: earlier answers do not count */
-void core_prove_tell(scheduler_core *core, const seat *s); /* repeats PROVE */
-void core_proven(scheduler_core *core, seat *s, const wire_control *message);
+void core_prove_notify(scheduler_core *core, const member_slot *s); /* repeats PROVE */
+void core_proven(scheduler_core *core, member_slot *s, const wire_control *message);
 
 /* core_model.c: REGISTER, READY */
-void core_register(scheduler_core *core, seat *s, const wire_control *message);
-void core_ready(scheduler_core *core, seat *s, const wire_control *message);
+void core_register(scheduler_core *core, member_slot *s, const wire_control *message);
+void core_ready(scheduler_core *core, member_slot *s, const wire_control *message);
 void core_model_advance(scheduler_core *core); /* once nobody is waited for */
 
 /* core_plan.c: the agreed model.  catch_up sends again what `s` may have missed. */
-void core_model_catch_up(scheduler_core *core, const seat *s);
+void core_model_catch_up(scheduler_core *core, const member_slot *s);
 /* The first tensor with a part on this server, and how many there are; NULL before the plan. */
-const char *core_model_held(const scheduler_core *core, const seat *server, uint32_t *n_tensors);
+const char *core_model_held(const scheduler_core *core, const member_slot *server,
+                            uint32_t *n_tensors);
 
-wire_control core_model_committed(const scheduler_core *core, const seat *worker);
+wire_control core_model_committed(const scheduler_core *core, const member_slot *worker);
 wire_control core_model_plan(const scheduler_core *core, bool with_model);
 bool core_model_adopt(scheduler_core *core, const wire_control *kept); /* false: it is not ours */
 
-/* core_epoch_record.c.  write: a new record for core->epoch; `s` NULL: no step is settled; false: no memory, and the old
+/* core_epoch_view.c.  write: a new record for core->epoch; `s` NULL: no step is settled; false: no memory, and the old
  * record stays.  note: marks the members that are in it. */
-bool core_epoch_write(scheduler_core *core, const settled *s, bool members_changed);
+bool core_epoch_write(scheduler_core *core, const resolved *s, bool members_changed);
 void core_epoch_note(scheduler_core *core);
 void core_epoch_fail(scheduler_core *core); /* verdict: no memory */
 wire_control core_epoch_seal(const scheduler_core *core);
-void core_epoch_tell(const scheduler_core *core, const seat *s); /* the record, and an open SEAL */
+void core_epoch_notify(const scheduler_core *core,
+                       const member_slot *s); /* the record, and an open SEAL */
 
 /* core_epoch.c: EPOCH, SEAL, SEALED */
 void core_epoch_begin(scheduler_core *core); /* the first record */
@@ -107,10 +110,10 @@ void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, 
 /* A worker died between the first record and the first step. */
 void core_epoch_want_without_dead(scheduler_core *core);
 bool core_epoch_survives(const scheduler_core *core); /* a full copy of every shard lives */
-void core_epoch_lost(scheduler_core *core, const seat *server);
-void core_sealed(scheduler_core *core, seat *s, const wire_control *message);
-void core_caught_up(scheduler_core *core, seat *s, const wire_control *message);
-void core_suspect(scheduler_core *core, seat *s, const wire_control *message);
+void core_epoch_lost(scheduler_core *core, const member_slot *server);
+void core_sealed(scheduler_core *core, member_slot *s, const wire_control *message);
+void core_caught_up(scheduler_core *core, member_slot *s, const wire_control *message);
+void core_suspect(scheduler_core *core, member_slot *s, const wire_control *message);
 void core_epoch_advance(scheduler_core *core); /* opens the change, or decides it */
 void core_epoch_tick(scheduler_core *core);
 uint64_t core_epoch_next_ms(const scheduler_core *core);
@@ -118,80 +121,83 @@ uint64_t core_epoch_next_ms(const scheduler_core *core);
 placement_server *core_epoch_servers(const scheduler_core *core);
 
 /* core_wait.c: on_worker_loss=wait */
-void core_wait_for(scheduler_core *core, seat *dead);
-void core_wait_in_vain(scheduler_core *core, const seat *s); /* gives up if it will not come back */
+void core_wait_for(scheduler_core *core, member_slot *dead);
+void core_wait_in_vain(scheduler_core *core,
+                       const member_slot *s); /* gives up if it will not come back */
 void core_wait_tick(scheduler_core *core);
 uint64_t core_wait_next_ms(const scheduler_core *core);
 
 /* core_reach.c: UNREACHED */
-void core_unreached(scheduler_core *core, seat *s, const wire_control *message);
+void core_unreached(scheduler_core *core, member_slot *s, const wire_control *message);
 void core_reach_tick(scheduler_core *core);
 
 /* For a member that is gone because it was silent: adds who else cannot reach it, and where to look. */
-void core_add_silence(const scheduler_core *core, const seat *s, uint64_t at_ms, pen_error *why);
+void core_add_silence(const scheduler_core *core, const member_slot *s, uint64_t at_ms,
+                      pen_error *why);
 /* It joined and fell silent before the job began. */
-void core_missed(const scheduler_core *core, const seat *s, uint64_t waits_ms, pen_error *why);
+void core_missed(const scheduler_core *core, const member_slot *s, uint64_t waits_ms,
+                 pen_error *why);
 uint64_t core_reach_next_ms(const scheduler_core *core);
 
 /* core_scale.c: SCALE, DRAIN */
-void core_scale(scheduler_core *core, seat *s, const wire_control *message);
-void core_drain_ask(scheduler_core *core, seat *s, const wire_control *message);
+void core_scale(scheduler_core *core, member_slot *s, const wire_control *message);
+void core_drain_ask(scheduler_core *core, member_slot *s, const wire_control *message);
 void core_scale_settle(scheduler_core *core); /* stops servers that are empty */
-bool core_scale_may_go(const scheduler_core *core, const seat *server);
+bool core_scale_may_go(const scheduler_core *core, const member_slot *server);
 
-/* core_keep.c: persists the state.  False: it could not, and there is a verdict. */
-bool core_keep(scheduler_core *core);
+/* core_persist.c: persists the state.  False: it could not, and there is a verdict. */
+bool core_persist(scheduler_core *core);
 
 /* core_death.c: which pushes does a dead worker owe? */
-void core_judge(scheduler_core *core, seat *dead);
-void core_missing(scheduler_core *core, seat *s, const wire_control *message);
+void core_judge(scheduler_core *core, member_slot *dead);
+void core_missing(scheduler_core *core, member_slot *s, const wire_control *message);
 void core_conclude(scheduler_core *core); /* ends the query with what is known */
 uint64_t core_death_next_ms(const scheduler_core *core);
 
 /* core_leave.c */
-void core_bye(scheduler_core *core, seat *s);
-void core_dismiss(scheduler_core *core, seat *guest);
+void core_bye(scheduler_core *core, member_slot *s);
+void core_dismiss(scheduler_core *core, member_slot *observer);
 void core_exited(scheduler_core *core, const wire_control *message);
 /* Ends a job all or some of whose workers ended without joining. */
 void core_pass_by(scheduler_core *core);
 
 /* core_end.c */
-void core_verdict_tell(scheduler_core *core);
+void core_verdict_notify(scheduler_core *core);
 void core_stop(scheduler_core *core);   /* all workers have left in good order */
 void core_settle(scheduler_core *core); /* ends the job if nobody is waited for */
 void core_end_tick(scheduler_core *core);
 uint64_t core_end_next_ms(const scheduler_core *core);
 
 /* core_loss.c: on_worker_loss=continue */
-void core_go_on(scheduler_core *core, seat *dead);
-void core_loss_catch_up(scheduler_core *core, const seat *s);
+void core_go_on(scheduler_core *core, member_slot *dead);
+void core_loss_catch_up(scheduler_core *core, const member_slot *s);
 void core_loss_missing(scheduler_core *core, const wire_control *message);
 
 /* core_fault.c: FAULT, OVERDUE */
-void core_fault(scheduler_core *core, seat *s, const wire_control *message);
-void core_overdue(scheduler_core *core, seat *s, const wire_control *message);
+void core_fault(scheduler_core *core, member_slot *s, const wire_control *message);
+void core_overdue(scheduler_core *core, member_slot *s, const wire_control *message);
 /* Writes the wait in place `index` if it still lasts, as far as is known; false: it does not. */
 bool core_overdue_waiting(const scheduler_core *core, int index, uint64_t now_ms, sentence *text);
 
 /* core_cycle.c: waits that cannot end */
-void core_cycle_beat(scheduler_core *core, seat *waiting); /* at its BEAT */
+void core_cycle_beat(scheduler_core *core, member_slot *waiting); /* at its BEAT */
 void core_cycle_missing(scheduler_core *core, const wire_control *message);
 void core_left_registering(scheduler_core *core);
 
-/* core_store.c */
-void core_store_ask(scheduler_core *core, seat *s, const wire_control *message);
+/* core_kv.c */
+void core_kv_ask(scheduler_core *core, member_slot *s, const wire_control *message);
 
 /* core_snapshot.c */
 void core_snapshot_fail(scheduler_core *core, const char *text); /* all that are being written */
-void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *message);
-void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *message);
+void core_snapshot_please(scheduler_core *core, member_slot *s, const wire_control *message);
+void core_snapshot_part(scheduler_core *core, member_slot *s, const wire_control *message);
 
-/* core_will.c */
-void core_will_write(scheduler_core *core);
-void core_will_tell(scheduler_core *core, const seat *s);
-void core_will_heard_step(scheduler_core *core); /* the first step makes it due */
-void core_will_tick(scheduler_core *core);
-uint64_t core_will_next_ms(const scheduler_core *core);
+/* core_last_will.c */
+void core_last_will_write(scheduler_core *core);
+void core_last_will_notify(scheduler_core *core, const member_slot *s);
+void core_last_will_heard_step(scheduler_core *core); /* the first step makes it due */
+void core_last_will_tick(scheduler_core *core);
+uint64_t core_last_will_next_ms(const scheduler_core *core);
 
 /* core_status.c */
 void core_status(scheduler_core *core, uint32_t peer);

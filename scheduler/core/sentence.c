@@ -48,35 +48,35 @@ const char *sentence_many(char text[SENTENCE_COUNT_BYTES], uint64_t n, const cha
     return text;
 }
 
-const char *sentence_seat(char text[SENTENCE_SEAT_BYTES], const seat *s)
+const char *sentence_member(char text[SENTENCE_MEMBER_BYTES], const member_slot *s)
 {
     if (s->rank < 0)
-        snprintf(text, SENTENCE_SEAT_BYTES, "%s (%s)", status_role_name(s->role), s->host);
+        snprintf(text, SENTENCE_MEMBER_BYTES, "%s (%s)", status_role_name(s->role), s->host);
     else if (s->host[0])
-        snprintf(text, SENTENCE_SEAT_BYTES, "%s %d (%s)", status_role_name(s->role), (int)s->rank,
+        snprintf(text, SENTENCE_MEMBER_BYTES, "%s %d (%s)", status_role_name(s->role), (int)s->rank,
                  s->host);
     else
-        snprintf(text, SENTENCE_SEAT_BYTES, "%s %d", status_role_name(s->role), (int)s->rank);
+        snprintf(text, SENTENCE_MEMBER_BYTES, "%s %d", status_role_name(s->role), (int)s->rank);
     return text;
 }
 
-pen_status sentence_absent(char *text, size_t size, const seat *s)
+pen_status sentence_absent(char *text, size_t size, const member_slot *s)
 {
     static const char *const words[MEMBER_STATE_COUNT] = {[MEMBER_DEAD]   = "is gone",
                                                           [MEMBER_LEFT]   = "has left the job",
                                                           [MEMBER_ABSENT] = "has not joined"};
-    snprintf(text, size, "%s %s", SEAT_NAME(s),
+    snprintf(text, size, "%s %s", MEMBER_NAME(s),
              words[s->state] ? words[s->state] : "is not connected");
     return s->state == MEMBER_DEAD ? PEN_PEER_LOST : PEN_NOT_FOUND;
 }
 
 /* ---- gone ----------------------------------------------------------------------------- */
-static double seen_s(const seat *s, uint64_t now_ms)
+static double seen_s(const member_slot *s, uint64_t now_ms)
 {
     return now_ms > s->last_seen_ms ? (double)(now_ms - s->last_seen_ms) / 1e3 : 0;
 }
 
-static void blame(pen_error *why, const sentence *text, const seat *s, int64_t step,
+static void blame(pen_error *why, const sentence *text, const member_slot *s, int64_t step,
                   const char *tensor, double last_seen_s)
 {
     why_set(why, PEN_PEER_LOST, "%s", text->text);
@@ -84,7 +84,7 @@ static void blame(pen_error *why, const sentence *text, const seat *s, int64_t s
     why->last_seen_s = last_seen_s;
 }
 
-static void add_seen(sentence *text, const seat *s, uint64_t now_ms)
+static void add_seen(sentence *text, const member_slot *s, uint64_t now_ms)
 {
     if (s->incarnation)
         sentence_add(text, "; last seen %.1f s ago", seen_s(s, now_ms));
@@ -97,7 +97,7 @@ static bool is_after(const char *call)
     return strncmp(call, "after ", 6) == 0;
 }
 
-static void add_place(sentence *text, const seat *s)
+static void add_place(sentence *text, const member_slot *s)
 {
     if (s->step >= 0)
         sentence_add(text, " in step %" PRId64, s->step);
@@ -106,7 +106,7 @@ static void add_place(sentence *text, const seat *s)
     if (s->call[0]) sentence_add(text, ", %s%s", is_after(s->call) ? "" : "in ", s->call);
 }
 
-static void add_left(sentence *text, const seat *s)
+static void add_left(sentence *text, const member_slot *s)
 {
     if (s->step >= 0)
         sentence_add(text, "left in the middle of step %" PRId64, s->step);
@@ -114,29 +114,31 @@ static void add_left(sentence *text, const seat *s)
         sentence_add(text, "left before pen_commit() returned");
 }
 
-void sentence_worker_gone(const seat *s, const sentence_debt *debt, uint64_t now_ms, pen_error *why)
+void sentence_worker_gone(const member_slot *s, const sentence_owed_push *owed_push,
+                          uint64_t now_ms, pen_error *why)
 {
     sentence text       = {0};
-    const bool is_known = debt && debt->step >= 0;
-    sentence_add(&text, "%s ", SEAT_NAME(s));
+    const bool is_known = owed_push && owed_push->step >= 0;
+    sentence_add(&text, "%s ", MEMBER_NAME(s));
     if (s->has_left_early)
         add_left(&text, s);
     else
         sentence_add(&text, "is gone");
     if (is_known)
-        sentence_add(&text, ": it has not pushed '%s' for step %" PRId64, debt->tensor, debt->step);
+        sentence_add(&text, ": it has not pushed '%s' for step %" PRId64, owed_push->tensor,
+                     owed_push->step);
     else if (!s->has_left_early)
         add_place(&text, s);
     add_seen(&text, s, now_ms);
-    blame(why, &text, s, is_known ? debt->step : s->step, is_known ? debt->tensor : s->call,
-          seen_s(s, now_ms));
+    blame(why, &text, s, is_known ? owed_push->step : s->step,
+          is_known ? owed_push->tensor : s->call, seen_s(s, now_ms));
 }
 
-void sentence_server_gone(const seat *s, const char *tensor, uint32_t n_tensors, int64_t step,
-                          uint64_t now_ms, pen_error *why)
+void sentence_server_gone(const member_slot *s, const char *tensor, uint32_t n_tensors,
+                          int64_t step, uint64_t now_ms, pen_error *why)
 {
     sentence text = {0};
-    sentence_add(&text, "%s is gone", SEAT_NAME(s));
+    sentence_add(&text, "%s is gone", MEMBER_NAME(s));
     if (tensor) sentence_add(&text, ": it held '%s'", tensor);
     if (tensor && n_tensors > 1)
         sentence_add(&text, " and %u more tensor%s", n_tensors - 1, n_tensors == 2 ? "" : "s");
@@ -153,24 +155,24 @@ static const char *without_scheme(const char *address)
     return strncmp(address, "tcp://", 6) == 0 ? address + 6 : address;
 }
 
-void sentence_add_silence(const seat *s, const sentence_silence *silence, pen_error *why)
+void sentence_add_silence(const member_slot *s, const sentence_silence *silence, pen_error *why)
 {
     sentence text = {0};
     if (strcmp(s->host, silence->host) == 0) return; /* no network between them */
     sentence_add(&text, "%s by the scheduler at %.100s", why->text, silence->scheduler);
     if (silence->from)
-        sentence_add(&text, "; %.120s cannot reach it at %.100s: %.95s", SEAT_NAME(silence->from),
+        sentence_add(&text, "; %.120s cannot reach it at %.100s: %.95s", MEMBER_NAME(silence->from),
                      without_scheme(silence->address), silence->words);
     sentence_add(&text, "; `penstock doctor --master-addr %.100s` on %.64s tests the connection",
                  silence->master, s->host);
     memcpy(why->text, text.text, sizeof why->text);
 }
 
-void sentence_missed(const seat *s, const sentence_silence *silence, uint64_t waits_ms,
+void sentence_missed(const member_slot *s, const sentence_silence *silence, uint64_t waits_ms,
                      uint64_t now_ms, pen_error *why)
 {
     sentence text = {0};
-    sentence_add(&text, "%s is gone before the job began", SEAT_NAME(s));
+    sentence_add(&text, "%s is gone before the job began", MEMBER_NAME(s));
     add_seen(&text, s, now_ms);
     blame(why, &text, s, -1, NULL, seen_s(s, now_ms));
     sentence_add_silence(s, silence, why);
@@ -179,7 +181,7 @@ void sentence_missed(const seat *s, const sentence_silence *silence, uint64_t wa
              SPAN_NAME(waits_ms));
 }
 
-void sentence_scheduler_gone(const char *address, const char *host, const seat *ahead,
+void sentence_scheduler_gone(const char *address, const char *host, const member_slot *ahead,
                              pen_error *why)
 {
     sentence text = {0};
@@ -214,17 +216,17 @@ static void add_remedy(sentence *text, const sentence_gap *g)
 
 void sentence_unreached(const sentence_gap *g, pen_error *why)
 {
-    const char *address = without_scheme(g->address);
-    const seat *culprit = g->common ? g->common : g->to;
-    sentence text       = {0};
-    sentence_add(&text, "%.120s cannot reach %.120s at %.200s: %.95s", SEAT_NAME(g->from),
-                 SEAT_NAME(g->to), address, g->words);
+    const char *address        = without_scheme(g->address);
+    const member_slot *culprit = g->common ? g->common : g->to;
+    sentence text              = {0};
+    sentence_add(&text, "%.120s cannot reach %.120s at %.200s: %.95s", MEMBER_NAME(g->from),
+                 MEMBER_NAME(g->to), address, g->words);
     if (g->n_more > 0)
         sentence_add(&text, "; %u more connection%s fail%s", g->n_more, g->n_more == 1 ? "" : "s",
                      g->n_more == 1 ? "s" : "");
     if (g->n_more > 0 && g->common)
         sentence_add(&text, ", %s of %.120s", g->n_more == 1 ? "also" : "all",
-                     SEAT_NAME(g->common));
+                     MEMBER_NAME(g->common));
     add_remedy(&text, g);
     why_set(why, PEN_UNREACHABLE, "%s", text.text);
     why_culprit(why, culprit->role, culprit->rank, -1, NULL);
@@ -233,36 +235,37 @@ void sentence_unreached(const sentence_gap *g, pen_error *why)
 /* ---- not joined ------------------------------------------------------------------------ */
 enum { LIST_TAIL_BYTES = 220 }; /* reserved for the text after a list */
 
-typedef bool is_one(const seat *s);
+typedef bool is_one(const member_slot *s);
 
-static bool has_joined(const seat *s)
+static bool has_joined(const member_slot *s)
 {
     return s->state != MEMBER_ABSENT;
 }
 
-static bool has_passed(const seat *s)
+static bool has_passed(const member_slot *s)
 {
     return s->state == MEMBER_ABSENT && s->has_passed;
 }
 
-static bool is_missing(const seat *s)
+static bool is_missing(const member_slot *s)
 {
     return s->state == MEMBER_ABSENT && !s->has_passed;
 }
 
-static uint32_t count(const seat_list *list, is_one *is)
+static uint32_t count(const member_slots *list, is_one *is)
 {
     uint32_t n = 0;
-    SEAT_EACH(each, list) n += is(each);
+    MEMBER_SLOT_EACH(each, list) n += is(each);
     return n;
 }
 
 /* Ranks, with hosts or without; ends in " and 980 more" when they do not fit. */
-static void add_ranks(sentence *text, const seat_list *list, is_one *is, bool with_host)
+static void add_ranks(sentence *text, const member_slots *list, is_one *is, bool with_host)
 {
     uint32_t left = count(list, is);
 
-    SEAT_EACH(s, list) {
+    MEMBER_SLOT_EACH(s, list)
+    {
         if (!is(s)) continue;
         if (sentence_room(text) < LIST_TAIL_BYTES) {
             sentence_add(text, " and %u more", left);
@@ -276,8 +279,8 @@ static void add_ranks(sentence *text, const seat_list *list, is_one *is, bool wi
     }
 }
 
-static void add_missing(sentence *text, const seat_list *list, const char *noun, uint32_t missing,
-                        const char *after)
+static void add_missing(sentence *text, const member_slots *list, const char *noun,
+                        uint32_t missing, const char *after)
 {
     sentence_add(text, "%u of %u %ss %s not joined%s: %s%s", missing, list->n, noun,
                  missing == 1 ? "has" : "have", after, noun[0] == 'w' ? "rank" : "server",
@@ -285,7 +288,7 @@ static void add_missing(sentence *text, const seat_list *list, const char *noun,
     add_ranks(text, list, is_missing, false);
 }
 
-static void list_missing(pen_error *why, const seat_list *list, int32_t role)
+static void list_missing(pen_error *why, const member_slots *list, int32_t role)
 {
     why->role = role;
     for (uint32_t i = 0; i < list->n; i++) {
@@ -295,7 +298,7 @@ static void list_missing(pen_error *why, const seat_list *list, int32_t role)
     }
 }
 
-static void add_list(sentence *text, const seat_list *list, const char *label, is_one *is)
+static void add_list(sentence *text, const member_slots *list, const char *label, is_one *is)
 {
     if (count(list, is) == 0) return;
     sentence_add(text, "  %s:", label);
@@ -336,7 +339,7 @@ void sentence_not_joined(const roster *r, uint32_t n_servers, uint64_t waited_ms
 }
 
 /* ---- slow ----------------------------------------------------------------------------- */
-void sentence_alive(sentence *text, const seat *s, const char *subject, uint64_t now_ms)
+void sentence_alive(sentence *text, const member_slot *s, const char *subject, uint64_t now_ms)
 {
     char span[SENTENCE_SPAN_BYTES];
     if (s->state == MEMBER_AWAY) {

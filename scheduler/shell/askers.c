@@ -14,7 +14,7 @@ static bool is_question(const wire_control *message)
     }
 }
 
-bool askers_hear(askers *self, uint32_t peer, const wire_control *message, uint64_t now_ms)
+bool askers_receive(askers *self, uint32_t peer, const wire_control *message, uint64_t now_ms)
 {
     if (message->kind == WIRE_EXITED || message->kind == WIRE_BYE) return true;
     if (!rate_take(&self->at[peer % ASKERS_PLACES], ASKERS_BURST, ASKERS_A_SECOND, now_ms))

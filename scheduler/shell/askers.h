@@ -22,6 +22,6 @@ typedef struct { /* zero: nobody asked yet */
 } askers;
 
 /* False: the message exceeds the limits. */
-bool askers_hear(askers *self, uint32_t peer, const wire_control *message, uint64_t now_ms);
+bool askers_receive(askers *self, uint32_t peer, const wire_control *message, uint64_t now_ms);
 
 #endif

@@ -1,5 +1,5 @@
 #include "scheduler/shell/listen_address.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ void listen_address_of(const char *host, char *text, size_t size)
     number = ((struct sockaddr_in *)(void *)found->ai_addr)->sin_addr;
     freeaddrinfo(found);
     inet_ntop(AF_INET, &number, text, (socklen_t)size);
-    if (strncmp(text, "127.", 4) == 0 && !guard_is_loopback(host)) snprintf(text, size, "*");
+    if (strncmp(text, "127.", 4) == 0 && !auth_is_loopback(host)) snprintf(text, size, "*");
 }
 
 void listen_address_dial(const char *master, const char *bound, char *text, size_t size)

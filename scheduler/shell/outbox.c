@@ -3,24 +3,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct outbox_letter {
-    struct outbox_letter *next, *prev;
+struct outbox_message {
+    struct outbox_message *next, *prev;
     uint32_t peer;
     size_t size;
     uint8_t head[];
 };
 
-static bool has_letters(const outbox *self, uint32_t peer)
+static bool has_messages(const outbox *self, uint32_t peer)
 {
-    for (const struct outbox_letter *l = self->first; l; l = l->next)
+    for (const struct outbox_message *l = self->first; l; l = l->next)
         if (l->peer == peer) return true;
     return false;
 }
 
-static bool keep_letter(outbox *self, uint32_t peer, const void *head, size_t size)
+static bool message_copy_control(outbox *self, uint32_t peer, const void *head, size_t size)
 {
     if (self->bytes + size > OUTBOX_BYTES_MAX) return false;
-    struct outbox_letter *l = malloc(sizeof *l + size);
+    struct outbox_message *l = malloc(sizeof *l + size);
     if (!l) return false;
     l->peer = peer;
     l->size = size;
@@ -33,13 +33,13 @@ static bool keep_letter(outbox *self, uint32_t peer, const void *head, size_t si
 
 bool outbox_send(outbox *self, transport *t, uint32_t peer, const void *head, size_t size)
 {
-    if (has_letters(self, peer)) return keep_letter(self, peer, head, size);
+    if (has_messages(self, peer)) return message_copy_control(self, peer, head, size);
     const pen_status status = transport_send(t, peer, head, size, NULL);
-    if (status == PEN_AGAIN) return keep_letter(self, peer, head, size);
+    if (status == PEN_AGAIN) return message_copy_control(self, peer, head, size);
     return status == PEN_OK;
 }
 
-static void drop(outbox *self, struct outbox_letter *l)
+static void drop(outbox *self, struct outbox_message *l)
 {
     LIST_REMOVE(self->first, l);
     self->bytes -= l->size;

@@ -12,7 +12,7 @@
 enum { OUTBOX_BYTES_MAX = 64 << 20 };
 
 typedef struct {
-    struct outbox_letter *first; /* zero is an empty outbox */
+    struct outbox_message *first; /* zero is an empty outbox */
     size_t bytes;
 } outbox;
 

@@ -31,7 +31,7 @@ enum {
 
 struct scheduler {
     loop *loop;
-    guard *guard;
+    auth *auth;
     transport *transport;
     scheduler_core *core;
     wire_arena *arena;
@@ -129,7 +129,7 @@ static void refuse_message(scheduler *s, uint32_t peer, const char *what)
 static bool may_speak(scheduler *s, uint32_t peer, const wire_control *message)
 {
     return scheduler_core_is_member(s->core, peer) ||
-           askers_hear(&s->askers, peer, message, loop_now_ms(s->loop));
+           askers_receive(&s->askers, peer, message, loop_now_ms(s->loop));
 }
 
 /* A peer with the key of one role and rank cannot be another. */
@@ -138,9 +138,9 @@ static bool is_its_own(scheduler *s, uint32_t peer, const wire_control *message)
     transport_identity is;
     if (message->kind != WIRE_HELLO || !transport_who(s->transport, peer, &is)) return true;
     const int32_t role = message->u.hello.role, rank = message->u.hello.rank;
-    if (role == PEN_WORKER) return guard_is(&is, GUARD_WORKER, rank);
-    if (role == PEN_SERVER) return guard_is(&is, GUARD_SERVER, rank);
-    return guard_is(&is, GUARD_TOOL, -1);
+    if (role == PEN_WORKER) return auth_is(&is, AUTH_WORKER, rank);
+    if (role == PEN_SERVER) return auth_is(&is, AUTH_SERVER, rank);
+    return auth_is(&is, AUTH_TOOL, -1);
 }
 
 static void hear(scheduler *s, uint32_t peer, const wire_control *message)
@@ -229,25 +229,25 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
     char address[CONFIG_TEXT_BYTES + 32], host[CONFIG_TEXT_BYTES];
     listen_address_of(host_of(settings), host, sizeof host);
     tcp_address_format(host, (uint32_t)settings->port, address, sizeof address);
-    const guard_options who   = {.encryption  = settings->encryption,
+    const auth_options who    = {.encryption  = settings->encryption,
                                  .secret_file = settings->secret_file,
-                                 .role        = GUARD_SCHEDULER,
+                                 .role        = AUTH_SCHEDULER,
                                  .rank        = 0,
                                  .address     = {host_of(settings)}};
     transport_options options = {
-        .head_bytes_max   = WIRE_HEAD_BYTES_MAX,
-        .body_bytes_max   = 1,
-        .connections_max  = (uint32_t)settings->connections_max,
-        .queue_bytes_max  = QUEUE_BYTES,
-        .guests_bytes_max = GUEST_BYTES,
+        .head_bytes_max      = WIRE_HEAD_BYTES_MAX,
+        .body_bytes_max      = 1,
+        .connections_max     = (uint32_t)settings->connections_max,
+        .queue_bytes_max     = QUEUE_BYTES,
+        .observers_bytes_max = GUEST_BYTES,
         /* a silent connection is given up after the lease: a stall is not a death */
         .heartbeat_ms = (uint32_t)settings->lease_ms / 2,
     };
-    const pen_status status = guard_open(&who, &s->guard, why);
+    const pen_status status = auth_open(&who, &s->auth, why);
     if (status != PEN_OK) return status;
-    guard_listen(s->guard, &options);
+    auth_listen(s->auth, &options);
     const pen_status listens = transport_listen(address, &options, &s->transport, why);
-    return listens == PEN_OK ? guard_publish(s->guard, transport_address(s->transport), why)
+    return listens == PEN_OK ? auth_publish(s->auth, transport_address(s->transport), why)
                              : listens;
 }
 
@@ -328,7 +328,7 @@ void scheduler_close(scheduler *s)
     if (!s) return;
     scheduler_http_stop(s->http);
     transport_close(s->transport, LINGER_MS);
-    guard_close(s->guard);
+    auth_close(s->auth);
     scheduler_core_destroy(s->core);
     if (s->loop) loop_destroy(s->loop);
     scheduler_http_close(s->http);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct scheduler_http {
-    watch *watch;
+    monitor *monitor;
     scheduler_core *core;
     loop *loop;
     bool is_loopback;
@@ -57,10 +57,10 @@ static void write_stuck(void *user, FILE *out)
     scheduler_http *h  = user;
     const uint64_t now = loop_now_ms(h->loop);
     if (h->stuck_ms == 0 || now - h->stuck_ms > STUCK_MS) {
-        scheduler_core_ask_records(h->core, now);
+        scheduler_core_ask_recorders(h->core, now);
         h->stuck_ms = now;
     }
-    const stuck *report = scheduler_core_records(h->core);
+    const stuck *report = scheduler_core_recorders(h->core);
     if (report != NULL) stuck_print_json(report, out);
 }
 
@@ -113,7 +113,7 @@ static void targets_of(void *user, const wire_control *status)
     const scheduler_http *h = q->h;
     json_t *all             = json_array();
     add_target(all, h->is_loopback ? "127.0.0.1" : status->u.status.scheduler.host,
-               watch_port(h->watch), "scheduler");
+               monitor_port(h->monitor), "scheduler");
     for (uint32_t i = 0; i < status->u.status.n_members; i++) {
         const wire_member_status *m = &status->u.status.member[i];
         const bool is_gone = strcmp(m->state, "dead") == 0 || strcmp(m->state, "left") == 0;
@@ -168,7 +168,7 @@ static const char page_policy[] =
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /* ---- life ------------------------------------------------------------------------------------ */
-static const watch_page pages[] = {
+static const monitor_page pages[] = {
     {"/", "text/html; charset=utf-8", .fixed = scheduler_page, .policy = page_policy},
     {"/stuck", "application/json", .write = write_stuck},
     {"/history", "application/json", .write = write_history},
@@ -184,19 +184,20 @@ pen_status scheduler_http_open(const scheduler_settings *settings, scheduler_cor
     if (settings->http[0] == '\0') return PEN_OK;
     scheduler_http *h = calloc(1, sizeof *h);
     if (h == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for http");
-    *h                      = (scheduler_http){.core        = core,
-                                               .loop        = l,
-                                               .is_loopback = strncmp(settings->http, "127.", 4) == 0 ||
-                                                              strncmp(settings->http, "localhost:", 10) == 0 ||
-                                                              strncmp(settings->http, "[::1]", 5) == 0};
-    const pen_status status = watch_open(&(watch_options){.address    = settings->http,
-                                                          .token_file = settings->http_token_file,
-                                                          .loop       = l,
-                                                          .pages      = pages,
-                                                          .metrics    = write_metrics,
-                                                          .is_ready   = is_ready,
-                                                          .user       = h},
-                                         &h->watch, why);
+    *h = (scheduler_http){.core        = core,
+                          .loop        = l,
+                          .is_loopback = strncmp(settings->http, "127.", 4) == 0 ||
+                                         strncmp(settings->http, "localhost:", 10) == 0 ||
+                                         strncmp(settings->http, "[::1]", 5) == 0};
+    const pen_status status =
+        monitor_open(&(monitor_options){.address    = settings->http,
+                                        .token_file = settings->http_token_file,
+                                        .loop       = l,
+                                        .pages      = pages,
+                                        .metrics    = write_metrics,
+                                        .is_ready   = is_ready,
+                                        .user       = h},
+                     &h->monitor, why);
     if (status != PEN_OK) {
         free(h);
         return status;
@@ -207,17 +208,17 @@ pen_status scheduler_http_open(const scheduler_settings *settings, scheduler_cor
 
 void scheduler_http_stop(scheduler_http *h)
 {
-    if (h != NULL) watch_stop(h->watch);
+    if (h != NULL) monitor_stop(h->monitor);
 }
 
 void scheduler_http_close(scheduler_http *h)
 {
     if (h == NULL) return;
-    watch_close(h->watch);
+    monitor_close(h->monitor);
     free(h);
 }
 
 const char *scheduler_http_address(const scheduler_http *h)
 {
-    return watch_address(h != NULL ? h->watch : NULL);
+    return monitor_address(h != NULL ? h->monitor : NULL);
 }

@@ -2,14 +2,14 @@
 #ifndef SCHEDULER_HTTP_H
 #define SCHEDULER_HTTP_H
 
-#include "common/net/watch.h"
+#include "common/net/monitor.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/scheduler_settings.h"
 
 typedef struct scheduler_http scheduler_http;
 
 /* *h is NULL where the setting http is empty.  The core is read in the loop's thread.
- * Errors  as watch_open(). */
+ * Errors  as monitor_open(). */
 pen_status scheduler_http_open(const scheduler_settings *settings, scheduler_core *core, loop *l,
                                scheduler_http **h, pen_error *why);
 void scheduler_http_stop(scheduler_http *h);  /* before the core goes; NULL is fine */

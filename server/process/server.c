@@ -2,8 +2,8 @@
 #include "server/process/server_state.h"
 
 #include "common/base/log.h"
+#include "common/net/monitor.h"
 #include "common/net/tcp_address.h"
-#include "common/net/watch.h"
 #include "common/system/files.h"
 #include "common/trace/trace.h"
 
@@ -52,15 +52,15 @@ static pen_status open_shards(server *s, pen_error *why)
     return PEN_OK;
 }
 
-static pen_status open_guard(server *s, pen_error *why)
+static pen_status open_auth(server *s, pen_error *why)
 {
-    const guard_options who = {.encryption  = s->settings.encryption,
-                               .secret_file = s->settings.secret_file,
-                               .role        = GUARD_SERVER,
-                               .rank        = (int32_t)s->settings.rank,
-                               .scheduler   = s->scheduler_address,
-                               .address     = {s->settings.master_addr, s->settings.host}};
-    return guard_open(&who, &s->guard, why);
+    const auth_options who = {.encryption  = s->settings.encryption,
+                              .secret_file = s->settings.secret_file,
+                              .role        = AUTH_SERVER,
+                              .rank        = (int32_t)s->settings.rank,
+                              .scheduler   = s->scheduler_address,
+                              .address     = {s->settings.master_addr, s->settings.host}};
+    return auth_open(&who, &s->auth, why);
 }
 
 static pen_status open_all(server *s, pen_error *why)
@@ -80,7 +80,7 @@ static pen_status open_all(server *s, pen_error *why)
                                    &s->n_snapshots, why);
     if (status == PEN_OK) status = server_settings_check(&s->settings, why);
     if (status == PEN_OK) status = admission_parse(s->settings.admission, &s->admission, why);
-    if (status == PEN_OK) status = open_guard(s, why);
+    if (status == PEN_OK) status = open_auth(s, why);
     if (status == PEN_OK) status = server_http_open(s, why);
     if (status == PEN_OK) status = find_own_address(s, why);
     if (status == PEN_OK) status = open_shards(s, why);
@@ -122,7 +122,7 @@ pen_status server_serve(server *s, pen_error *why)
 void server_close(server *s)
 {
     if (s == NULL) return;
-    watch_stop(s->watch);
+    monitor_stop(s->monitor);
     for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
         server_shard_stop(&s->shard[i]);
     store_thread_stop(s->store);
@@ -135,11 +135,11 @@ void server_close(server *s)
     for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
         server_shard_close(&s->shard[i]);
     server_control_close(s);
-    guard_close(s->guard);
+    auth_close(s->auth);
     server_epoch_fini(s);
     server_plan_destroy(s->plan);
     loop_destroy(s->loop);
-    watch_close(s->watch);
+    monitor_close(s->monitor);
     free(s->shard);
     free(s);
 }

@@ -369,7 +369,7 @@ pen_status server_control_open(server *s, pen_error *why)
     options.head_bytes_max    = WIRE_HEAD_BYTES_MAX;
     s->arena                  = wire_arena_create(ARENA_BYTES_MAX);
     if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the control plane");
-    guard_dial(s->guard, GUARD_SCHEDULER, &options);
+    auth_dial(s->auth, AUTH_SCHEDULER, &options);
     const pen_status status = lifeline_dial(s->scheduler_address, &options, &s->scheduler, why);
     if (status != PEN_OK) return status;
     begin_membership(s);

@@ -83,43 +83,44 @@ static wire_member *copy_workers(const server *s)
     return worker;
 }
 
-static server_news *new_news(server *s, uint32_t place, uint32_t n_fresh)
+static server_epoch_update *new_epoch_update(server *s, uint32_t place, uint32_t n_fresh)
 {
     uint32_t n;
-    const wire_replica *table = table_of(s, &n);
-    server_news *news         = calloc(1, sizeof *news);
-    if (news == NULL) return NULL;
-    news->to    = &s->shard[place];
-    news->view  = (shard_view){.term            = s->record.u.epoch.term,
-                               .epoch           = s->record.u.epoch.epoch,
-                               .worker          = copy_workers(s),
-                               .n_workers       = s->record.u.epoch.n_workers,
-                               .members_changed = s->record.u.epoch.members_changed,
-                               .step            = s->record.u.epoch.step,
-                               .has_decision    = s->record.u.epoch.has_decision,
-                               .decision        = s->record.u.epoch.decision};
-    news->row   = calloc(n + 1, sizeof *news->row);
-    news->fresh = calloc(n_fresh + 1, sizeof(server_hosted *));
-    if (news->view.worker == NULL || news->row == NULL || news->fresh == NULL) {
-        server_news_destroy(news);
+    const wire_replica *table         = table_of(s, &n);
+    server_epoch_update *epoch_update = calloc(1, sizeof *epoch_update);
+    if (epoch_update == NULL) return NULL;
+    epoch_update->to    = &s->shard[place];
+    epoch_update->view  = (shard_view){.term            = s->record.u.epoch.term,
+                                       .epoch           = s->record.u.epoch.epoch,
+                                       .worker          = copy_workers(s),
+                                       .n_workers       = s->record.u.epoch.n_workers,
+                                       .members_changed = s->record.u.epoch.members_changed,
+                                       .step            = s->record.u.epoch.step,
+                                       .has_decision    = s->record.u.epoch.has_decision,
+                                       .decision        = s->record.u.epoch.decision};
+    epoch_update->row   = calloc(n + 1, sizeof *epoch_update->row);
+    epoch_update->fresh = calloc(n_fresh + 1, sizeof(server_hosted *));
+    if (epoch_update->view.worker == NULL || epoch_update->row == NULL ||
+        epoch_update->fresh == NULL) {
+        server_epoch_update_destroy(epoch_update);
         return NULL;
     }
     for (uint32_t i = 0; i < n; i++)
         if (is_mine(s, &table[i]) && table[i].place == place)
-            fill_row(s, &news->row[news->n_rows++], &table[i]);
-    return news;
+            fill_row(s, &epoch_update->row[epoch_update->n_rows++], &table[i]);
+    return epoch_update;
 }
 
-static void hand_fresh(server_news *news, server_rooms *r)
+static void hand_fresh(server_epoch_update *epoch_update, server_new_shards *r)
 {
     for (uint32_t i = 0; r != NULL && i < r->n; i++) {
-        if (r->hosted[i] == NULL || r->hosted[i]->place != news->to) continue;
-        news->fresh[news->n_fresh++] = r->hosted[i];
-        r->hosted[i]                 = NULL;
+        if (r->hosted[i] == NULL || r->hosted[i]->place != epoch_update->to) continue;
+        epoch_update->fresh[epoch_update->n_fresh++] = r->hosted[i];
+        r->hosted[i]                                 = NULL;
     }
 }
 
-static void tell_store(server *s)
+static void notify_store(server *s)
 {
     uint32_t n, mine = 0;
     const wire_replica *table = table_of(s, &n);
@@ -129,18 +130,19 @@ static void tell_store(server *s)
     if (served != NULL) store_thread_expect(s->store, served, mine);
 }
 
-static void tell_places(server *s, server_rooms *fresh)
+static void notify_places(server *s, server_new_shards *fresh)
 {
     if (s->has_ended) return; /* tasks posted earlier still run, to free what they own */
-    tell_store(s);
+    notify_store(s);
     for (uint32_t i = 0; i < s->settings.shards; i++) {
-        server_news *news = new_news(s, i, fresh != NULL ? fresh->n : 0);
-        if (news == NULL) {
+        server_epoch_update *epoch_update = new_epoch_update(s, i, fresh != NULL ? fresh->n : 0);
+        if (epoch_update == NULL) {
             no_memory(s, "telling a shard its members");
             return;
         }
-        hand_fresh(news, fresh);
-        if (!server_post(s->shard[i].loop, server_shard_news, news, 0)) server_news_destroy(news);
+        hand_fresh(epoch_update, fresh);
+        if (!server_post(s->shard[i].loop, server_shard_epoch_update, epoch_update, 0))
+            server_epoch_update_destroy(epoch_update);
     }
 }
 
@@ -161,25 +163,25 @@ static void make_learners(server *s)
 {
     uint32_t n;
     if (s->has_ended) return;
-    const wire_replica *table = table_of(s, &n);
-    server_rooms *rooms       = server_rooms_create(s, s->plan, n);
-    if (rooms == NULL) {
+    const wire_replica *table     = table_of(s, &n);
+    server_new_shards *new_shards = server_new_shards_create(s, s->plan, n);
+    if (new_shards == NULL) {
         no_memory(s, "new shards");
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
-        if (!is_mine(s, &table[i]) || s->presence[table[i].shard] != SERVER_ABSENT) continue;
+        if (!is_mine(s, &table[i]) || s->shard_presence[table[i].shard] != SERVER_ABSENT) continue;
         if (table[i].role != WIRE_LEARNER) {
             cannot_be(s, &table[i]);
             continue;
         }
-        s->presence[table[i].shard] = SERVER_MAKING;
-        rooms->row[rooms->n++]      = table[i];
+        s->shard_presence[table[i].shard] = SERVER_MAKING;
+        new_shards->row[new_shards->n++]  = table[i];
     }
-    if (rooms->n > 0)
-        store_thread_make(s->store, rooms);
+    if (new_shards->n > 0)
+        store_thread_make(s->store, new_shards);
     else
-        server_rooms_destroy(rooms);
+        server_new_shards_destroy(new_shards);
 }
 
 static void forget_gone(server *s)
@@ -190,7 +192,8 @@ static void forget_gone(server *s)
         bool found = false;
         for (uint32_t i = 0; i < n; i++)
             found = found || (table[i].shard == number && is_mine(s, &table[i]));
-        if (!found && s->presence[number] == SERVER_HERE) s->presence[number] = SERVER_ABSENT;
+        if (!found && s->shard_presence[number] == SERVER_HERE)
+            s->shard_presence[number] = SERVER_ABSENT;
     }
 }
 
@@ -206,17 +209,17 @@ static bool is_wanted(const server *s, const wire_replica *row)
 
 void server_made(void *user)
 {
-    server_rooms *r = user;
-    server *s       = r->server;
+    server_new_shards *r = user;
+    server *s            = r->server;
     if (r->status != PEN_OK) {
         server_report(s, &r->why);
-        server_rooms_destroy(r);
+        server_new_shards_destroy(r);
         return;
     }
     for (uint32_t i = 0; i < r->n; i++)
-        s->presence[r->row[i].shard] = is_wanted(s, &r->row[i]) ? SERVER_HERE : SERVER_ABSENT;
-    tell_places(s, r); /* shards that left are dropped there */
-    server_rooms_destroy(r);
+        s->shard_presence[r->row[i].shard] = is_wanted(s, &r->row[i]) ? SERVER_HERE : SERVER_ABSENT;
+    notify_places(s, r); /* shards that left are dropped there */
+    server_new_shards_destroy(r);
 }
 
 /* ---- EPOCH ----------------------------------------------------------------------------------- */
@@ -229,23 +232,23 @@ void server_epoch_take(server *s, const void *head, size_t size)
         wire_arena_destroy(arena); /* the next HELLO asks for it again */
         return;
     }
-    wire_arena_destroy(s->record_arena);
-    s->record_arena = arena;
-    s->record       = record;
-    s->n_workers    = record.u.epoch.n_workers;
-    s->n_servers    = (int32_t)record.u.epoch.n_servers;
-    s->first_shard  = 0;
+    wire_arena_destroy(s->view_arena);
+    s->view_arena  = arena;
+    s->record      = record;
+    s->n_workers   = record.u.epoch.n_workers;
+    s->n_servers   = (int32_t)record.u.epoch.n_servers;
+    s->first_shard = 0;
     for (uint32_t i = 0; i < record.u.epoch.n_servers; i++)
         if (record.u.epoch.server[i].rank < s->rank)
             s->first_shard += record.u.epoch.server[i].n_addresses;
     if (!s->is_ready) return;
     forget_gone(s);
     make_learners(s);
-    tell_places(s, NULL);
+    notify_places(s, NULL);
 }
 
 /* ---- PLAN ------------------------------------------------------------------------------------ */
-static void say_ready(server *s)
+static void send_ready(server *s)
 {
     wire_control c         = {.kind = WIRE_READY};
     c.u.ready.restored     = s->plan->message.u.plan.restore;
@@ -263,7 +266,7 @@ static bool has_reached(const server *s)
 void server_epoch_plan(server *s, const void *head, size_t size)
 {
     if (s->plan != NULL) { /* sent again after a reconnect */
-        if (has_reached(s)) say_ready(s);
+        if (has_reached(s)) send_ready(s);
         return;
     }
     server_plan *p = s->n_workers > 0 ? calloc(1, sizeof *p + size) : NULL;
@@ -291,8 +294,8 @@ static bool count_shards(server *s)
     for (uint32_t i = 0; i < s->settings.shards; i++)
         s->fallback[i] = (wire_replica){
             .shard = s->first_shard + i, .place = i, .server = s->rank, .role = WIRE_PRIMARY};
-    s->presence = calloc(s->n_shards + 1, sizeof *s->presence);
-    return s->presence != NULL;
+    s->shard_presence = calloc(s->n_shards + 1, sizeof *s->shard_presence);
+    return s->shard_presence != NULL;
 }
 
 void server_prepared(void *user)
@@ -312,19 +315,21 @@ void server_prepared(void *user)
         log_notice("server %d restored step %" PRId64 " from %s", s->rank, s->restored,
                    s->settings.store);
     }
-    for (uint32_t i = 0; i < p->rooms->n; i++)
-        if (p->rooms->row[i].shard < s->n_shards) s->presence[p->rooms->row[i].shard] = SERVER_HERE;
+    for (uint32_t i = 0; i < p->new_shards->n; i++)
+        if (p->new_shards->row[i].shard < s->n_shards)
+            s->shard_presence[p->new_shards->row[i].shard] = SERVER_HERE;
     s->is_ready = true;
     forget_gone(s);
     make_learners(s);
-    tell_places(s, p->rooms); /* READY follows once they reached the copies of their shards */
+    notify_places(s,
+                  p->new_shards); /* READY follows once they reached the copies of their shards */
 }
 
 void server_place_reached(void *user)
 {
     server *s = user;
     s->n_reached++;
-    if (has_reached(s)) say_ready(s);
+    if (has_reached(s)) send_ready(s);
 }
 
 /* ---- SEAL ------------------------------------------------------------------------------------ */
@@ -349,8 +354,8 @@ void server_sealed(void *user)
 
 void server_epoch_fini(server *s)
 {
-    wire_arena_destroy(s->record_arena);
-    free(s->presence);
-    s->record_arena = NULL;
-    s->presence     = NULL;
+    wire_arena_destroy(s->view_arena);
+    free(s->shard_presence);
+    s->view_arena     = NULL;
+    s->shard_presence = NULL;
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    NUDGE_MS     = 200,
+    RESEND_MS    = 200,
     SEAL_WAIT_MS = 200 /* time for a copy to take in what its primary sent */
 };
 
@@ -24,7 +24,7 @@ void server_shard_forget(server_shard *s)
 }
 
 /* ---- an epoch -------------------------------------------------------------------------------- */
-void server_news_destroy(server_news *n)
+void server_epoch_update_destroy(server_epoch_update *n)
 {
     for (uint32_t i = 0; n->fresh != NULL && i < n->n_fresh; i++)
         server_hosted_destroy(n->fresh[i]);
@@ -34,14 +34,14 @@ void server_news_destroy(server_news *n)
     free(n);
 }
 
-static const server_row *row_of(const server_news *n, uint32_t number)
+static const server_row *row_of(const server_epoch_update *n, uint32_t number)
 {
     for (uint32_t i = 0; i < n->n_rows; i++)
         if (n->row[i].number == number) return &n->row[i];
     return NULL;
 }
 
-static void adopt_fresh(server_shard *s, server_news *n)
+static void adopt_fresh(server_shard *s, server_epoch_update *n)
 {
     for (uint32_t i = 0; i < n->n_fresh; i++) {
         if (row_of(n, n->fresh[i]->number) == NULL || !server_shard_adopt(s, n->fresh[i])) continue;
@@ -49,7 +49,7 @@ static void adopt_fresh(server_shard *s, server_news *n)
     }
 }
 
-static void drop_absent(server_shard *s, const server_news *n)
+static void drop_absent(server_shard *s, const server_epoch_update *n)
 {
     for (uint32_t i = 0; i < s->n_hosted;) {
         if (row_of(n, s->hosted[i]->number) != NULL) {
@@ -72,22 +72,24 @@ static void dial_copies(server_hosted *h, const server_row *row)
     }
 }
 
-static void nudge(void *user)
+static void resend_timer(void *user)
 {
     server_shard *s = user;
     bool has_copies = false;
     for (uint32_t i = 0; i < s->n_hosted; i++) {
         has_copies = has_copies || s->hosted[i]->n_copies > 0;
-        shard_nudge(s->hosted[i]->shard, loop_now_ms(s->loop));
+        shard_resend(s->hosted[i]->shard, loop_now_ms(s->loop));
     }
-    if (has_copies) loop_timer_start(s->loop, &s->nudge, loop_now_ms(s->loop) + NUDGE_MS, nudge, s);
+    if (has_copies)
+        loop_timer_start(s->loop, &s->resend_timer, loop_now_ms(s->loop) + RESEND_MS, resend_timer,
+                         s);
 }
 
-void server_shard_news(void *user)
+void server_shard_epoch_update(void *user)
 {
-    server_news *n       = user;
-    server_shard *s      = n->to;
-    const uint64_t begun = trace_begin();
+    server_epoch_update *n = user;
+    server_shard *s        = n->to;
+    const uint64_t begun   = trace_begin();
     adopt_fresh(s, n);
     drop_absent(s, n);
     server_links_mark(s);
@@ -103,23 +105,23 @@ void server_shard_news(void *user)
         shard_install(h->shard, &view);
     }
     server_links_sweep(s);
-    server_links_tell(s);
+    server_links_notify(s);
     if (s->seal_epoch <= n->view.epoch) s->is_sealing = false;
     trace_span(TRACE_INSTALL, begun, &(trace_note){0});
     server_shard_flush(s);
-    nudge(s);
-    server_news_destroy(n);
+    resend_timer(s);
+    server_epoch_update_destroy(n);
 }
 
 /* ---- sealing --------------------------------------------------------------------------------- */
-static void tell_sealed(server_shard *s)
+static void notify_sealed(server_shard *s)
 {
     server_place_sealed *told = malloc(sizeof *told + s->n_hosted * sizeof *told->report);
     if (told == NULL) return; /* SEAL comes again */
     *told = (server_place_sealed){
         .server = s->server, .term = s->seal_term, .epoch = s->seal_epoch, .n = s->n_hosted};
     for (uint32_t i = 0; i < s->n_hosted; i++) told->report[i] = s->hosted[i]->report;
-    if (!server_tell_main(s->server, SERVER_SEALED, told, 0)) free(told);
+    if (!server_notify_main(s->server, SERVER_SEALED, told, 0)) free(told);
 }
 
 static void seal_one(server_shard *s, server_hosted *h)
@@ -145,7 +147,7 @@ void server_shard_try_seal(server_shard *s, bool is_late)
     if (!all) return;
     s->is_sealing = false;
     loop_timer_stop(s->loop, &s->sealing);
-    tell_sealed(s);
+    notify_sealed(s);
 }
 
 static void seal_late(void *user)
@@ -181,14 +183,14 @@ void server_shard_question(void *user)
         q->chunk    = chunk;
         snprintf(q->tensor, sizeof q->tensor, "%s", tensor);
     }
-    (void)server_tell_main(q->server, SERVER_ANSWERED, q, sizeof *q);
+    (void)server_notify_main(q->server, SERVER_ANSWERED, q, sizeof *q);
 }
 
-void server_shard_cut_idle(void *user)
+void server_shard_capture_idle(void *user)
 {
     const server_sign *sign = user;
     for (uint32_t i = 0; i < sign->shard->n_hosted; i++) {
         shard *each = sign->shard->hosted[i]->shard;
-        if (shard_role_of(each) == SHARD_PRIMARY) shard_cut_idle(each, sign->step);
+        if (shard_role_of(each) == SHARD_PRIMARY) shard_capture_idle(each, sign->step);
     }
 }

@@ -1,7 +1,7 @@
 /* server_http.c - a server over HTTP: its counters and readiness. */
 #include "server/process/server_state.h"
 
-#include "common/net/watch.h"
+#include "common/net/monitor.h"
 
 static void write_metrics(void *user, FILE *out, bool is_open)
 {
@@ -15,8 +15,8 @@ static void write_metrics(void *user, FILE *out, bool is_open)
 
 static bool is_making(const server *s)
 {
-    for (uint32_t i = 0; s->presence != NULL && i < s->n_shards; i++)
-        if (s->presence[i] == SERVER_MAKING) return true;
+    for (uint32_t i = 0; s->shard_presence != NULL && i < s->n_shards; i++)
+        if (s->shard_presence[i] == SERVER_MAKING) return true;
     return false;
 }
 
@@ -38,15 +38,16 @@ static bool is_ready(void *user, char *why, size_t size)
 pen_status server_http_open(server *s, pen_error *why)
 {
     if (s->settings.http[0] == '\0') return PEN_OK;
-    const pen_status status = watch_open(&(watch_options){.address    = s->settings.http,
-                                                          .token_file = s->settings.http_token_file,
-                                                          .loop       = s->loop,
-                                                          .metrics    = write_metrics,
-                                                          .is_ready   = is_ready,
-                                                          .user       = s},
-                                         &s->watch, why);
+    const pen_status status =
+        monitor_open(&(monitor_options){.address    = s->settings.http,
+                                        .token_file = s->settings.http_token_file,
+                                        .loop       = s->loop,
+                                        .metrics    = write_metrics,
+                                        .is_ready   = is_ready,
+                                        .user       = s},
+                     &s->monitor, why);
     if (status != PEN_OK) return status;
     atomic_store(&s->stats.is_watched, true);
-    stat_store(&s->stats, STAT_HTTP_PORT, watch_port(s->watch));
+    stat_store(&s->stats, STAT_HTTP_PORT, monitor_port(s->monitor));
     return PEN_OK;
 }

@@ -21,11 +21,11 @@ static void unreached(server *s, const server_unreached *u)
 }
 
 /* The first cut of a step triggers the idle shards, which get no gradient. */
-static void cut_begun(server *s, int64_t step)
+static void capture_begun(server *s, int64_t step)
 {
     for (uint32_t i = 0; i < s->settings.shards && !s->has_ended; i++) {
         const server_sign sign = {&s->shard[i], step};
-        (void)server_post(s->shard[i].loop, server_shard_cut_idle, &sign, sizeof sign);
+        (void)server_post(s->shard[i].loop, server_shard_capture_idle, &sign, sizeof sign);
     }
 }
 
@@ -41,7 +41,7 @@ void server_take(server *s, server_event event, void *value)
         break;
     case SERVER_PART_WRITTEN: server_part_written(value); break;
     case SERVER_ANSWERED: server_answer(value); break;
-    case SERVER_CUT_BEGUN: cut_begun(s, *(const int64_t *)value); break;
+    case SERVER_CAPTURE_BEGUN: capture_begun(s, *(const int64_t *)value); break;
     case SERVER_UNREACHED: unreached(s, value); break;
     case SERVER_SAYS: server_send(s, value); break;
     case SERVER_FAILED: failed(s, value); break;

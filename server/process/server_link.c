@@ -22,7 +22,7 @@ struct server_link {
 };
 
 /* ---- events ---------------------------------------------------------------------------------- */
-static void tell_up(const server_link *l, bool is_up)
+static void notify_up(const server_link *l, bool is_up)
 {
     for (uint32_t i = 0; i < l->place->n_hosted; i++) {
         const server_hosted *h = l->place->hosted[i];
@@ -62,14 +62,14 @@ static bool drain(void *user)
            (event = (transport_event){0}, transport_recv(l->transport, &event)) == PEN_OK) {
         n++;
         if (event.kind == TRANSPORT_MESSAGE) receive(l, &event);
-        if (event.kind == TRANSPORT_UP) tell_up(l, true);
+        if (event.kind == TRANSPORT_UP) notify_up(l, true);
         if (event.kind == TRANSPORT_UP) reach_up(&l->reach);
-        if (event.kind == TRANSPORT_DOWN) tell_up(l, false);
+        if (event.kind == TRANSPORT_DOWN) notify_up(l, false);
         if (event.kind == TRANSPORT_REFUSED) reach_refused(&l->reach, event.note);
         buf_release(event.body);
     }
     if (n > 0) server_shard_flush(l->place);
-    if (n > 0) server_links_tell(l->place);
+    if (n > 0) server_links_notify(l->place);
     return n > 0;
 }
 
@@ -96,13 +96,13 @@ bool server_link_send(server_link *l, const wire_data *d, buf *payload)
 }
 
 /* ---- unreachable servers --------------------------------------------------------------------- */
-static void tell_unreached(const server_link *l, const char *words)
+static void notify_unreached(const server_link *l, const char *words)
 {
     server_unreached u = {.rank = l->server};
     snprintf(u.address, sizeof u.address, "%s", l->address);
     snprintf(u.words, sizeof u.words, "%s", words);
-    (void)server_tell_main(l->place->server, SERVER_UNREACHED, &u,
-                           sizeof u); /* if lost, it is sent again */
+    (void)server_notify_main(l->place->server, SERVER_UNREACHED, &u,
+                             sizeof u); /* if lost, it is sent again */
 }
 
 /* A link that worked once is not watched: a silent copy becomes suspect, and the job goes on without it. */
@@ -113,18 +113,18 @@ static void look(void *user)
     bool is_missing    = false;
     for (server_link *l = s->links; l != NULL; l = l->next) {
         const char *words = reach_look(&l->reach, l->address, now);
-        if (words != NULL) tell_unreached(l, words);
+        if (words != NULL) notify_unreached(l, words);
         is_missing |= reach_is_missing(&l->reach);
     }
     if (is_missing) loop_timer_start(s->loop, &s->look, now + REACH_LOOK_MS, look, s);
 }
 
-void server_links_tell(server_shard *s)
+void server_links_notify(server_shard *s)
 {
     if (s->has_reached) return;
     for (const server_link *l = s->links; l != NULL; l = l->next)
         if (reach_is_missing(&l->reach)) return;
-    s->has_reached = server_tell_main(s->server, SERVER_REACHED, NULL, 0);
+    s->has_reached = server_notify_main(s->server, SERVER_REACHED, NULL, 0);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -146,7 +146,7 @@ static server_link *open_link(server_shard *s, const char *address)
     pen_error why;
     if (l == NULL) return NULL;
     l->place = s;
-    guard_dial(s->server->guard, GUARD_SERVER, &options);
+    auth_dial(s->server->auth, AUTH_SERVER, &options);
     if (transport_dial(address, &options, &l->transport, &why) == PEN_OK &&
         loop_add(s->loop, transport_poll_fd(l->transport), drain, l, &why) == PEN_OK)
         return l;

@@ -29,7 +29,7 @@ pen_status server_settings_check(const server_settings *s, pen_error *why)
 shard_offload server_settings_offload(const server_settings *s)
 {
     if (!needs_files(s)) return (shard_offload){0};
-    return (shard_offload){.ops        = tier_find("file"),
+    return (shard_offload){.ops        = offload_find("file"),
                            .dir        = folder_of(s),
                            .has_values = s->offload_param == OFFLOAD_NVME,
                            .has_slots  = s->offload_optimizer == OFFLOAD_NVME,

@@ -112,10 +112,10 @@ static bool send_replica(void *user, int32_t to, const wire_data *d, buf *payloa
     return false;
 }
 
-static void take_cut(void *user, shard_cut *cut)
+static void take_capture(void *user, shard_capture *capture)
 {
     server_hosted *h = user;
-    store_thread_cut(h->place->server->store, h->number, cut);
+    store_thread_capture(h->place->server->store, h->number, capture);
 }
 
 static void report(void *user, const pen_error *error)
@@ -129,7 +129,7 @@ static void caught_up(void *user, int32_t learner)
     wire_control c         = {.kind = WIRE_CAUGHT_UP};
     c.u.caught_up.shard    = h->number;
     c.u.caught_up.server   = learner;
-    server_tell(h->place->server, &c);
+    server_notify(h->place->server, &c);
 }
 
 static void suspect(void *user, int32_t backup, uint64_t waited_ms)
@@ -139,7 +139,7 @@ static void suspect(void *user, int32_t backup, uint64_t waited_ms)
     c.u.suspect.shard      = h->number;
     c.u.suspect.server     = backup;
     c.u.suspect.waited_ms  = waited_ms;
-    server_tell(h->place->server, &c);
+    server_notify(h->place->server, &c);
 }
 
 static void copying(void *user, size_t bytes)
@@ -152,7 +152,7 @@ shard_outside server_shard_outside(server_hosted *h)
 {
     return (shard_outside){.user         = h,
                            .send         = send_for,
-                           .snapshot     = take_cut,
+                           .snapshot     = take_capture,
                            .report       = report,
                            .copying      = copying,
                            .send_replica = send_replica,
@@ -215,8 +215,8 @@ static bool is_its_own(const server_shard *s, uint32_t peer, const wire_data *d)
 {
     transport_identity is;
     if (!transport_who(s->endpoint, peer, &is)) return true;
-    return d->kind == WIRE_LOG || d->kind == WIRE_LOGGED ? guard_is(&is, GUARD_SERVER, -1)
-                                                         : guard_is(&is, GUARD_WORKER, d->rank);
+    return d->kind == WIRE_LOG || d->kind == WIRE_LOGGED ? auth_is(&is, AUTH_SERVER, -1)
+                                                         : auth_is(&is, AUTH_WORKER, d->rank);
 }
 
 static void receive(server_shard *s, const transport_event *event)
@@ -286,7 +286,7 @@ pen_status server_shard_open(server_shard *s, pen_error *why)
     if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a shard's thread");
     s->loop = loop_create(why);
     if (s->loop == NULL) return why != NULL ? why->status : PEN_NO_MEMORY;
-    guard_listen(s->server->guard, &options);
+    auth_listen(s->server->auth, &options);
     const pen_status status = transport_listen(own->listen, &options, &s->endpoint, why);
     if (status != PEN_OK) return status;
     own_address_show(own, transport_address(s->endpoint), s->address, sizeof s->address);

@@ -27,24 +27,24 @@ bool server_post(loop *to, loop_fn fn, const void *value, size_t size);
 /* clang-format off */
 typedef enum {
     SERVER_PREPARED,     /* server_plan, kept: its shards are made, or failed */
-    SERVER_MADE,         /* server_rooms, OWNED: later shards */
+    SERVER_MADE,         /* server_new_shards, OWNED: later shards */
     SERVER_REACHED,      /* NULL: a thread reached the copies of its shards */
     SERVER_SEALED,       /* server_place_sealed, OWNED                                */
     SERVER_PART_WRITTEN, /* server_part                                               */
     SERVER_ANSWERED,     /* server_question                                           */
-    SERVER_CUT_BEGUN,    /* int64_t: first cut of this step's snapshot */
+    SERVER_CAPTURE_BEGUN,    /* int64_t: first cut of this step's snapshot */
     SERVER_UNREACHED,    /* server_unreached                                          */
     SERVER_SAYS,         /* wire_control without pointers, for the scheduler          */
     SERVER_FAILED        /* pen_error: ends the job */
 } server_event;
 /* clang-format on */
-bool server_tell_main(server *s, server_event event, const void *value, size_t size);
+bool server_notify_main(server *s, server_event event, const void *value, size_t size);
 
 /* Any thread: ends this job. */
 void server_report(server *s, const pen_error *error);
 
 /* Any thread: sends c to the scheduler; c has no pointers. */
-void server_tell(server *s, const wire_control *c);
+void server_notify(server *s, const wire_control *c);
 
 /* Main's thread: sends c to the scheduler; ends this server, error NULL: in good order. */
 void server_send(server *s, const wire_control *c);
@@ -68,7 +68,7 @@ typedef struct {
 void server_hosted_destroy(server_hosted *h); /* NULL is fine */
 
 /* Shards to make. */
-typedef struct server_rooms server_rooms;
+typedef struct server_new_shards server_new_shards;
 typedef struct {
     server *server;
     wire_arena *arena;
@@ -77,7 +77,7 @@ typedef struct {
     uint32_t world_size, first_shard; /* world_size: upper bound of ranks */
     uint64_t incarnation, term;
     int32_t rank;
-    server_rooms *rooms; /* of the first placement, until main takes them */
+    server_new_shards *new_shards; /* of the first placement, until main takes them */
     int64_t applied;
     uint8_t *states; /* the workers' states in the restored snapshot; a bundle */
     size_t states_bytes;
@@ -88,7 +88,7 @@ typedef struct {
 } server_plan;
 void server_plan_destroy(server_plan *p); /* NULL is fine */
 
-struct server_rooms {
+struct server_new_shards {
     server *server;
     const server_plan *plan;
     uint32_t n;
@@ -97,9 +97,9 @@ struct server_rooms {
     pen_status status;
     pen_error why;
 };
-server_rooms *server_rooms_create(server *s, const server_plan *p,
-                                  uint32_t room); /* NULL: no memory */
-void server_rooms_destroy(server_rooms *r);       /* NULL is fine    */
+server_new_shards *server_new_shards_create(server *s, const server_plan *p,
+                                            uint32_t room); /* NULL: no memory */
+void server_new_shards_destroy(server_new_shards *r);       /* NULL is fine    */
 
 /* ---- threads with shards: server_shard.c, server_hosted.c, server_link.c --------------------- */
 typedef struct server_unsent server_unsent;
@@ -122,8 +122,8 @@ struct server_shard { /* one thread, one address, any number of shards */
     wire_out out;
     server_unsent *unsent;
     uint32_t n_unsent;
-    loop_timer retry, nudge, sealing, look; /* look: for missing links */
-    bool is_sealing;                        /* some shard waits for entries of its primary */
+    loop_timer retry, resend_timer, sealing, look; /* look: for missing links */
+    bool is_sealing;                               /* some shard waits for entries of its primary */
     uint64_t seal_term, seal_epoch;
 };
 
@@ -144,9 +144,9 @@ void server_shard_try_seal(server_shard *s, bool is_late);
 server_link *server_link_to(server_shard *s, int32_t rank, uint64_t incarnation,
                             const char *address); /* NULL: cannot dial */
 bool server_link_send(server_link *l, const wire_data *d, buf *payload);
-void server_links_mark(server_shard *s);  /* all as unused */
-void server_links_sweep(server_shard *s); /* drops the links still marked */
-void server_links_tell(server_shard *s);  /* sends SERVER_REACHED once none is missing */
+void server_links_mark(server_shard *s);   /* all as unused */
+void server_links_sweep(server_shard *s);  /* drops the links still marked */
+void server_links_notify(server_shard *s); /* sends SERVER_REACHED once none is missing */
 
 /* ---- from main to a thread; each is posted to its loop --------------------------------------- */
 typedef struct { /* one shard of this server */
@@ -164,9 +164,9 @@ typedef struct { /* an epoch */
     uint32_t n_rows, n_fresh;
     server_row *row;       /* OWNED; other shards are dropped */
     server_hosted **fresh; /* OWNED, like the shards in it */
-} server_news;
-void server_shard_news(void *news); /* OWNED */
-void server_news_destroy(server_news *n);
+} server_epoch_update;
+void server_shard_epoch_update(void *epoch_update); /* OWNED */
+void server_epoch_update_destroy(server_epoch_update *n);
 
 typedef struct {
     server_shard *to;
@@ -195,19 +195,19 @@ typedef struct {
     server_shard *shard;
     int64_t step;
 } server_sign;
-void server_shard_cut_idle(void *sign);
+void server_shard_capture_idle(void *sign);
 
 /* ---- the store thread: store_thread.c -------------------------------------------------------- */
 typedef struct store_thread store_thread;
 pen_status store_thread_start(server *s, store_thread **t, pen_error *why);
 void store_thread_stop(store_thread *t); /* finishes its tasks; NULL is fine */
 
-void store_thread_prepare(store_thread *t, server_plan *p); /* then SERVER_PREPARED */
-void store_thread_make(store_thread *t, server_rooms *r);   /* then SERVER_MADE */
+void store_thread_prepare(store_thread *t, server_plan *p);    /* then SERVER_PREPARED */
+void store_thread_make(store_thread *t, server_new_shards *r); /* then SERVER_MADE */
 /* The shards whose cuts make this server's part: its primaries. */
 void store_thread_expect(store_thread *t, uint32_t *shard, uint32_t n); /* shard is OWNED */
 /* Any thread; OWNED.  Refuses the whole snapshot while another is being written. */
-void store_thread_cut(store_thread *t, uint32_t shard, shard_cut *cut);
+void store_thread_capture(store_thread *t, uint32_t shard, shard_capture *capture);
 /* Before a shard copies what a snapshot still holds: waits for room (snapshot_memory.h). */
 void store_thread_copying(store_thread *t, size_t bytes);
 /* The newest of `keep` is complete on all servers: removes older ones that are not in keep. */
@@ -247,12 +247,12 @@ void server_take(server *s, server_event event, void *value);
 /* The handler of these events: */
 void server_prepared(void *plan);
 void server_place_reached(void *server);
-void server_made(void *rooms);
+void server_made(void *new_shards);
 void server_sealed(void *place_sealed);
 void server_part_written(void *part);
 void server_answer(void *question);
 
-typedef enum { SERVER_ABSENT, SERVER_MAKING, SERVER_HERE } server_presence;
+typedef enum { SERVER_ABSENT, SERVER_MAKING, SERVER_HERE } server_shard_presence;
 
 struct server {
     server_settings settings;
@@ -262,8 +262,8 @@ struct server {
     server_shard *shard;                                      /* [settings.shards] */
     store_thread *store;
 
-    guard *guard;
-    struct watch *watch; /* NULL: no HTTP */
+    auth *auth;
+    struct monitor *monitor; /* NULL: no HTTP */
     admission admission;
     lifeline *scheduler;
     char scheduler_address[320];
@@ -281,13 +281,13 @@ struct server {
     uint64_t nonce, term;
     int32_t rank;
     char job[CONFIG_TEXT_BYTES];
-    wire_arena *record_arena;
-    wire_control record; /* the newest EPOCH; lists in record_arena */
+    wire_arena *view_arena;
+    wire_control record; /* the newest EPOCH; lists in view_arena */
     uint32_t n_workers, first_shard;
     int32_t n_servers;
     server_plan *plan;
-    wire_replica fallback[64]; /* for a PLAN without placement: one shard per thread */
-    server_presence *presence; /* [n_shards] of the job */
+    wire_replica fallback[64];             /* for a PLAN without placement: one shard per thread */
+    server_shard_presence *shard_presence; /* [n_shards] of the job */
     uint32_t n_shards;
     bool is_ready;      /* has made its shards */
     uint32_t n_reached; /* threads that reached the copies of their shards; READY when all did */

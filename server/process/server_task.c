@@ -42,7 +42,7 @@ bool server_post(loop *to, loop_fn fn, const void *value, size_t size)
     return carry(to, &(carried){.fn = fn}, value, size);
 }
 
-bool server_tell_main(server *s, server_event event, const void *value, size_t size)
+bool server_notify_main(server *s, server_event event, const void *value, size_t size)
 {
     return carry(s->loop, &(carried){.main = s, .event = event}, value, size);
 }
@@ -50,12 +50,12 @@ bool server_tell_main(server *s, server_event event, const void *value, size_t s
 void server_report(server *s, const pen_error *error)
 {
     log_error("%s", error->text);
-    if (!server_tell_main(s, SERVER_FAILED, error, sizeof *error)) loop_stop(s->loop);
+    if (!server_notify_main(s, SERVER_FAILED, error, sizeof *error)) loop_stop(s->loop);
 }
 
-void server_tell(server *s, const wire_control *c)
+void server_notify(server *s, const wire_control *c)
 {
-    (void)server_tell_main(s, SERVER_SAYS, c, sizeof *c); /* what is lost is told again */
+    (void)server_notify_main(s, SERVER_SAYS, c, sizeof *c); /* what is lost is told again */
 }
 
 /* ---- in main's thread ------------------------------------------------------------------------ */
@@ -70,5 +70,5 @@ void server_end(server *s, const pen_error *error)
 
 void server_send(server *s, const wire_control *message)
 {
-    membership_say(&s->member, message);
+    membership_send(&s->member, message);
 }

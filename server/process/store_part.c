@@ -10,12 +10,12 @@
 #include <string.h>
 
 /* ---- writing --------------------------------------------------------------------------------- */
-static uint64_t chunk_bytes(const shard_cut_chunk *k)
+static uint64_t chunk_bytes(const shard_capture_chunk *k)
 {
     return k->count * sizeof(float) * (1 + k->n_slots);
 }
 
-uint64_t store_part_chunk_memory(const shard_cut_chunk *k)
+uint64_t store_part_chunk_memory(const shard_capture_chunk *k)
 {
     uint64_t bytes = k->values != NULL ? k->values->size : 0;
     for (uint32_t i = 0; i < k->n_slots; i++) bytes += k->slot[i] != NULL ? k->slot[i]->size : 0;
@@ -23,23 +23,24 @@ uint64_t store_part_chunk_memory(const shard_cut_chunk *k)
 }
 
 /* Releases a chunk's references; memory is freed if its shard has a copy by now. */
-static void let_go(store_thread *t, shard_cut_chunk *k)
+static void let_go(store_thread *t, shard_capture_chunk *k)
 {
     if (!k->is_taken) return;
     const buf *any        = k->values != NULL ? k->values : k->slot[0];
     const bool was_copied = any != NULL && buf_is_alone(any);
     const uint64_t bytes  = store_part_chunk_memory(k);
-    shard_cut_release(k);
+    shard_capture_release(k);
     snapshot_memory_release(t->memory, bytes, was_copied);
 }
 
-static pen_status put_chunk(store_thread *t, shard_cut_chunk *k, uint64_t *bytes, pen_error *why)
+static pen_status put_chunk(store_thread *t, shard_capture_chunk *k, uint64_t *bytes,
+                            pen_error *why)
 {
     const store_tensor *row = &t->writer.row[k->tensor];
     pen_status status       = PEN_OK;
     for (uint32_t a = 0; status == PEN_OK && a <= k->n_slots; a++) {
         buf *numbers = NULL;
-        status       = shard_cut_read(k, a, &numbers, why);
+        status       = shard_capture_read(k, a, &numbers, why);
         if (status == PEN_OK)
             status =
                 store_put(t->writer.store, row->name, a == 0 ? "param" : row->slot_names[a - 1],
@@ -54,15 +55,15 @@ static pen_status put_chunk(store_thread *t, shard_cut_chunk *k, uint64_t *bytes
 static pen_status put_versions(store_thread *t, const pending *p, pen_error *why)
 {
     size_t n = 0;
-    for (uint32_t i = 0; i < p->n; i++) n += p->cut[i]->n;
+    for (uint32_t i = 0; i < p->n; i++) n += p->capture[i]->n;
     describe_version *rows = calloc(n + 1, sizeof *rows);
     if (rows == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for the counters of a snapshot");
     n = 0;
     for (uint32_t i = 0; i < p->n; i++)
-        for (uint32_t k = 0; k < p->cut[i]->n; k++)
-            rows[n++] = (describe_version){.chunk   = p->cut[i]->chunk[k].chunk,
-                                           .version = p->cut[i]->chunk[k].version};
+        for (uint32_t k = 0; k < p->capture[i]->n; k++)
+            rows[n++] = (describe_version){.chunk   = p->capture[i]->chunk[k].chunk,
+                                           .version = p->capture[i]->chunk[k].version};
     const pen_status status =
         store_put_blob(t->writer.store, DESCRIBE_VERSIONS_BLOB, rows, n * sizeof *rows, why);
     free(rows);
@@ -76,7 +77,7 @@ static pen_status put_states(store_thread *t, const pending *p, pen_error *why)
     size_t size       = 0;
     pen_status status = PEN_OK;
     for (uint32_t i = 0; i < p->n && status == PEN_OK; i++)
-        if (!bundle_merge(&all, &size, p->cut[i]->states, p->cut[i]->states_bytes))
+        if (!bundle_merge(&all, &size, p->capture[i]->states, p->capture[i]->states_bytes))
             status = why_set(why, PEN_NO_MEMORY, "no memory for the states of a snapshot");
     if (status == PEN_OK && size > BUNDLE_BYTES_MAX)
         status = why_set(why, PEN_UNSUPPORTED,
@@ -93,7 +94,7 @@ static int64_t applied_of(const pending *p)
 {
     int64_t applied = 0;
     for (uint32_t i = 0; i < p->n; i++)
-        if (p->cut[i]->applied > applied) applied = p->cut[i]->applied;
+        if (p->capture[i]->applied > applied) applied = p->capture[i]->applied;
     return applied;
 }
 
@@ -101,8 +102,8 @@ static pen_status put_all(store_thread *t, const pending *p, uint64_t *bytes, pe
 {
     pen_status status = PEN_OK;
     for (uint32_t i = 0; i < p->n; i++)
-        for (uint32_t k = 0; status == PEN_OK && k < p->cut[i]->n; k++)
-            status = put_chunk(t, &p->cut[i]->chunk[k], bytes, why);
+        for (uint32_t k = 0; status == PEN_OK && k < p->capture[i]->n; k++)
+            status = put_chunk(t, &p->capture[i]->chunk[k], bytes, why);
     if (status == PEN_OK) status = put_versions(t, p, why);
     return status == PEN_OK ? put_states(t, p, why) : status;
 }
@@ -126,16 +127,16 @@ static pen_status write_pending(store_thread *t, const pending *p, uint64_t *byt
     return part_writer_end(&t->writer, status, why);
 }
 
-void store_part_drop_cut(store_thread *t, shard_cut *cut)
+void store_part_drop_capture(store_thread *t, shard_capture *capture)
 {
-    for (uint32_t k = 0; k < cut->n; k++) let_go(t, &cut->chunk[k]);
-    shard_cut_destroy(cut);
+    for (uint32_t k = 0; k < capture->n; k++) let_go(t, &capture->chunk[k]);
+    shard_capture_destroy(capture);
 }
 
 void store_part_forget(store_thread *t, pending *p)
 {
-    for (uint32_t i = 0; i < p->n; i++) store_part_drop_cut(t, p->cut[i]);
-    free(p->cut);
+    for (uint32_t i = 0; i < p->n; i++) store_part_drop_capture(t, p->capture[i]);
+    free(p->capture);
     free(p->shard);
     *p = (pending){0};
 }
@@ -157,7 +158,7 @@ void store_part_write(store_thread *t, pending *p)
     part.lacks_room = part.status == PEN_STORE && store_lacked_room();
     stat_took(&t->server->stats, STAT_SPREAD_SNAPSHOT, since);
     trace_span(TRACE_SNAPSHOT, begun, &(trace_note){.step = p->step, .bytes = part.bytes});
-    if (server_tell_main(t->server, SERVER_PART_WRITTEN, &part, sizeof part)) p->shard = NULL;
+    if (server_notify_main(t->server, SERVER_PART_WRITTEN, &part, sizeof part)) p->shard = NULL;
     store_part_forget(t, p);
     set_writing(t, -1);
 }

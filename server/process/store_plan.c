@@ -13,27 +13,27 @@
 void server_plan_destroy(server_plan *p)
 {
     if (p == NULL) return;
-    server_rooms_destroy(p->rooms);
+    server_new_shards_destroy(p->new_shards);
     plan_destroy(p->plan);
     wire_arena_destroy(p->arena);
     free(p->states);
     free(p);
 }
 
-server_rooms *server_rooms_create(server *s, const server_plan *p, uint32_t room)
+server_new_shards *server_new_shards_create(server *s, const server_plan *p, uint32_t room)
 {
-    server_rooms *r = calloc(1, sizeof *r);
+    server_new_shards *r = calloc(1, sizeof *r);
     if (r == NULL) return NULL;
-    *r = (server_rooms){.server = s,
-                        .plan   = p,
-                        .row    = calloc(room + 1, sizeof *r->row),
-                        .hosted = calloc(room + 1, sizeof(server_hosted *))};
+    *r = (server_new_shards){.server = s,
+                             .plan   = p,
+                             .row    = calloc(room + 1, sizeof *r->row),
+                             .hosted = calloc(room + 1, sizeof(server_hosted *))};
     if (r->row != NULL && r->hosted != NULL) return r;
-    server_rooms_destroy(r);
+    server_new_shards_destroy(r);
     return NULL;
 }
 
-void server_rooms_destroy(server_rooms *r)
+void server_new_shards_destroy(server_new_shards *r)
 {
     if (r == NULL) return;
     for (uint32_t i = 0; r->hosted != NULL && i < r->n; i++) server_hosted_destroy(r->hosted[i]);
@@ -43,24 +43,24 @@ void server_rooms_destroy(server_rooms *r)
 }
 
 /* The shards the plan places here; a plan without placement gives each thread one. */
-static pen_status find_rooms(server_plan *p, pen_error *why)
+static pen_status find_new_shards(server_plan *p, pen_error *why)
 {
     server *s              = p->server;
     const wire_control *c  = &p->message;
     const uint32_t n       = c->u.plan.n_replicas;
     const uint32_t threads = (uint32_t)s->settings.shards;
-    p->rooms               = server_rooms_create(s, p, n > threads ? n : threads);
-    if (p->rooms == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
+    p->new_shards          = server_new_shards_create(s, p, n > threads ? n : threads);
+    if (p->new_shards == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
     for (uint32_t i = 0; i < n; i++)
         if (c->u.plan.replica[i].server == p->rank && c->u.plan.replica[i].place < threads)
-            p->rooms->row[p->rooms->n++] = c->u.plan.replica[i];
+            p->new_shards->row[p->new_shards->n++] = c->u.plan.replica[i];
     for (uint32_t i = 0; i < threads && n == 0 && c->u.plan.n_shards == 0; i++)
-        p->rooms->row[p->rooms->n++] = (wire_replica){
+        p->new_shards->row[p->new_shards->n++] = (wire_replica){
             .shard = p->first_shard + i, .place = i, .server = p->rank, .role = WIRE_PRIMARY};
     return PEN_OK;
 }
 
-static pen_status cut_model(server_plan *p, pen_error *why)
+static pen_status capture_model(server_plan *p, pen_error *why)
 {
     p->arena = wire_arena_create(4 * WIRE_HEAD_BYTES_MAX);
     if (p->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
@@ -76,10 +76,10 @@ static pen_status cut_model(server_plan *p, pen_error *why)
     if (p->message.u.plan.ranks_max > p->world_size) p->world_size = p->message.u.plan.ranks_max;
     if (p->message.u.plan.term != 0)
         p->term = p->message.u.plan.term; /* the job's term, for good */
-    return find_rooms(p, why);
+    return find_new_shards(p, why);
 }
 
-static pen_status make_shard(server_rooms *r, uint32_t i, pen_error *why)
+static pen_status make_shard(server_new_shards *r, uint32_t i, pen_error *why)
 {
     server *s                   = r->server;
     const server_plan *p        = r->plan;
@@ -110,13 +110,13 @@ static pen_status make_shard(server_rooms *r, uint32_t i, pen_error *why)
 static pen_status make_shards(server_plan *p, store_reader *reader, pen_error *why)
 {
     const int64_t restore = p->message.u.plan.restore;
-    for (uint32_t i = 0; i < p->rooms->n; i++) {
-        pen_status status = make_shard(p->rooms, i, why);
+    for (uint32_t i = 0; i < p->new_shards->n; i++) {
+        pen_status status = make_shard(p->new_shards, i, why);
         if (status == PEN_OK && reader != NULL)
-            status = shard_load(p->rooms->hosted[i]->shard, reader, restore, why);
+            status = shard_load(p->new_shards->hosted[i]->shard, reader, restore, why);
         if (status != PEN_OK) return status;
-        if (!shard_is_idle(p->rooms->hosted[i]->shard))
-            p->applied = shard_applied(p->rooms->hosted[i]->shard);
+        if (!shard_is_idle(p->new_shards->hosted[i]->shard))
+            p->applied = shard_applied(p->new_shards->hosted[i]->shard);
     }
     return PEN_OK;
 }
@@ -173,7 +173,7 @@ static void prepare(void *user)
 {
     server_plan *p    = user;
     store_thread *t   = p->server->store;
-    pen_status status = cut_model(p, &p->why);
+    pen_status status = capture_model(p, &p->why);
     if (status == PEN_OK)
         status =
             p->message.u.plan.restore >= 0 ? restore(p, &p->why) : make_shards(p, NULL, &p->why);
@@ -184,7 +184,7 @@ static void prepare(void *user)
         t->writer  = (part_writer){
              .dir = p->server->settings.store, .rank = p->rank, .restored = t->written};
     }
-    if (!server_tell_main(p->server, SERVER_PREPARED, p, 0))
+    if (!server_notify_main(p->server, SERVER_PREPARED, p, 0))
         log_error("no memory to pass a plan on");
 }
 
@@ -198,19 +198,19 @@ void store_thread_prepare(store_thread *t, server_plan *p)
 /* Later copies: their primaries fill them. */
 static void make(void *user)
 {
-    server_rooms *r = user;
-    r->status       = PEN_OK;
+    server_new_shards *r = user;
+    r->status            = PEN_OK;
     for (uint32_t i = 0; i < r->n && r->status == PEN_OK; i++)
         r->status = make_shard(r, i, &r->why);
-    if (server_tell_main(r->server, SERVER_MADE, r, 0)) return;
+    if (server_notify_main(r->server, SERVER_MADE, r, 0)) return;
     log_error("no memory to pass new shards on");
-    server_rooms_destroy(r);
+    server_new_shards_destroy(r);
 }
 
-void store_thread_make(store_thread *t, server_rooms *r)
+void store_thread_make(store_thread *t, server_new_shards *r)
 {
     if (server_post(t->loop, make, r, 0)) return;
     why_set(&r->why, PEN_NO_MEMORY, "no memory to make a shard");
     server_report(r->server, &r->why);
-    server_rooms_destroy(r);
+    server_new_shards_destroy(r);
 }

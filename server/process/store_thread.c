@@ -31,11 +31,11 @@ static pending *pending_of(store_thread *t, int64_t step)
         if (choice == NULL || (choice->n > 0 && (p->n == 0 || p->step < choice->step))) choice = p;
     }
     store_part_forget(t, choice);
-    choice->cut   = calloc(t->n_expected + 1, sizeof(shard_cut *));
-    choice->shard = calloc(t->n_expected + 1, sizeof *choice->shard);
-    choice->step  = step;
-    choice->room  = t->n_expected;
-    return choice->cut != NULL && choice->shard != NULL ? choice : NULL;
+    choice->capture = calloc(t->n_expected + 1, sizeof(shard_capture *));
+    choice->shard   = calloc(t->n_expected + 1, sizeof *choice->shard);
+    choice->step    = step;
+    choice->room    = t->n_expected;
+    return choice->capture != NULL && choice->shard != NULL ? choice : NULL;
 }
 
 static bool is_expected(const store_thread *t, uint32_t number)
@@ -45,31 +45,32 @@ static bool is_expected(const store_thread *t, uint32_t number)
     return false;
 }
 
-static bool has_cut(const pending *p, uint32_t number)
+static bool has_capture(const pending *p, uint32_t number)
 {
     for (uint32_t i = 0; i < p->n; i++)
         if (p->shard[i] == number) return true;
     return p->n == p->room;
 }
 
-static void add_cut(store_thread *t, uint32_t number, shard_cut *cut)
+static void add_capture(store_thread *t, uint32_t number, shard_capture *capture)
 {
-    const bool is_new = cut->step > t->written && is_expected(t, number);
-    pending *p        = is_new ? pending_of(t, cut->step) : NULL;
-    if (p == NULL || has_cut(p, number)) {
-        store_part_drop_cut(t, cut);
+    const bool is_new = capture->step > t->written && is_expected(t, number);
+    pending *p        = is_new ? pending_of(t, capture->step) : NULL;
+    if (p == NULL || has_capture(p, number)) {
+        store_part_drop_capture(t, capture);
         return;
     }
-    p->cut[p->n]   = cut;
-    p->shard[p->n] = number;
+    p->capture[p->n] = capture;
+    p->shard[p->n]   = number;
     if (p->n++ == 0)
-        (void)server_tell_main(t->server, SERVER_CUT_BEGUN, &cut->step, sizeof cut->step);
+        (void)server_notify_main(t->server, SERVER_CAPTURE_BEGUN, &capture->step,
+                                 sizeof capture->step);
     if (p->n < t->n_expected) return;
     t->written = p->step;
     store_part_write(t, p);
 }
 
-static handed_in *next_cut(store_thread *t)
+static handed_in *next_capture(store_thread *t)
 {
     pthread_mutex_lock(&t->lock);
     handed_in *h = t->inbox;
@@ -78,11 +79,11 @@ static handed_in *next_cut(store_thread *t)
     return h;
 }
 
-static void take_cuts(void *user)
+static void take_capture(void *user)
 {
     store_thread *t = user;
-    for (handed_in *h; (h = next_cut(t)) != NULL;) {
-        add_cut(t, h->shard, h->cut);
+    for (handed_in *h; (h = next_capture(t)) != NULL;) {
+        add_capture(t, h->shard, h->capture);
         free(h);
     }
 }
@@ -124,7 +125,7 @@ static handed_in *make_way(store_thread *t, int64_t step, int64_t *given_up)
     if (t->waiting >= 0) {
         *given_up = t->given_up = t->waiting;
         LIST_EACH(h, t->inbox) {
-            if (h->cut->step > t->given_up || h->cut->step <= t->writing) continue;
+            if (h->capture->step > t->given_up || h->capture->step <= t->writing) continue;
             LIST_REMOVE(t->inbox, h);
             LIST_PREPEND(victims, h);
         }
@@ -133,53 +134,53 @@ static handed_in *make_way(store_thread *t, int64_t step, int64_t *given_up)
     return victims;
 }
 
-static void tell_given_up(store_thread *t, int64_t step)
+static void notify_given_up(store_thread *t, int64_t step)
 {
     server_part part = {.server = t->server, .step = step, .is_late = true};
     part.status      = why_set(&part.why, PEN_STORE,
                                "the previous one was still being written; raise --snapshot-every");
-    (void)server_tell_main(t->server, SERVER_PART_WRITTEN, &part, sizeof part);
+    (void)server_notify_main(t->server, SERVER_PART_WRITTEN, &part, sizeof part);
 }
 
 static bool is_among(const handed_in *list, int64_t step)
 {
-    while (list != NULL && list->cut->step != step) list = list->next;
+    while (list != NULL && list->capture->step != step) list = list->next;
     return list != NULL;
 }
 
-static void hold(store_thread *t, const shard_cut *cut)
+static void hold(store_thread *t, const shard_capture *capture)
 {
-    for (uint32_t k = 0; k < cut->n; k++)
-        snapshot_memory_hold(t->memory, store_part_chunk_memory(&cut->chunk[k]));
+    for (uint32_t k = 0; k < capture->n; k++)
+        snapshot_memory_hold(t->memory, store_part_chunk_memory(&capture->chunk[k]));
 }
 
-void store_thread_cut(store_thread *t, uint32_t number, shard_cut *cut)
+void store_thread_capture(store_thread *t, uint32_t number, shard_capture *capture)
 {
     int64_t given_up;
     handed_in *h = malloc(sizeof *h);
-    hold(t, cut);
+    hold(t, capture);
     pthread_mutex_lock(&t->lock);
-    const bool is_late = h == NULL || cut->step <= t->given_up;
-    handed_in *victims = is_late ? NULL : make_way(t, cut->step, &given_up);
+    const bool is_late = h == NULL || capture->step <= t->given_up;
+    handed_in *victims = is_late ? NULL : make_way(t, capture->step, &given_up);
     if (!is_late) {
-        *h = (handed_in){.shard = number, .cut = cut};
+        *h = (handed_in){.shard = number, .capture = capture};
         LIST_APPEND(t->inbox, h);
     }
     pthread_mutex_unlock(&t->lock);
     if (is_late) {
-        store_part_drop_cut(t, cut);
+        store_part_drop_capture(t, capture);
         free(h);
         return;
     }
-    if (given_up >= 0) tell_given_up(t, given_up);
+    if (given_up >= 0) notify_given_up(t, given_up);
     LIST_EACH(victim, victims) {
-        if (victim->cut->step != given_up && !is_among(victim_next, victim->cut->step))
-            tell_given_up(t, victim->cut->step);
-        store_part_drop_cut(t, victim->cut);
+        if (victim->capture->step != given_up && !is_among(victim_next, victim->capture->step))
+            notify_given_up(t, victim->capture->step);
+        store_part_drop_capture(t, victim->capture);
         free(victim);
     }
-    if (!server_post(t->loop, take_cuts, t, 0))
-        log_warning("no memory to write the snapshot of step %" PRId64, cut->step);
+    if (!server_post(t->loop, take_capture, t, 0))
+        log_warning("no memory to write the snapshot of step %" PRId64, capture->step);
 }
 
 void store_thread_copying(store_thread *t, size_t bytes)
@@ -318,7 +319,8 @@ void store_thread_stop(store_thread *t)
         pthread_join(t->thread, NULL);
     }
     loop_turn(t->loop, 0);
-    for (handed_in *h; (h = next_cut(t)) != NULL; free(h)) store_part_drop_cut(t, h->cut);
+    for (handed_in *h; (h = next_capture(t)) != NULL; free(h))
+        store_part_drop_capture(t, h->capture);
     for (int i = 0; i < PENDING_MAX; i++) store_part_forget(t, &t->pending[i]);
     free(t->expected);
     snapshot_memory_destroy(t->memory);

@@ -13,14 +13,14 @@ enum {
 typedef struct {
     uint32_t n, room; /* n: cuts received */
     int64_t step;
-    uint32_t *shard; /* [room] */
-    shard_cut **cut; /* [room] */
+    uint32_t *shard;         /* [room] */
+    shard_capture **capture; /* [room] */
 } pending;
 
 typedef struct handed_in {
     struct handed_in *next, *prev;
     uint32_t shard;
-    shard_cut *cut;
+    shard_capture *capture;
 } handed_in;
 
 struct store_thread {
@@ -43,11 +43,11 @@ struct store_thread {
 };
 
 /* store_part.c */
-uint64_t
-store_part_chunk_memory(const shard_cut_chunk *k);  /* bytes of it that the cut holds in memory */
+uint64_t store_part_chunk_memory(
+    const shard_capture_chunk *k);                  /* bytes of it that the cut holds in memory */
 void store_part_write(store_thread *t, pending *p); /* tells main; then p is forgotten */
 void store_part_forget(store_thread *t, pending *p);
 pen_status store_part_open(store_thread *t, pen_error *why); /* its writer, if it is not open */
-void store_part_drop_cut(store_thread *t, shard_cut *cut);
+void store_part_drop_capture(store_thread *t, shard_capture *capture);
 
 #endif

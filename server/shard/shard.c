@@ -3,7 +3,7 @@
 #include "server/shard/shard_test.h"
 
 #include "common/base/log.h"
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -40,7 +40,7 @@ static void free_kept(shard_kept *kept)
 void shard_destroy(shard *s)
 {
     if (s == NULL) return;
-    shard_cut_fini(s);
+    shard_capture_fini(s);
     shard_states_fini(s);
     shard_scalars_fini(s);
     shard_gate_forget(s);
@@ -51,10 +51,10 @@ void shard_destroy(shard *s)
     }
     for (uint32_t i = 0; s->partition != NULL && i < s->n_partitions; i++)
         free(s->partition[i].squares);
-    server_core_destroy(s->core);
+    shard_core_destroy(s->core);
     free_kept(s->spare_kept);
     shard_pool_fini(&s->pool);
-    shard_tier_close(s);
+    shard_offload_close(s);
     recycler_destroy(s->recycler);
     shard_reply_fini(s);
     free(s->chunk);
@@ -79,14 +79,14 @@ static pen_status check_sender(const shard *s, const wire_data *d, const buf *pa
     if (d->payload_bytes != size)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "expected a payload of %" PRIu64 " bytes, got %zu", d->payload_bytes, size);
-    const pen_status status = server_core_admit(s->core, d->rank, d->from, d->term, d->epoch, why);
+    const pen_status status = shard_core_admit(s->core, d->rank, d->from, d->term, d->epoch, why);
     *is_member              = status == PEN_OK;
     if (status != PEN_OK) return status;
-    if (d->to != s->setup.incarnation && !plant(PLANT_NO_INCARNATION_CHECK) &&
-        !plant(PLANT_NO_FENCE))
+    if (d->to != s->setup.incarnation && !mutation(MUTATION_NO_INCARNATION_CHECK) &&
+        !mutation(MUTATION_NO_FENCE))
         return why_set(why, PEN_NOT_A_MEMBER,
                        "the message is for an earlier server, which has ended");
-    if (shard_is_sealed(s) && !plant(PLANT_SEAL_GOES_ON))
+    if (shard_is_sealed(s) && !mutation(MUTATION_SEAL_GOES_ON))
         return why_set(why, PEN_AGAIN, "an epoch change is in progress");
     if (s->role != SHARD_PRIMARY)
         return why_set(why, PEN_AGAIN, "this server has only a copy of shard %u", s->setup.self);
@@ -140,7 +140,7 @@ void shard_flush(shard *s)
     shard_follow_acknowledge(s);
     shard_reply_flush(s);
     if (s->n_copies > 0) shard_log_send(s);
-    if (s->log.n > 0 || s->watch.lag_entries > 0) shard_log_tell_lag(s);
+    if (s->log.n > 0 || s->watch.lag_entries > 0) shard_log_notify_lag(s);
 }
 
 void shard_peer_down(shard *s, uint32_t peer)
@@ -150,7 +150,7 @@ void shard_peer_down(shard *s, uint32_t peer)
     if (s->primary_peer == peer) s->primary_peer = SHARD_NONE;
     for (uint32_t r = 0; s->peer_of != NULL && r < s->setup.world_size; r++)
         if (s->peer_of[r] == peer) s->peer_of[r] = SHARD_NONE;
-    if (s->core != NULL) server_core_peer_down(s->core, peer);
+    if (s->core != NULL) shard_core_peer_down(s->core, peer);
 }
 
 /* ---- queries --------------------------------------------------------------------------------- */
@@ -159,7 +159,7 @@ bool shard_missing(const shard *s, int32_t rank, uint64_t *step, uint32_t *chunk
 {
     uint32_t index;
     if (s->core == NULL || s->role != SHARD_PRIMARY ||
-        !server_core_owes(s->core, rank, step, &index))
+        !shard_core_owes(s->core, rank, step, &index))
         return false;
     *chunk  = s->chunk[index].number;
     *tensor = shard_tensor_name(s, &s->chunk[index]);
@@ -170,7 +170,7 @@ bool shard_lacks_values(const shard *s)
 {
     if (s->core == NULL || s->role != SHARD_PRIMARY) return false;
     uint32_t i = 0;
-    while (i < s->n_chunks && server_core_has_values(s->core, i)) i++;
+    while (i < s->n_chunks && shard_core_has_values(s->core, i)) i++;
     return i < s->n_chunks;
 }
 
@@ -184,19 +184,20 @@ const float *shard_values(const shard *s, uint32_t chunk, uint64_t *version)
     const shard_chunk *k = chunk_of(s, chunk);
     if (k == NULL) return NULL;
     if (version != NULL) *version = k->version;
-    return k->values != NULL ? k->values->data : shard_tier_look(s, k, 0);
+    return k->values != NULL ? k->values->data : shard_offload_look(s, k, 0);
 }
 
 const float *shard_slot(const shard *s, uint32_t chunk, int slot)
 {
     const shard_chunk *k = chunk_of(s, chunk);
     if (k == NULL || slot < 0 || slot >= OPTIM_SLOTS_MAX) return NULL;
-    return k->slot[slot] != NULL ? k->slot[slot]->data : shard_tier_look(s, k, 1 + (uint32_t)slot);
+    return k->slot[slot] != NULL ? k->slot[slot]->data
+                                 : shard_offload_look(s, k, 1 + (uint32_t)slot);
 }
 
 int64_t shard_applied(const shard *s)
 {
-    return s->core != NULL ? server_core_applied(s->core) : 0;
+    return s->core != NULL ? shard_core_applied(s->core) : 0;
 }
 
 shard_role shard_role_of(const shard *s)
@@ -208,6 +209,6 @@ const uint64_t *shard_clocks(const shard *s, uint32_t chunk, uint64_t *round)
 {
     const shard_chunk *k = chunk_of(s, chunk);
     if (k == NULL) return NULL;
-    if (round != NULL) *round = server_core_round(s->core, k->index);
-    return server_core_clocks(s->core, k->index);
+    if (round != NULL) *round = shard_core_round(s->core, k->index);
+    return shard_core_clocks(s->core, k->index);
 }

@@ -28,7 +28,7 @@
 #include "common/base/stat.h"
 #include "common/compute/optim/optim.h"
 #include "common/containers/buf.h"
-#include "common/offload/tier.h"
+#include "common/offload/offload.h"
 #include "common/snapshot/store.h"
 #include "proto/plan.h"
 #include "proto/wire/wire.h"
@@ -44,22 +44,23 @@ typedef struct {
     bool is_taken;    /* its arrays are here, and not released */
     /* Each array is a buffer, or held in a file: held[0] are the values, held[1 + i] is slot i. */
     buf *values, *slot[OPTIM_SLOTS_MAX];
-    tier_hold *held[1 + OPTIM_SLOTS_MAX];
+    offload_hold *held[1 + OPTIM_SLOTS_MAX];
     uint32_t n_slots;
-} shard_cut_chunk;
+} shard_capture_chunk;
 
 typedef struct { /* all chunks of one shard after step - 1 */
     int64_t step;
     int64_t applied; /* updates of the job; 0: see another shard */
     uint32_t n;
-    shard_cut_chunk *chunk; /* [n] */
-    uint8_t *states;        /* a bundle (common/snapshot/bundle.h) */
+    shard_capture_chunk *chunk; /* [n] */
+    uint8_t *states;            /* a bundle (common/snapshot/bundle.h) */
     size_t states_bytes;
-} shard_cut;
-void shard_cut_destroy(shard_cut *cut);         /* any thread; NULL is fine */
-void shard_cut_release(shard_cut_chunk *chunk); /* drops values and slots once written */
+} shard_capture;
+void shard_capture_destroy(shard_capture *capture);     /* any thread; NULL is fine */
+void shard_capture_release(shard_capture_chunk *chunk); /* drops values and slots once written */
 /* One array: 0 values, 1 + i slot i, in memory.  *numbers is OWNED by the caller. */
-pen_status shard_cut_read(shard_cut_chunk *chunk, uint32_t array, buf **numbers, pen_error *why);
+pen_status shard_capture_read(shard_capture_chunk *chunk, uint32_t array, buf **numbers,
+                              pen_error *why);
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 enum { SHARD_COPIES_MAX = 8 };
@@ -93,7 +94,7 @@ typedef struct {
      * message may be lost: the worker asks again. */
     void (*send)(void *user, uint32_t peer, const wire_data *d, buf *payload);
     /* The snapshot part of this shard is complete in memory.  cut is OWNED by the callee. */
-    void (*snapshot)(void *user, shard_cut *cut);
+    void (*snapshot)(void *user, shard_capture *capture);
     /* Ends the job: ranks disagree, or memory ran out. */
     void (*report)(void *user, const pen_error *error);
     /* Called before a copy of bytes that somebody else still reads; may wait.  NULL: never waits. */
@@ -108,9 +109,9 @@ typedef struct {
     void (*suspect)(void *user, int32_t server, uint64_t waited_ms);
 } shard_outside;
 
-typedef struct {         /* offloaded arrays; see common/offload/tier.h */
-    const tier_ops *ops; /* NULL: none */
-    const char *dir;     /* BORROWED until shard_configure() */
+typedef struct {            /* offloaded arrays; see common/offload/offload.h */
+    const offload_ops *ops; /* NULL: none */
+    const char *dir;        /* BORROWED until shard_configure() */
     bool has_values, has_slots;
     uint64_t sub_group; /* elements brought in at a time; at least one chunk */
 } shard_offload;
@@ -172,7 +173,7 @@ void shard_replica_up(shard *self, int32_t server);
 void shard_replica_down(shard *self, int32_t server);
 
 /* Call every 200 ms or so while the shard is a primary with copies. */
-void shard_nudge(shard *self, uint64_t now_ms);
+void shard_resend(shard *self, uint64_t now_ms);
 
 /* One message of the data plane, also LOG and LOGGED of other servers.  payload may be NULL, is BORROWED, and is
  * referenced while needed.  True: its sender is a worker of this epoch. */
@@ -195,7 +196,7 @@ bool shard_lacks_values(const shard *self);
  * not learn that a snapshot is due.  Its server tells it when another of its shards is cut; for servers without
  * another shard, rank 0 sends a PUSH of that step without chunks. */
 bool shard_is_idle(const shard *self);
-void shard_cut_idle(shard *self, int64_t step); /* others ignore it */
+void shard_capture_idle(shard *self, int64_t step); /* others ignore it */
 
 /* ---- queries --------------------------------------------------------------------------------- */
 shard_role shard_role_of(const shard *self); /* SHARD_NO_ROLE before the first epoch */

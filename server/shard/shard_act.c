@@ -1,7 +1,7 @@
 /* shard_act.c - applies the core's actions, one by one. */
 #include "server/shard/shard_state.h"
 
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 #include "common/compute/simd/simd.h"
 #include "common/trace/trace.h"
 #include "proto/decision.h"
@@ -29,7 +29,7 @@ enum { RANGE = 4 * PLAN_BLOCK }; /* elements that fit a cache with their gradien
 static void update(shard *s, shard_chunk *k, const float *grad, double lr, double gscale)
 {
     shard_chunk_origin from;
-    if (!shard_tier_in(s, k)) return;
+    if (!shard_offload_in(s, k)) return;
     if (!shard_chunk_renew(s, k, &from)) {
         shard_chunk_origin_release(&from);
         return;
@@ -48,7 +48,7 @@ static void update(shard *s, shard_chunk *k, const float *grad, double lr, doubl
     shard_chunk_origin_release(&from);
     k->version++;
     shard_chunk_changed(k);
-    shard_tier_out(s, k);
+    shard_offload_out(s, k);
 }
 
 /* All chunks of a whole-tensor rule's tensor; they are consecutive in the plan and in one partition, hence here
@@ -58,7 +58,7 @@ static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale
     uint32_t n          = 0;
     shard_chunk *chunks = &s->chunk[first];
     while (first + n < s->n_chunks && chunks[n].tensor == chunks[0].tensor) {
-        if (!shard_tier_in(s, &chunks[n]) || !shard_chunk_make_writable(s, &chunks[n]))
+        if (!shard_offload_in(s, &chunks[n]) || !shard_chunk_make_writable(s, &chunks[n]))
             return n + 1;
         s->span[n] = span_of(s, &chunks[n], chunks[n].sum, lr, gscale);
         n++;
@@ -68,7 +68,7 @@ static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale
     for (uint32_t i = 0; i < n; i++) {
         chunks[i].version++;
         shard_chunk_changed(&chunks[i]);
-        shard_tier_out(s, &chunks[i]);
+        shard_offload_out(s, &chunks[i]);
     }
     return n;
 }
@@ -79,8 +79,8 @@ static uint32_t commit_chunk(shard *s, uint32_t index, const wire_decision *deci
 {
     shard_chunk *k  = &s->chunk[index];
     const double lr = inputs->rate[k->group];
-    if (k->sum == NULL) return 1;                                /* every weight was 0 */
-    if (!k->is_filled && !plant(PLANT_FILL_UNORDERED)) return 1; /* its values arrive later */
+    if (k->sum == NULL) return 1;                                      /* every weight was 0 */
+    if (!k->is_filled && !mutation(MUTATION_FILL_UNORDERED)) return 1; /* its values arrive later */
     if (s->group[k->group].optim->whole_tensor)
         return update_tensor(s, index, lr, decision->gscale);
     update(s, k, k->sum, lr, decision->gscale);
@@ -90,9 +90,9 @@ static uint32_t commit_chunk(shard *s, uint32_t index, const wire_decision *deci
 /* Meanwhile the next chunk is read from its file. */
 static void look_ahead(shard *s, const plan_partition *p, uint32_t i)
 {
-    if (s->tier == NULL || i >= p->n_chunks) return;
+    if (s->offload == NULL || i >= p->n_chunks) return;
     const shard_chunk *k = &s->chunk[s->index_of[p->chunk[i]]];
-    if (k->decided && k->sum != NULL && k->is_filled) shard_tier_ahead(s, k);
+    if (k->decided && k->sum != NULL && k->is_filled) shard_offload_ahead(s, k);
 }
 
 static void count_step(shard *s, uint64_t step, bool was_skipped)
@@ -115,9 +115,9 @@ static void trace_shard(const shard *s, trace_kind kind, uint64_t begun, uint64_
 }
 
 static void commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision,
-                   uint64_t cut)
+                   uint64_t capture)
 {
-    const wire_inputs *inputs = server_core_step_inputs(s->core, step);
+    const wire_inputs *inputs = shard_core_step_inputs(s->core, step);
     const plan_partition *p   = &s->setup.plan->partition[s->partition[partition].number];
     const bool is_applied     = decision->outcome == PEN_APPLIED && inputs != NULL;
     const uint64_t begun      = trace_begin();
@@ -133,7 +133,7 @@ static void commit(shard *s, uint32_t partition, uint64_t step, const wire_decis
         if (!k->decided) continue;
         if (is_applied && k->sum != NULL && k->is_filled) shard_log_changed(s, k);
         shard_drop_sum(s, k);
-        if (cut != 0 && s->role == SHARD_PRIMARY) shard_cut_take(s, k, cut);
+        if (capture != 0 && s->role == SHARD_PRIMARY) shard_capture_take(s, k, capture);
     }
     shard_log_applied(s);
     count_step(s, step, !is_applied);
@@ -153,7 +153,7 @@ static buf *holder_of(const shard_arrival *in)
 }
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
-static void fold(shard *s, const server_core_action *a, const shard_arrival *in)
+static void fold(shard *s, const shard_core_action *a, const shard_arrival *in)
 {
     shard_chunk *k = &s->chunk[a->index];
     if (a->rank == in->d->rank) shard_scalars_take(s, k, a->rank, &in->d->inputs);
@@ -163,7 +163,7 @@ static void fold(shard *s, const server_core_action *a, const shard_arrival *in)
         shard_fold_kept(s, k, a->rank);
 }
 
-static void keep(shard *s, const server_core_action *a, const shard_arrival *in)
+static void keep(shard *s, const shard_core_action *a, const shard_arrival *in)
 {
     shard_scalars_take(s, &s->chunk[a->index], a->rank, &in->d->inputs);
     shard_keep(s, &s->chunk[a->index], a->rank, factor_of(&in->d->inputs), in->data, holder_of(in));
@@ -179,43 +179,43 @@ static void take_norm(shard *s, shard_chunk *k)
     shard_log_sum(s, k, -1);
 }
 
-static void find_bad(const shard *s, const plan_partition *p, wire_record *record)
+static void find_bad(const shard *s, const plan_partition *p, wire_vote *vote)
 {
     for (uint32_t i = 0; i < p->n_chunks; i++) {
         const shard_chunk *k = &s->chunk[s->index_of[p->chunk[i]]];
         if (!k->decided || k->bad_rank < 0) continue;
-        record->finite    = false;
-        record->bad_chunk = k->number;
-        record->bad_rank  = k->bad_rank;
+        vote->finite    = false;
+        vote->bad_chunk = k->number;
+        vote->bad_rank  = k->bad_rank;
         return;
     }
 }
 
-static void make_record(shard *s, uint32_t partition, uint64_t step)
+static void make_vote(shard *s, uint32_t partition, uint64_t step)
 {
     shard_partition *p        = &s->partition[partition];
-    const wire_inputs *inputs = server_core_step_inputs(s->core, step);
+    const wire_inputs *inputs = shard_core_step_inputs(s->core, step);
     p->step                   = step;
-    p->record                 = (wire_record){.partition  = p->number,
-                                              .weight_sum = server_core_weight_sum(s->core, step),
-                                              .finite     = true,
-                                              .bad_rank   = -1};
-    find_bad(s, &s->setup.plan->partition[p->number], &p->record);
+    p->vote                   = (wire_vote){.partition  = p->number,
+                                            .weight_sum = shard_core_weight_sum(s->core, step),
+                                            .finite     = true,
+                                            .bad_rank   = -1};
+    find_bad(s, &s->setup.plan->partition[p->number], &p->vote);
     if (s->scalars.chunk != SHARD_NONE &&
         s->setup.plan->chunk[s->chunk[s->scalars.chunk].number].partition == p->number)
-        server_core_scalars(s->core, step, &p->record.scalars);
-    p->record.hash = decision_record_hash(step, &p->record, inputs, p->squares, p->blocks);
-    server_core_record_is(s->core, partition, p->record.hash);
+        shard_core_scalars(s->core, step, &p->vote.scalars);
+    p->vote.hash = decision_vote_hash(step, &p->vote, inputs, p->squares, p->blocks);
+    shard_core_vote_is(s->core, partition, p->vote.hash);
     p->is_fresh = s->has_fresh = true;
     if (step == s->watch.step)
         stat_took(s->options.stats, STAT_SPREAD_STRAGGLERS, s->watch.begun_ns);
     shard_log_prepared(s, partition, -1);
 }
 
-static void prepared(shard *s, const server_core_action *a)
+static void prepared(shard *s, const shard_core_action *a)
 {
     if (a->peer == CORE_EVERYONE)
-        make_record(s, a->index, a->seq);
+        make_vote(s, a->index, a->seq);
     else if (!s->partition[a->index].is_fresh)
         shard_send_prepared(s, a->index, a->peer, a->rank);
 }
@@ -234,7 +234,7 @@ void shard_update_with_one(shard *s, shard_chunk *k, const wire_inputs *inputs, 
         update(s, k, grad, inputs->rate[k->group], inputs->weight / inputs->loss_scale);
 }
 
-static void take_update(shard *s, const server_core_action *a, const shard_arrival *in)
+static void take_update(shard *s, const shard_core_action *a, const shard_arrival *in)
 {
     shard_chunk *k       = &s->chunk[a->index];
     const uint64_t begun = trace_begin();
@@ -252,11 +252,11 @@ static void take_update(shard *s, const server_core_action *a, const shard_arriv
     shard_log_applied(s);
     shard_drop_sum(s, k);
     count_step(s, a->seq, false);
-    if (a->cut != 0) shard_cut_take(s, k, a->cut);
+    if (a->capture != 0) shard_capture_take(s, k, a->capture);
     trace_shard(s, TRACE_COMMIT, begun, a->seq, a->rank);
 }
 
-static void serve(shard *s, const server_core_action *a)
+static void serve(shard *s, const shard_core_action *a)
 {
     if (a->repeated) stat_add(s->options.stats, STAT_REPEATS, 1);
     if (!s->chunk[a->index].decided && !a->initial) {
@@ -266,13 +266,13 @@ static void serve(shard *s, const server_core_action *a)
     shard_serve(s, a);
 }
 
-static void note(shard *s, const server_core_action *a, shard_list_kind kind)
+static void note(shard *s, const shard_core_action *a, shard_list_kind kind)
 {
     if (a->repeated) stat_add(s->options.stats, STAT_REPEATS, 1);
     shard_note(s, kind, a);
 }
 
-static void refuse(shard *s, const server_core_action *a, const shard_arrival *in)
+static void refuse(shard *s, const shard_core_action *a, const shard_arrival *in)
 {
     if (a->status == PEN_AGAIN) stat_add(s->options.stats, STAT_BUSY, 1);
     if (a->index == CORE_EVERYONE)
@@ -282,25 +282,25 @@ static void refuse(shard *s, const server_core_action *a, const shard_arrival *i
                            a->reason);
 }
 
-static void carry_out(shard *s, const server_core_action *a, const shard_arrival *in)
+static void carry_out(shard *s, const shard_core_action *a, const shard_arrival *in)
 {
     switch (a->verb) {
     case CORE_FOLD: fold(s, a, in); break;
-    case CORE_KEEP: keep(s, a, in); break;
+    case CORE_BUFFER: keep(s, a, in); break;
     case CORE_SUMMED: take_norm(s, &s->chunk[a->index]); break;
     case CORE_PREPARED: prepared(s, a); break;
-    case CORE_COMMIT: commit(s, a->index, a->seq, &in->d->decision, a->cut); break;
+    case CORE_COMMIT: commit(s, a->index, a->seq, &in->d->decision, a->capture); break;
     case CORE_UPDATE: take_update(s, a, in); break;
     case CORE_DROP: shard_drop_staged(s, &s->chunk[a->index]); break;
     case CORE_SERVE: serve(s, a); break;
     case CORE_APPLIED: note(s, a, SHARD_APPLIED); break;
     case CORE_RECEIPT: note(s, a, SHARD_RECEIPT); break;
-    case CORE_HELD: stat_add(s->options.stats, STAT_HELD, 1); break;
+    case CORE_WAITING: stat_add(s->options.stats, STAT_HELD, 1); break;
     case CORE_REFUSE: refuse(s, a, in); break;
     }
 }
 
-void shard_act(shard *s, server_core_actions actions, const shard_arrival *in)
+void shard_act(shard *s, shard_core_actions actions, const shard_arrival *in)
 {
     for (uint32_t i = 0; i < actions.n && !s->has_failed; i++) carry_out(s, &actions.at[i], in);
 }

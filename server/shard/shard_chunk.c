@@ -22,9 +22,10 @@ static buf *zeroed(buf *b)
 bool shard_chunk_allocate(shard *s, shard_chunk *k)
 {
     bool done = true;
-    if (k->extent[0] == TIER_NONE) done = (k->values = zeroed(array_new(s, k, true))) != NULL;
+    if (k->extent[0] == OFFLOAD_NO_EXTENT)
+        done = (k->values = zeroed(array_new(s, k, true))) != NULL;
     for (uint32_t i = 0; done && i < k->slots; i++)
-        if (k->extent[1 + i] == TIER_NONE)
+        if (k->extent[1 + i] == OFFLOAD_NO_EXTENT)
             done = (k->slot[i] = zeroed(array_new(s, k, false))) != NULL;
     return done;
 }
@@ -117,20 +118,20 @@ void shard_chunk_changed(shard_chunk *k)
 static buf *encode(shard *s, shard_chunk *k)
 {
     if (k->encoded != NULL) return buf_acquire(k->encoded);
-    buf *values = shard_tier_array(s, k, 0);
+    buf *values = shard_offload_array(s, k, 0);
     buf *fresh  = values != NULL ? lend_buf_new(k->count * plan_dtype_bytes(k->dtype)) : NULL;
     if (fresh != NULL)
         simd()->encode(fresh->data, values->data, k->dtype, k->count);
     else
         shard_no_memory(s);
     buf_release(values);
-    if (fresh != NULL && k->extent[0] == TIER_NONE) k->encoded = buf_acquire(fresh);
+    if (fresh != NULL && k->extent[0] == OFFLOAD_NO_EXTENT) k->encoded = buf_acquire(fresh);
     return fresh;
 }
 
 buf *shard_chunk_wire(shard *s, shard_chunk *k)
 {
-    buf *wire = k->dtype == PEN_F32 ? shard_tier_array(s, k, 0) : encode(s, k);
+    buf *wire = k->dtype == PEN_F32 ? shard_offload_array(s, k, 0) : encode(s, k);
     if (wire == NULL) return NULL;
     if (!k->has_crc) k->crc = crc32c(0, wire->data, wire->size);
     k->has_crc = true;

@@ -6,7 +6,7 @@
  */
 #include "server/shard/shard_state.h"
 
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 #include "common/containers/list.h"
 
 #include <stdlib.h>
@@ -20,22 +20,22 @@ static bool promises_nothing(const wire_data *d)
 
 static bool is_let_through(const wire_data *d)
 {
-    if (plant(PLANT_PULL_BEFORE_BACKUPS) && d->kind == WIRE_VALUES) return true;
-    if (plant(PLANT_ACK_BEFORE_REPLICATE) && d->payload_bytes == 0 && d->kind == WIRE_VALUES)
+    if (mutation(MUTATION_PULL_BEFORE_BACKUPS) && d->kind == WIRE_VALUES) return true;
+    if (mutation(MUTATION_ACK_BEFORE_REPLICATE) && d->payload_bytes == 0 && d->kind == WIRE_VALUES)
         return true;
-    return plant(PLANT_ACK_BEFORE_REPLICATE) && d->kind == WIRE_PREPARED;
+    return mutation(MUTATION_ACK_BEFORE_REPLICATE) && d->kind == WIRE_PREPARED;
 }
 
 static uint64_t stamp_of(const shard *s, const wire_data *d)
 {
-    if (plant(PLANT_COMMIT_NOT_GATED) && d->kind == WIRE_VALUES) return s->log.ungated;
+    if (mutation(MUTATION_COMMIT_NOT_GATED) && d->kind == WIRE_VALUES) return s->log.ungated;
     return s->log.index;
 }
 
 static bool must_wait(const shard *s, const wire_data *d)
 {
     if (s->n_backups == 0 || promises_nothing(d)) return false;
-    if (plant(PLANT_GATE_IGNORES_BACKUP) || is_let_through(d)) return false;
+    if (mutation(MUTATION_GATE_IGNORES_BACKUP) || is_let_through(d)) return false;
     return s->parked != NULL || s->open_to < stamp_of(s, d);
 }
 
@@ -58,7 +58,7 @@ static size_t keep_lists(wire_data *d, char *room)
     d->crc       = keep(room, &used, d->crc, d->n * sizeof *d->crc);
     d->version   = keep(room, &used, d->version, d->n * sizeof *d->version);
     d->staleness = keep(room, &used, d->staleness, d->n * sizeof *d->staleness);
-    d->record    = keep(room, &used, d->record, d->n_records * sizeof *d->record);
+    d->vote      = keep(room, &used, d->vote, d->n_votes * sizeof *d->vote);
     d->text      = keep(room, &used, d->text, strlen(d->text) + 1);
     return used;
 }

@@ -2,7 +2,7 @@
 #include "server/shard/shard_state.h"
 #include "server/shard/shard_test.h"
 
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 
 static bool is_newer(uint64_t term, uint64_t epoch, uint64_t than_term, uint64_t than_epoch)
 {
-    if (plant(PLANT_TERM_IGNORED)) return epoch > than_epoch;
+    if (mutation(MUTATION_TERM_IGNORED)) return epoch > than_epoch;
     return term > than_term || (term == than_term && epoch > than_epoch);
 }
 
@@ -23,20 +23,20 @@ static void contradiction(shard *s, uint32_t partition, int64_t step, const char
             "shard %u on server %d: partition %u is at step %" PRIu64 ", and epoch %" PRIu64
             " has all at step %" PRId64 ": %s",
             s->setup.self, s->setup.server, s->partition[partition].number,
-            server_core_partition_step(s->core, partition), s->epoch, step, what);
+            shard_core_partition_step(s->core, partition), s->epoch, step, what);
     why_culprit(&error, PEN_SERVER, s->setup.server, step, NULL);
     shard_fail(s, &error);
 }
 
 static void settle_partition(shard *s, uint32_t p, int64_t step, const wire_decision *decision)
 {
-    const uint64_t open = server_core_partition_step(s->core, p);
-    if (open == (uint64_t)step || plant(PLANT_DECISION_IGNORED_AT_INSTALL)) return;
+    const uint64_t open = shard_core_partition_step(s->core, p);
+    if (open == (uint64_t)step || mutation(MUTATION_DECISION_IGNORED_AT_INSTALL)) return;
     if (open + 1 != (uint64_t)step) {
         contradiction(s, p, step, "it is more than one step away");
         return;
     }
-    if (!server_core_has_record(s->core, p)) {
+    if (!shard_core_has_vote(s->core, p)) {
         contradiction(s, p, step, "it was never prepared for the step before");
         return;
     }
@@ -46,8 +46,8 @@ static void settle_partition(shard *s, uint32_t p, int64_t step, const wire_deci
     }
     const wire_data d      = {.rank = -1, .has_decision = true, .decision = *decision};
     const shard_arrival in = {.d = &d};
-    const server_core_actions actions =
-        server_core_decide(s->core, p, open, s->partition[p].record.hash, decision, CORE_EVERYONE);
+    const shard_core_actions actions =
+        shard_core_decide(s->core, p, open, s->partition[p].vote.hash, decision, CORE_EVERYONE);
     if (actions.n > 0 && actions.at[0].verb == CORE_REFUSE)
         contradiction(s, p, step, actions.at[0].reason);
     else
@@ -59,7 +59,7 @@ void shard_settle(shard *s, int64_t step, const wire_decision *decision)
     if (step < 0 || s->is_eager) return;
     s->is_settling = true; /* one log entry covers it */
     for (uint32_t p = 0; p < s->n_partitions && !s->has_failed; p++)
-        if (server_core_is_decided(s->core, p)) settle_partition(s, p, step, decision);
+        if (shard_core_is_decided(s->core, p)) settle_partition(s, p, step, decision);
     s->is_settling = false;
 }
 
@@ -72,25 +72,25 @@ static void forget_fresh(shard *s)
 
 void shard_restart(shard *s)
 {
-    if (plant(PLANT_MEMBERS_KEEP_STAGING)) return;
+    if (mutation(MUTATION_MEMBERS_KEEP_STAGING)) return;
     const wire_data nothing   = {.rank = -1};
     const shard_arrival event = {.d = &nothing};
     forget_fresh(s);
-    server_core_abandon(s->core);
+    shard_core_abandon(s->core);
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         shard_drop_staged(s, &s->chunk[i]);
-        shard_act(s, server_core_restart(s->core, i), &event);
+        shard_act(s, shard_core_restart(s->core, i), &event);
     }
 }
 
 /* Unprepared sums are known to one copy only. */
 static void keep_prepared(shard *s)
 {
-    server_core_restage(s->core);
+    shard_core_restage(s->core);
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         shard_chunk *k = &s->chunk[i];
         shard_drop_kept(s, k);
-        if (!k->decided || !server_core_has_record(s->core, k->partition)) shard_drop_sum(s, k);
+        if (!k->decided || !shard_core_has_vote(s->core, k->partition)) shard_drop_sum(s, k);
     }
 }
 
@@ -103,7 +103,7 @@ bool shard_join_listed(shard *s, const uint64_t *ranks, uint32_t n)
     for (uint32_t i = 1 + joined; i < n; i++)
         if (ranks[i] < s->setup.world_size) beside[ranks[i]] = true;
     for (uint32_t i = 1; i < 1 + joined; i++)
-        if (ranks[i] < s->setup.world_size) server_core_join(s->core, (int32_t)ranks[i], beside);
+        if (ranks[i] < s->setup.world_size) shard_core_join(s->core, (int32_t)ranks[i], beside);
     free(beside);
     return true;
 }
@@ -129,8 +129,8 @@ static bool take_members(shard *s, const shard_view *v, uint64_t *list, uint32_t
         if (s->incarnation[r] != 0 && s->incarnation[r] == before[r]) list[(*n)++] = r;
     free(before);
     bool changed;
-    server_core_nodes(s->core, s->node, s->setup.world_size);
-    server_core_epoch(s->core, v->term, v->epoch, s->incarnation, s->setup.world_size, &changed);
+    shard_core_nodes(s->core, s->node, s->setup.world_size);
+    shard_core_epoch(s->core, v->term, v->epoch, s->incarnation, s->setup.world_size, &changed);
     return changed;
 }
 
@@ -213,7 +213,7 @@ static void become(shard *s, const shard_view *v, shard_role was)
     }
     shard_log_fini(s);
     s->n_copies = s->n_backups = 0;
-    server_core_forget_held(s->core);
+    shard_core_forget_waiting(s->core);
     ask_again(s);
 }
 
@@ -273,18 +273,18 @@ static void report_steps(const shard *s, wire_sealed_report *report)
 {
     report->step = -1;
     for (uint32_t p = 0; p < s->n_partitions && !s->is_eager; p++) {
-        if (!server_core_is_decided(s->core, p)) continue;
-        const int64_t step = (int64_t)server_core_partition_step(s->core, p);
+        if (!shard_core_is_decided(s->core, p)) continue;
+        const int64_t step = (int64_t)shard_core_partition_step(s->core, p);
         if (step < report->step) continue;
         if (step > report->step) report->all_prepared = true;
         report->step = step;
-        report->all_prepared &= server_core_has_record(s->core, p);
-        const wire_decision *decision = server_core_decision(s->core, p);
+        report->all_prepared &= shard_core_has_vote(s->core, p);
+        const wire_decision *decision = shard_core_decision(s->core, p);
         report->has_decision          = decision != NULL;
         if (decision != NULL) report->decision = *decision;
     }
     uint64_t clock;
-    report->clock = server_core_least_clock(s->core, &clock) ? (int64_t)clock : -1;
+    report->clock = shard_core_least_clock(s->core, &clock) ? (int64_t)clock : -1;
 }
 
 void shard_seal(shard *s, uint64_t term, uint64_t epoch, wire_sealed_report *report)

@@ -10,7 +10,7 @@ static bool is_sane(const wire_decision *decision)
            isfinite(decision->gscale) && isfinite(decision->clip);
 }
 
-static void report(shard *s, const server_core_action *a, const wire_data *d)
+static void report(shard *s, const shard_core_action *a, const wire_data *d)
 {
     pen_error error;
     why_set(&error, PEN_MISMATCH, "rank %d, step %llu: %s", d->rank, (unsigned long long)d->step,
@@ -29,8 +29,8 @@ static bool decide(shard *s, uint32_t peer, const wire_data *d)
             shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT, "a partition is not on this shard");
             return false;
         }
-        const server_core_actions actions = server_core_decide(
-            s->core, s->partition_index[number], d->step, d->record_hash[i], &d->decision, peer);
+        const shard_core_actions actions = shard_core_decide(
+            s->core, s->partition_index[number], d->step, d->vote_hash[i], &d->decision, peer);
         shard_act(s, actions, &in);
         if (actions.n == 0 || actions.at[0].verb != CORE_REFUSE) continue;
         if (actions.at[0].status == PEN_MISMATCH) report(s, &actions.at[0], d);
@@ -46,7 +46,7 @@ static bool check_pull(shard *s, uint32_t peer, const wire_data *d)
         shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT, "a chunk is not on this shard");
         return false;
     }
-    const bool is_whole = d->n_partitions == 0 || d->record_hash != NULL;
+    const bool is_whole = d->n_partitions == 0 || d->vote_hash != NULL;
     if (is_whole && (!d->has_decision || is_sane(&d->decision))) return true;
     shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT,
                  "invalid decision: records missing or numbers out of range");
@@ -61,13 +61,13 @@ void shard_receive_pull(shard *s, uint32_t peer, const wire_data *d)
 
     const shard_arrival in = {.peer = peer, .d = d};
     for (uint32_t i = 0; i < d->n && !s->has_failed; i++) {
-        const server_core_pull_event e = {.rank    = d->rank,
-                                          .peer    = peer,
-                                          .chunk   = s->index_of[d->chunk[i]],
-                                          .seq     = shard_seq(d, i),
-                                          .initial = (d->flags & WIRE_INITIAL) != 0,
-                                          .decided = d->has_decision};
-        shard_act(s, server_core_pull(s->core, &e), &in);
+        const shard_core_pull_event e = {.rank    = d->rank,
+                                         .peer    = peer,
+                                         .chunk   = s->index_of[d->chunk[i]],
+                                         .seq     = shard_seq(d, i),
+                                         .initial = (d->flags & WIRE_INITIAL) != 0,
+                                         .decided = d->has_decision};
+        shard_act(s, shard_core_pull(s->core, &e), &in);
     }
     shard_refuse_flush(s, peer, d);
 }
@@ -79,11 +79,11 @@ void shard_receive_inquiry(shard *s, uint32_t peer, const wire_data *d)
         shard_refuse(s, peer, d, PEN_INVALID_ARGUMENT, "INQUIRE needs a chunk of this shard");
         return;
     }
-    const shard_arrival in         = {.peer = peer, .d = d};
-    const server_core_pull_event e = {
+    const shard_arrival in        = {.peer = peer, .d = d};
+    const shard_core_pull_event e = {
         .rank = d->rank, .peer = peer, .chunk = s->index_of[d->chunk[0]], .seq = shard_seq(d, 0)};
     uint32_t n;
-    const server_core_actions actions = server_core_inquire(s->core, &e, s->missing, &n);
+    const shard_core_actions actions = shard_core_inquire(s->core, &e, s->missing, &n);
     shard_act(s, actions, &in);
     if (actions.n > 0) return;
 

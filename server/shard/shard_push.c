@@ -74,7 +74,7 @@ static void disagree(shard *s, uint32_t peer, const wire_data *d, const pen_erro
 }
 
 /* The core's refusals for disagreement also end the job. */
-static void report_mismatch(shard *s, server_core_actions actions, const wire_data *d)
+static void report_mismatch(shard *s, shard_core_actions actions, const wire_data *d)
 {
     for (uint32_t i = 0; i < actions.n; i++) {
         if (actions.at[i].verb != CORE_REFUSE || actions.at[i].status != PEN_MISMATCH) continue;
@@ -118,16 +118,16 @@ static bool push_chunk(shard *s, const shard_arrival *in, uint32_t i, size_t siz
 {
     const wire_data *d = in->d;
     if (!is_intact(s, in->peer, d, i, in->data, size) || !is_admitted(s, in, i)) return false;
-    const server_core_push_event e = {
+    const shard_core_push_event e = {
         .rank        = d->rank,
         .peer        = in->peer,
         .chunk       = s->index_of[d->chunk[i]],
         .seq         = shard_seq(d, i),
         .want_values = (d->flags & WIRE_WANT_VALUES) != 0,
         .snapshot =
-            d->inputs.snapshot && (server_core_is_first(s->core, d->rank) || d->inputs.is_node_sum),
+            d->inputs.snapshot && (shard_core_is_first(s->core, d->rank) || d->inputs.is_node_sum),
         .inputs = &d->inputs};
-    const server_core_actions actions = server_core_push(s->core, &e);
+    const shard_core_actions actions = shard_core_push(s->core, &e);
     shard_act(s, actions, in);
     report_mismatch(s, actions, d);
     return true;
@@ -146,8 +146,8 @@ void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payloa
     note_first(s, d);
     shard_states_take(s, d);
     if (d->n == 0 && shard_is_idle(s)) { /* see shard_is_idle() */
-        if (server_core_is_first(s->core, d->rank) && d->has_inputs && d->inputs.snapshot)
-            shard_cut_idle(s, (int64_t)d->step + 1);
+        if (shard_core_is_first(s->core, d->rank) && d->has_inputs && d->inputs.snapshot)
+            shard_capture_idle(s, (int64_t)d->step + 1);
         wire_data receipt = {.kind = WIRE_RECEIPT, .step = d->step};
         shard_send(s, peer, d->rank, &receipt, NULL);
         return;
@@ -155,7 +155,7 @@ void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payloa
     pen_error why;
     if (check_payload(s, d, payload, true, &why) != PEN_OK || check_inputs(s, d, &why) != PEN_OK ||
         (has_decided_push(s, d) &&
-         server_core_inputs(s->core, d->rank, d->step, &d->inputs, &why) != PEN_OK)) {
+         shard_core_inputs(s->core, d->rank, d->step, &d->inputs, &why) != PEN_OK)) {
         disagree(s, peer, d, &why);
         return;
     }
@@ -170,27 +170,27 @@ void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payloa
     shard_refuse_flush(s, peer, d);
     stat_add(s->options.stats, STAT_PUSH_BYTES, payload->size);
     stat_add(s->options.stats, STAT_PUSH_OPS, taken);
-    stat_store(s->options.stats, STAT_PARKED_BYTES, server_core_parked_bytes(s->core));
+    stat_store(s->options.stats, STAT_PARKED_BYTES, shard_core_parked_bytes(s->core));
 }
 
 /* ---- INIT ------------------------------------------------------------------------------------ */
 static void init_chunk(shard *s, const shard_arrival *in, shard_chunk *k)
 {
-    if (!server_core_has_values(s->core, k->index)) {
-        if (!shard_tier_first_in(s, k)) return;
+    if (!shard_core_has_values(s->core, k->index)) {
+        if (!shard_offload_first_in(s, k)) return;
         simd()->decode(k->values->data, in->data, k->dtype, k->count);
         shard_chunk_first_slots(s, k);
         shard_chunk_changed(k);
         shard_log_first(s, k);
-        shard_tier_out(s, k);
-        shard_act(s, server_core_first_values(s->core, k->index), in);
+        shard_offload_out(s, k);
+        shard_act(s, shard_core_first_values(s->core, k->index), in);
     }
-    const server_core_action receipt = {.verb     = CORE_RECEIPT,
-                                        .index    = k->index,
-                                        .rank     = in->d->rank,
-                                        .peer     = in->peer,
-                                        .seq      = in->d->step,
-                                        .repeated = true};
+    const shard_core_action receipt = {.verb     = CORE_RECEIPT,
+                                       .index    = k->index,
+                                       .rank     = in->d->rank,
+                                       .peer     = in->peer,
+                                       .seq      = in->d->step,
+                                       .repeated = true};
     shard_note(s, SHARD_FIRST_RECEIPT, &receipt);
 }
 

@@ -115,7 +115,7 @@ void shard_reply_forget_peer(shard *s, uint32_t peer)
 }
 
 /* ---- packed lists ---------------------------------------------------------------------------- */
-static bool add_line(shard_list *list, const server_core_action *a)
+static bool add_line(shard_list *list, const shard_core_action *a)
 {
     if (!VEC_ROOM(list->line, list->capacity, list->n + 1)) return false;
     list->line[list->n++] = (shard_line){
@@ -149,11 +149,11 @@ static void send_values(shard *s, shard_outbox *box, shard_list_kind kind)
     shard_list *list = &box->list[kind];
     buf *payload     = kind != SHARD_APPLIED ? buf_new(list->bytes) : NULL;
     if ((payload != NULL || kind == SHARD_APPLIED) && fill_columns(s, list, payload)) {
-        wire_record record;
+        wire_vote vote;
         wire_data d = {.kind      = WIRE_VALUES,
                        .flags     = kind == SHARD_FIRST_VALUES ? WIRE_INITIAL : 0,
-                       .n_records = shard_scalars_tell(s, list->line, list->n, &record),
-                       .record    = &record,
+                       .n_votes   = shard_scalars_notify(s, list->line, list->n, &vote),
+                       .vote      = &vote,
                        .n         = list->n,
                        .chunk     = s->columns.chunk,
                        .crc       = payload != NULL ? s->columns.crc : NULL,
@@ -177,8 +177,8 @@ static void forget_answered(const shard *s, shard_list *list)
         const shard_line *line = &list->line[i];
         const shard_chunk *k   = &s->chunk[line->chunk];
         const bool is_answered = k->decided && !line->repeated &&
-                                 (server_core_round(s->core, line->chunk) > line->seq ||
-                                  server_core_is_prepared(s->core, k->partition, line->seq));
+                                 (shard_core_round(s->core, line->chunk) > line->seq ||
+                                  shard_core_is_prepared(s->core, k->partition, line->seq));
         if (!is_answered) list->line[kept++] = *line;
     }
     list->n = kept;
@@ -200,7 +200,7 @@ static void send_receipts(shard *s, shard_outbox *box, shard_list_kind kind)
 }
 
 /* ---- entry points of the actions ------------------------------------------------------------- */
-void shard_note(shard *s, shard_list_kind kind, const server_core_action *a)
+void shard_note(shard *s, shard_list_kind kind, const shard_core_action *a)
 {
     shard_outbox *box = outbox_of(s, a->peer);
     if (box == NULL || !add_line(&box->list[kind], a)) return; /* it asks again */
@@ -213,15 +213,15 @@ void shard_note(shard *s, shard_list_kind kind, const server_core_action *a)
         send_receipts(s, box, kind);
 }
 
-static void serve_alone(shard *s, const server_core_action *a, shard_chunk *k)
+static void serve_alone(shard *s, const shard_core_action *a, shard_chunk *k)
 {
     buf *wire = shard_chunk_wire(s, k);
     if (wire == NULL) return;
     const shard_line line = {.chunk = a->index};
-    wire_record record;
+    wire_vote vote;
     wire_data d = {.kind      = WIRE_VALUES,
-                   .n_records = shard_scalars_tell(s, &line, 1, &record),
-                   .record    = &record,
+                   .n_votes   = shard_scalars_notify(s, &line, 1, &vote),
+                   .vote      = &vote,
                    .step      = a->seq,
                    .flags     = a->initial ? WIRE_INITIAL : 0,
                    .n         = 1,
@@ -235,7 +235,7 @@ static void serve_alone(shard *s, const server_core_action *a, shard_chunk *k)
     buf_release(wire);
 }
 
-void shard_serve(shard *s, const server_core_action *a)
+void shard_serve(shard *s, const shard_core_action *a)
 {
     shard_chunk *k    = &s->chunk[a->index];
     const size_t size = k->count * plan_dtype_bytes(k->dtype);
@@ -255,14 +255,14 @@ void shard_serve(shard *s, const server_core_action *a)
 
 /* ---- PREPARED -------------------------------------------------------------------------------- */
 static buf *pack_squares(const shard *s, const uint32_t *partition, uint32_t n, size_t bytes,
-                         wire_record *record)
+                         wire_vote *vote)
 {
     buf *payload = buf_new(bytes);
     if (payload == NULL) return NULL;
     uint8_t *at = payload->data;
     for (uint32_t i = 0; i < n; i++) {
         const shard_partition *p = &s->partition[partition[i]];
-        record[i]                = p->record;
+        vote[i]                  = p->vote;
         memcpy(at, p->squares, p->blocks * sizeof(double));
         at += p->blocks * sizeof(double);
     }
@@ -270,16 +270,14 @@ static buf *pack_squares(const shard *s, const uint32_t *partition, uint32_t n, 
 }
 
 /* To one peer, or (SHARD_NONE) to the latest peer of each live rank. */
-static void send_records(shard *s, const uint32_t *partition, uint32_t n, size_t bytes,
-                         uint32_t peer, int32_t rank)
+static void send_votes(shard *s, const uint32_t *partition, uint32_t n, size_t bytes, uint32_t peer,
+                       int32_t rank)
 {
-    wire_record record[PLAN_PARTITIONS_MAX];
-    buf *payload = pack_squares(s, partition, n, bytes, record);
+    wire_vote vote[PLAN_PARTITIONS_MAX];
+    buf *payload = pack_squares(s, partition, n, bytes, vote);
     if (payload == NULL) return;
-    wire_data d = {.kind      = WIRE_PREPARED,
-                   .step      = s->partition[partition[0]].step,
-                   .n_records = n,
-                   .record    = record};
+    wire_data d = {
+        .kind = WIRE_PREPARED, .step = s->partition[partition[0]].step, .n_votes = n, .vote = vote};
     if (peer != SHARD_NONE) shard_send(s, peer, rank, &d, payload);
     for (uint32_t r = 0; peer == SHARD_NONE && r < s->setup.world_size; r++)
         if (s->incarnation[r] != 0 && s->peer_of[r] != SHARD_NONE)
@@ -290,7 +288,7 @@ static void send_records(shard *s, const uint32_t *partition, uint32_t n, size_t
 void shard_send_prepared(shard *s, uint32_t partition, uint32_t peer, int32_t rank)
 {
     stat_add(s->options.stats, STAT_REPEATS, 1);
-    send_records(s, &partition, 1, s->partition[partition].blocks * sizeof(double), peer, rank);
+    send_votes(s, &partition, 1, s->partition[partition].blocks * sizeof(double), peer, rank);
 }
 
 static void flush_prepared(shard *s)
@@ -306,14 +304,14 @@ static void flush_prepared(shard *s)
         const size_t more = p->blocks * sizeof(double);
         if (n > 0 &&
             (bytes + more > PREPARED_BYTES_MAX || p->step != s->partition[group[0]].step)) {
-            send_records(s, group, n, bytes, SHARD_NONE, -1);
+            send_votes(s, group, n, bytes, SHARD_NONE, -1);
             n     = 0;
             bytes = 0;
         }
         group[n++] = i;
         bytes += more;
     }
-    if (n > 0) send_records(s, group, n, bytes, SHARD_NONE, -1);
+    if (n > 0) send_votes(s, group, n, bytes, SHARD_NONE, -1);
 }
 
 void shard_reply_flush(shard *s)

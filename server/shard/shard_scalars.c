@@ -1,6 +1,6 @@
 /* shard_scalars.c - program scalars that travel with the pushes of one chunk (proto/scalars.h).
  *
- * For decided chunks the core sums them up, and they are in the partition's record.  Otherwise:
+ * For decided chunks the core sums them up, and they are in the partition's vote.  Otherwise:
  *   a round of all ranks   the numbers of its ranks, once it is closed
  *   single pushes          the newest of each live rank
  * Stores one sum, of the newest round: a rank never asks for an older one, because it pushes only after the answer.
@@ -50,16 +50,16 @@ void shard_scalars_follow(shard *s, const shard_chunk *k, const wire_scalars *su
     if (shard_scalars_are_of(s, k)) s->scalars.sum = *sum;
 }
 
-uint32_t shard_scalars_tell(const shard *s, const shard_line *line, uint32_t n, wire_record *record)
+uint32_t shard_scalars_notify(const shard *s, const shard_line *line, uint32_t n, wire_vote *vote)
 {
     if (s->scalars.sum.n == 0) return 0;
     for (uint32_t i = 0; i < n; i++) {
         if (line[i].chunk != s->scalars.chunk) continue;
-        *record = (wire_record){.partition =
-                                    s->setup.plan->chunk[s->chunk[line[i].chunk].number].partition,
-                                .finite   = true,
-                                .bad_rank = -1,
-                                .scalars  = s->scalars.sum};
+        *vote =
+            (wire_vote){.partition = s->setup.plan->chunk[s->chunk[line[i].chunk].number].partition,
+                        .finite    = true,
+                        .bad_rank  = -1,
+                        .scalars   = s->scalars.sum};
         return 1;
     }
     return 0;

@@ -46,7 +46,7 @@ static pen_status read_agreed(const shard *s, agreed *a, pen_error *why)
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
-static pen_status parse_group(shard *s, uint32_t g, server_core_group *rule, pen_error *why)
+static pen_status parse_group(shard *s, uint32_t g, shard_core_group *rule, pen_error *why)
 {
     const wire_group *group = &s->setup.model->group[g];
     const char *optim       = group->optim != NULL ? group->optim : "";
@@ -113,28 +113,28 @@ static bool is_mine(const shard *s, uint32_t partition)
 
 static void number_all(shard *s)
 {
-    const plan *cut = s->setup.plan;
-    for (uint32_t i = 0; i < cut->n_partitions; i++) {
+    const plan *capture = s->setup.plan;
+    for (uint32_t i = 0; i < capture->n_partitions; i++) {
         s->partition_index[i] = is_mine(s, i) ? s->n_partitions : SHARD_NONE;
         if (!is_mine(s, i)) continue;
         s->partition[s->n_partitions++] =
-            (shard_partition){.number = i, .blocks = cut->partition[i].blocks};
+            (shard_partition){.number = i, .blocks = capture->partition[i].blocks};
     }
-    for (uint32_t i = 0; i < cut->n_chunks; i++)
-        s->index_of[i] = is_mine(s, cut->chunk[i].partition) ? s->n_chunks++ : SHARD_NONE;
+    for (uint32_t i = 0; i < capture->n_chunks; i++)
+        s->index_of[i] = is_mine(s, capture->chunk[i].partition) ? s->n_chunks++ : SHARD_NONE;
 }
 
 static bool allocate_tables(shard *s)
 {
-    const plan *cut    = s->setup.plan;
-    s->index_of        = calloc(cut->n_chunks + 1, sizeof *s->index_of);
-    s->partition_index = calloc(cut->n_partitions + 1, sizeof *s->partition_index);
-    s->partition       = calloc(cut->n_partitions + 1, sizeof *s->partition);
-    s->group           = calloc(s->setup.model->n_groups + 1, sizeof *s->group);
-    s->incarnation     = calloc(s->setup.world_size + 1, sizeof *s->incarnation);
-    s->node            = calloc(s->setup.world_size + 1, sizeof *s->node);
-    s->peer_of         = calloc(s->setup.world_size + 1, sizeof *s->peer_of);
-    s->missing         = calloc(s->setup.world_size + 1, sizeof *s->missing);
+    const plan *capture = s->setup.plan;
+    s->index_of         = calloc(capture->n_chunks + 1, sizeof *s->index_of);
+    s->partition_index  = calloc(capture->n_partitions + 1, sizeof *s->partition_index);
+    s->partition        = calloc(capture->n_partitions + 1, sizeof *s->partition);
+    s->group            = calloc(s->setup.model->n_groups + 1, sizeof *s->group);
+    s->incarnation      = calloc(s->setup.world_size + 1, sizeof *s->incarnation);
+    s->node             = calloc(s->setup.world_size + 1, sizeof *s->node);
+    s->peer_of          = calloc(s->setup.world_size + 1, sizeof *s->peer_of);
+    s->missing          = calloc(s->setup.world_size + 1, sizeof *s->missing);
     return s->index_of != NULL && s->partition_index != NULL && s->partition != NULL &&
            s->group != NULL && s->incarnation != NULL && s->node != NULL && s->peer_of != NULL &&
            s->missing != NULL;
@@ -143,13 +143,13 @@ static bool allocate_tables(shard *s)
 /* Scratch for the chunks of the largest tensor, for whole-tensor rules. */
 static bool allocate_scratch(shard *s)
 {
-    const plan *cut = s->setup.plan;
-    uint32_t chunks = 1;
-    uint64_t blocks = 1;
-    for (uint32_t t = 0; t < cut->n_tensors; t++) {
-        const uint32_t first = cut->first_chunk[t], n = cut->first_chunk[t + 1] - first;
+    const plan *capture = s->setup.plan;
+    uint32_t chunks     = 1;
+    uint64_t blocks     = 1;
+    for (uint32_t t = 0; t < capture->n_tensors; t++) {
+        const uint32_t first = capture->first_chunk[t], n = capture->first_chunk[t + 1] - first;
         uint64_t sum = 0;
-        for (uint32_t i = 0; i < n; i++) sum += cut->chunk[first + i].blocks;
+        for (uint32_t i = 0; i < n; i++) sum += capture->chunk[first + i].blocks;
         if (n > chunks) chunks = n;
         if (sum > blocks) blocks = sum;
     }
@@ -182,8 +182,8 @@ static bool allocate_values(shard *s)
 }
 
 /* ---- the core -------------------------------------------------------------------------------- */
-static pen_status create_core(shard *s, const server_core_group *groups,
-                              server_core_chunk_desc *descs, pen_error *why)
+static pen_status create_core(shard *s, const shard_core_group *groups,
+                              shard_core_chunk_desc *descs, pen_error *why)
 {
     agreed a;
     const pen_status status = read_agreed(s, &a, why);
@@ -193,27 +193,27 @@ static pen_status create_core(shard *s, const server_core_group *groups,
         shard_chunk *k = &s->chunk[i];
         k->decided     = k->trained && groups[k->group].ops->averages;
         s->n_trained += k->trained;
-        descs[i] = (server_core_chunk_desc){.tensor    = shard_tensor_name(s, k),
-                                            .partition = k->partition,
-                                            .group     = k->group,
-                                            .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
-                                            .trained   = k->trained,
-                                            .number    = k->number};
+        descs[i] = (shard_core_chunk_desc){.tensor    = shard_tensor_name(s, k),
+                                           .partition = k->partition,
+                                           .group     = k->group,
+                                           .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
+                                           .trained   = k->trained,
+                                           .number    = k->number};
     }
-    const server_core_config config = {.n_chunks       = s->n_chunks,
-                                       .n_partitions   = s->n_partitions,
-                                       .n_groups       = s->setup.model->n_groups,
-                                       .chunk          = descs,
-                                       .group          = groups,
-                                       .first_step     = s->setup.first_step,
-                                       .applied        = s->setup.applied,
-                                       .deterministic  = a.deterministic,
-                                       .eager          = a.commit != 0,
-                                       .park_bytes_max = a.park_bytes_max};
-    return server_core_create(&config, s->setup.world_size, &s->core, why);
+    const shard_core_config config = {.n_chunks       = s->n_chunks,
+                                      .n_partitions   = s->n_partitions,
+                                      .n_groups       = s->setup.model->n_groups,
+                                      .chunk          = descs,
+                                      .group          = groups,
+                                      .first_step     = s->setup.first_step,
+                                      .applied        = s->setup.applied,
+                                      .deterministic  = a.deterministic,
+                                      .eager          = a.commit != 0,
+                                      .park_bytes_max = a.park_bytes_max};
+    return shard_core_create(&config, s->setup.world_size, &s->core, why);
 }
 
-static pen_status fill_chunks(shard *s, server_core_group *groups, server_core_chunk_desc *descs,
+static pen_status fill_chunks(shard *s, shard_core_group *groups, shard_core_chunk_desc *descs,
                               pen_error *why)
 {
     for (uint32_t g = 0; g < s->setup.model->n_groups; g++) {
@@ -225,7 +225,7 @@ static pen_status fill_chunks(shard *s, server_core_group *groups, server_core_c
         const pen_status status = describe(s, i, &s->chunk[s->index_of[i]], why);
         if (status != PEN_OK) return status;
     }
-    const pen_status status = shard_tier_open(s, why);
+    const pen_status status = shard_offload_open(s, why);
     if (status != PEN_OK) return status;
     if (!allocate_values(s))
         return why_set(why, PEN_NO_MEMORY, "no memory for %u chunks of parameters", s->n_chunks);
@@ -249,9 +249,9 @@ pen_status shard_configure(shard *s, const shard_setup *setup, pen_error *why)
     s->is_whole   = !setup->is_empty;
     s->n_unfilled = setup->is_empty ? s->n_chunks : 0;
 
-    s->chunk                      = calloc(s->n_chunks + 1, sizeof *s->chunk);
-    server_core_group *groups     = calloc(setup->model->n_groups, sizeof *groups);
-    server_core_chunk_desc *descs = calloc(s->n_chunks + 1, sizeof *descs);
+    s->chunk                     = calloc(s->n_chunks + 1, sizeof *s->chunk);
+    shard_core_group *groups     = calloc(setup->model->n_groups, sizeof *groups);
+    shard_core_chunk_desc *descs = calloc(s->n_chunks + 1, sizeof *descs);
     const pen_status status =
         s->chunk != NULL && groups != NULL && descs != NULL
             ? fill_chunks(s, groups, descs, why)
@@ -285,9 +285,9 @@ static pen_status load_arrays(shard *s, shard_chunk *k, store_reader *reader, in
 static pen_status load_chunk(shard *s, shard_chunk *k, store_reader *reader, int64_t step,
                              pen_error *why)
 {
-    pen_status status = shard_tier_bring_in(s, k, why);
+    pen_status status = shard_offload_bring_in(s, k, why);
     if (status == PEN_OK) status = load_arrays(s, k, reader, step, why);
-    return status == PEN_OK ? shard_tier_bring_out(s, k, why) : status;
+    return status == PEN_OK ? shard_offload_bring_out(s, k, why) : status;
 }
 
 /* A blob is raw bytes from a disk: any length, any alignment. */
@@ -307,7 +307,7 @@ static void adopt_applied(shard *s)
 {
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         if (!s->chunk[i].decided) continue;
-        server_core_restored(s->core, (int64_t)s->chunk[i].version);
+        shard_core_restored(s->core, (int64_t)s->chunk[i].version);
         return;
     }
 }
@@ -323,6 +323,6 @@ pen_status shard_load(shard *s, store_reader *reader, int64_t step, pen_error *w
         store_read_blobs(reader, step, DESCRIBE_VERSIONS_BLOB, adopt_versions, s, why);
     if (status != PEN_OK && status != PEN_NOT_FOUND) return status;
     adopt_applied(s);
-    for (uint32_t i = 0; i < s->n_chunks; i++) server_core_first_values(s->core, i);
+    for (uint32_t i = 0; i < s->n_chunks; i++) shard_core_first_values(s->core, i);
     return PEN_OK;
 }

@@ -46,8 +46,10 @@ typedef struct {
     pen_dtype dtype, push_dtype;  /* of values and of gradients as they travel     */
     bool trained, decided;        /* decided: its rule averages                    */
 
-    buf *values, *slot[OPTIM_SLOTS_MAX];  /* float32 [count] each; NULL: out, see shard_tier.c */
-    uint32_t extent[1 + OPTIM_SLOTS_MAX]; /* of values, then slots; TIER_NONE: always in memory */
+    buf *values, *slot[OPTIM_SLOTS_MAX]; /* float32 [count] each; NULL: out, see shard_offload.c */
+    uint32_t
+        extent[1 +
+               OPTIM_SLOTS_MAX]; /* of values, then slots; OFFLOAD_NO_EXTENT: always in memory */
     buf *encoded; /* values in dtype, once somebody asked for them; NULL when dtype is f32 */
     uint32_t crc; /* of what travels, if has_crc */
     bool has_crc;
@@ -69,7 +71,7 @@ typedef struct {
     double *squares; /* [blocks]; 0 for chunks that no decision closes */
     uint32_t blocks;
     bool is_fresh; /* prepared in this turn: everybody is told at the flush */
-    wire_record record;
+    wire_vote vote;
     uint64_t step;
 } shard_partition;
 
@@ -120,9 +122,9 @@ typedef struct { /* refusals of one message, gathered while they have the same r
 } shard_refusals;
 
 typedef struct {
-    shard_cut *cut;
+    shard_capture *capture;
     uint32_t left; /* trained chunks that are not in it yet */
-} shard_open_cut;
+} shard_open_capture;
 
 /* ---- the log: shard_log.c, shard_gate.c, shard_fill.c ---------------------------------------- */
 typedef struct {
@@ -158,7 +160,8 @@ typedef struct { /* what the primary knows of another copy */
     uint64_t filled_at;    /* index of the last of the fill */
     uint64_t fill_mark[2]; /* index after each of the last two batches of the fill */
 
-    uint64_t seen_acked, waits_ms, resend_ms, said_ms, say_ms; /* of the nudge; 0: not running */
+    uint64_t seen_acked, waits_ms, resend_ms, said_ms,
+        say_ms; /* of the resend timer; 0: not running */
 } shard_copy;
 
 typedef struct shard_parked { /* a message that waits for the backups */
@@ -173,7 +176,7 @@ struct shard {
     shard_options options;
     shard_outside outside;
     shard_setup setup;
-    server_core *core;
+    shard_core *core;
     uint64_t term, epoch;
 
     shard_role role;
@@ -210,7 +213,7 @@ struct shard {
     int32_t *missing;          /* [world_size] scratch */
 
     shard_pool pool;
-    tier *tier; /* NULL: everything is in memory */
+    offload *offload; /* NULL: everything is in memory */
     struct {
         buf *seen; /* by who looked in last */
     } * look;
@@ -223,7 +226,7 @@ struct shard {
     size_t outboxes_capacity;
     shard_columns columns, refused;
     shard_refusals refusals;
-    shard_open_cut cuts[SHARD_CUTS_MAX];
+    shard_open_capture captures[SHARD_CUTS_MAX];
     struct shard_states *states; /* of the newest steps; shard_states.c */
     struct {                     /* shard_scalars.c */
         uint32_t chunk;          /* that they come with; SHARD_NONE: another shard adds them up */
@@ -276,8 +279,8 @@ bool shard_no_memory(shard *s);                    /* the same, returns false */
 
 /* shard_states.c: bytes of the workers that belong to a snapshot. */
 typedef struct shard_states shard_states;
-void shard_states_take(shard *s, const wire_data *d); /* what a push carries of them */
-void shard_states_give(shard *s, shard_cut *cut);     /* those of its step */
+void shard_states_take(shard *s, const wire_data *d);     /* what a push carries of them */
+void shard_states_give(shard *s, shard_capture *capture); /* those of its step */
 void shard_states_fini(shard *s);
 
 /* shard_scalars.c: numbers of the program that are added up with a step. */
@@ -289,8 +292,7 @@ void shard_scalars_take(shard *s, const shard_chunk *k, int32_t rank, const wire
 void shard_scalars_close(shard *s, const shard_chunk *k);
 void shard_scalars_follow(shard *s, const shard_chunk *k, const wire_scalars *sum);
 /* What a VALUES about these chunks says of them: number of records, 0 or 1. */
-uint32_t shard_scalars_tell(const shard *s, const shard_line *line, uint32_t n,
-                            wire_record *record);
+uint32_t shard_scalars_notify(const shard *s, const shard_line *line, uint32_t n, wire_vote *vote);
 
 /* shard_install.c */
 void shard_settle(shard *s, int64_t step, const wire_decision *decision); /* NULL: none came */
@@ -308,7 +310,7 @@ void shard_log_send(shard *s);
 bool shard_log_send_to(shard *s, shard_copy *copy); /* false: it cannot take more now */
 void shard_log_mark(shard *s); /* nothing comes after this before the next epoch */
 void shard_log_trim(shard *s);
-void shard_log_tell_lag(shard *s); /* what copies have not acknowledged, to the counters */
+void shard_log_notify_lag(shard *s); /* what copies have not acknowledged, to the counters */
 void shard_log_fini(shard *s);
 shard_entry *shard_log_at(shard *s, uint64_t index); /* NULL: gone, or not there yet */
 /* What the primary's own actions say. */
@@ -346,7 +348,7 @@ void shard_receive_pull(shard *s, uint32_t peer, const wire_data *d);
 void shard_receive_inquiry(shard *s, uint32_t peer, const wire_data *d);
 
 /* shard_act.c */
-void shard_act(shard *s, server_core_actions actions, const shard_arrival *arrival);
+void shard_act(shard *s, shard_core_actions actions, const shard_arrival *arrival);
 void shard_update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs);
 void shard_update_with_one(shard *s, shard_chunk *k, const wire_inputs *inputs, const void *data);
 
@@ -380,29 +382,30 @@ void shard_chunk_changed(shard_chunk *k);
 /* One reference, the caller's; its checksum is in k->crc.  NULL: it has failed. */
 buf *shard_chunk_wire(shard *s, shard_chunk *k);
 
-/* shard_tier.c; array 0 is a chunk's values, 1 + i its slot i.  False, NULL: it has failed. */
-pen_status shard_tier_open(shard *s, pen_error *why); /* before arrays are allocated */
-void shard_tier_close(shard *s);
-void shard_tier_ahead(shard *s, const shard_chunk *k); /* it is wanted soon */
-bool shard_tier_first_in(shard *s, shard_chunk *k);    /* to be given first values */
-bool shard_tier_in(shard *s, shard_chunk *k);          /* all of it, to be changed */
-void shard_tier_out(shard *s, shard_chunk *k);         /* it was changed */
-pen_status shard_tier_bring_in(shard *s, shard_chunk *k, pen_error *why); /* the same, told */
-pen_status shard_tier_bring_out(shard *s, shard_chunk *k, pen_error *why);
-buf *shard_tier_array(shard *s, shard_chunk *k, uint32_t array); /* to read; OWNED by the caller */
-uint32_t shard_tier_crc(shard *s, shard_chunk *k);               /* of its values as float32 */
-bool shard_tier_replace(shard *s, shard_chunk *k, uint32_t array, const void *numbers);
-tier_hold *shard_tier_hold(shard *s, const shard_chunk *k,
-                           uint32_t array); /* NULL: it is in memory */
-const float *shard_tier_look(const shard *s, const shard_chunk *k, uint32_t array);
+/* shard_offload.c; array 0 is a chunk's values, 1 + i its slot i.  False, NULL: it has failed. */
+pen_status shard_offload_open(shard *s, pen_error *why); /* before arrays are allocated */
+void shard_offload_close(shard *s);
+void shard_offload_ahead(shard *s, const shard_chunk *k); /* it is wanted soon */
+bool shard_offload_first_in(shard *s, shard_chunk *k);    /* to be given first values */
+bool shard_offload_in(shard *s, shard_chunk *k);          /* all of it, to be changed */
+void shard_offload_out(shard *s, shard_chunk *k);         /* it was changed */
+pen_status shard_offload_bring_in(shard *s, shard_chunk *k, pen_error *why); /* the same, told */
+pen_status shard_offload_bring_out(shard *s, shard_chunk *k, pen_error *why);
+buf *shard_offload_array(shard *s, shard_chunk *k,
+                         uint32_t array);             /* to read; OWNED by the caller */
+uint32_t shard_offload_crc(shard *s, shard_chunk *k); /* of its values as float32 */
+bool shard_offload_replace(shard *s, shard_chunk *k, uint32_t array, const void *numbers);
+offload_hold *shard_offload_hold(shard *s, const shard_chunk *k,
+                                 uint32_t array); /* NULL: it is in memory */
+const float *shard_offload_look(const shard *s, const shard_chunk *k, uint32_t array);
 
-/* shard_cut.c */
-void shard_cut_take(shard *s, shard_chunk *k, uint64_t step);
-void shard_cut_fini(shard *s);
+/* shard_capture.c */
+void shard_capture_take(shard *s, shard_chunk *k, uint64_t step);
+void shard_capture_fini(shard *s);
 
 /* shard_reply.c */
-void shard_serve(shard *s, const server_core_action *a);
-void shard_note(shard *s, shard_list_kind kind, const server_core_action *a);
+void shard_serve(shard *s, const shard_core_action *a);
+void shard_note(shard *s, shard_list_kind kind, const shard_core_action *a);
 /* Once more, to one. */
 void shard_send_prepared(shard *s, uint32_t partition, uint32_t peer, int32_t rank);
 void shard_refuse(shard *s, uint32_t peer, const wire_data *d, pen_status status, const char *text);

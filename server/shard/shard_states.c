@@ -63,15 +63,15 @@ void shard_states_take(shard *s, const wire_data *d)
     *at        = kept;
 }
 
-void shard_states_give(shard *s, shard_cut *cut)
+void shard_states_give(shard *s, shard_capture *capture)
 {
     for (const shard_states *each = s->states; each != NULL; each = each->next)
-        if (each->step == cut->step &&
-            !bundle_merge(&cut->states, &cut->states_bytes, each->bytes, each->size))
+        if (each->step == capture->step &&
+            !bundle_merge(&capture->states, &capture->states_bytes, each->bytes, each->size))
             log_warning("the states of rank %d are not in the snapshot of step %lld: they make no "
                         "sense, or there is no memory for them",
-                        each->rank, (long long)cut->step);
-    forget_before(s, -1, cut->step);
+                        each->rank, (long long)capture->step);
+    forget_before(s, -1, capture->step);
 }
 
 void shard_states_fini(shard *s)

@@ -22,7 +22,7 @@ static void check_promises(const wire_data *d)
         sum += d->staleness != NULL ? d->staleness[i] : 0;
     }
     for (uint32_t i = 0; i < d->n_partitions; i++)
-        sum += d->partition[i] + (d->record_hash != NULL ? d->record_hash[i] : 0);
+        sum += d->partition[i] + (d->vote_hash != NULL ? d->vote_hash[i] : 0);
     for (uint32_t i = 0; i < d->n_missing; i++) sum += (uint32_t)d->missing[i];
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < d->n_entries; i++) {

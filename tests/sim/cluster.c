@@ -177,7 +177,7 @@ static void build(cluster *c)
     c->column         = sim_need(calloc(WIRE_ITEMS_MAX, sizeof *c->column));
     c->n_workers      = p->workers_max > p->task.workers ? p->workers_max : p->task.workers;
     c->n_servers      = p->servers_max > p->servers ? p->servers_max : p->servers;
-    plant_active      = p->planted;
+    mutation_active   = p->planted;
     make_model(c);
     net_open(c);
     sim_scheduler_begin(c);
@@ -196,7 +196,7 @@ static void destroy(cluster *c)
     plan_destroy(c->cut);
     wire_arena_destroy(c->arena);
     wire_out_free(&c->out);
-    sim_record_clear(&c->record);
+    sim_view_clear(&c->record);
     free(c->shard_of);
     free(c->column);
     free(c);

@@ -1,7 +1,7 @@
 /* cluster.h - a scheduler, servers and workers in one process and one thread, on a simulated clock.
  *
  * DESIGN.  The roles are the product's own pure layers (scheduler/core/core.h, server/shard/shard.h,
- * worker/io/liaison.h, worker/ps/exchange.h); what surrounds them here is what their shells do, without
+ * worker/io/membership_client.h, worker/ps/ps_client.h); what surrounds them here is what their shells do, without
  * sockets and threads.  Every message goes through the real encoders and decoders and the simulated
  * transport.  Each worker runs a small training program.  Processes crash, come back, come late,
  * leave, stop for a while, and their clocks go wrong; the scheduler's disk fails.  All chance comes
@@ -57,7 +57,7 @@ typedef struct { /* something that happens to one process, from .. until */
 } sim_event;
 
 /* Bugs that are not in the product, put between two layers, to see that the checks can fail.  Those
- * inside the layers are in common/base/plant.h. */
+ * inside the layers are in common/base/mutation.h. */
 typedef enum {
     SIM_SOUND,
     SIM_DEDUP_OFF_BY_ONE,  /* a repeated push is taken for the next one                         */
@@ -68,7 +68,7 @@ typedef enum {
     SIM_LOSE_CONTRIBUTION, /* a rank's gradient is summed as zeros                              */
     SIM_SNAPSHOT_OF_NEXT,  /* a shard cuts its part one step late                               */
     SIM_PLANTS
-} sim_plant;
+} sim_mutation;
 
 enum { SIM_EVENTS_MAX = 12 };
 
@@ -107,8 +107,8 @@ typedef struct {
     uint32_t n_events;
     uint64_t end_ms; /* of the simulated time */
 
-    sim_plant plant;
-    int planted;     /* plant_id of common/base/plant.h */
+    sim_mutation mutation;
+    int planted;     /* mutation_id of common/base/mutation.h */
     bool must_go_on; /* a verdict is wrong, as long as the faults leave a way to go on */
     sim_sharing sharing;
     bool trace;

@@ -23,14 +23,14 @@ static uint32_t shard_of(const cluster *c, uint32_t chunk)
 }
 
 /* ---- records: what the scheduler decides is what the reference goes by ----------------------- */
-static void incarnations(const sim_record *r, uint64_t incarnation[MODEL_RANKS_MAX])
+static void incarnations(const sim_view *r, uint64_t incarnation[MODEL_RANKS_MAX])
 {
     memset(incarnation, 0, MODEL_RANKS_MAX * sizeof *incarnation);
     for (uint32_t i = 0; i < r->n_workers; i++)
         incarnation[r->worker[i].rank] = r->worker[i].incarnation;
 }
 
-static bool is_same_set(const sim_record *a, const sim_record *b)
+static bool is_same_set(const sim_view *a, const sim_view *b)
 {
     uint64_t mine[MODEL_RANKS_MAX], theirs[MODEL_RANKS_MAX];
     incarnations(a, mine);
@@ -39,7 +39,7 @@ static bool is_same_set(const sim_record *a, const sim_record *b)
 }
 
 /* One primary per shard; who was none and becomes one held a full copy. */
-static void check_primaries(cluster *c, const sim_record *before, const sim_record *r)
+static void check_primaries(cluster *c, const sim_view *before, const sim_view *r)
 {
     uint32_t primaries[SIM_SHARDS_MAX] = {0};
     for (uint32_t i = 0; i < r->n_replicas; i++) {
@@ -60,7 +60,7 @@ static void check_primaries(cluster *c, const sim_record *before, const sim_reco
 
 /* Who is waited for stays a member: nothing is decided without it.  Who has said BYE is not waited for, whatever became of
  * its process then. */
-static void check_waiting(cluster *c, const sim_record *before, const sim_record *r)
+static void check_waiting(cluster *c, const sim_view *before, const sim_view *r)
 {
     uint64_t were[MODEL_RANKS_MAX], are[MODEL_RANKS_MAX];
     incarnations(before, were);
@@ -72,13 +72,12 @@ static void check_waiting(cluster *c, const sim_record *before, const sim_record
 }
 
 /* Who holds what and who trains: a scheduler that came back may say it under another number. */
-static bool is_same_holding(const sim_record *a, const sim_record *b)
+static bool is_same_holding(const sim_view *a, const sim_view *b)
 {
     if (!is_same_set(a, b) || a->n_replicas != b->n_replicas) return false;
     for (uint32_t i = 0; i < a->n_replicas; i++) {
         const wire_replica *x = &a->replica[i], *y = &b->replica[i];
-        const wire_member *p = sim_record_server(a, x->server),
-                          *q = sim_record_server(b, y->server);
+        const wire_member *p = sim_view_server(a, x->server), *q = sim_view_server(b, y->server);
         if (x->shard != y->shard || x->server != y->server || x->role != y->role ||
             (p != NULL ? p->incarnation : 0) != (q != NULL ? q->incarnation : 0))
             return false;
@@ -86,7 +85,7 @@ static bool is_same_holding(const sim_record *a, const sim_record *b)
     return true;
 }
 
-static void count_fills(cluster *c, const sim_record *before, const sim_record *r)
+static void count_fills(cluster *c, const sim_view *before, const sim_view *r)
 {
     for (uint32_t i = 0; i < r->n_replicas; i++)
         for (uint32_t k = 0; k < before->n_replicas; k++)
@@ -97,7 +96,7 @@ static void count_fills(cluster *c, const sim_record *before, const sim_record *
 }
 
 /* "0: 1 (2) [0]": shard 0 on server 1, with a backup on 2 and a learner on 0. */
-static void note_record(cluster *c, const sim_record *r)
+static void note_record(cluster *c, const sim_view *r)
 {
     char text[400];
     size_t used = 0;
@@ -128,15 +127,15 @@ static bool is_for_all(const cluster *c, const wire_control *m)
 
 void check_record(cluster *c, const wire_control *m)
 {
-    const sim_record *now = &c->record;
+    const sim_view *now = &c->record;
     if (!is_for_all(c, m)) return;
     if (m->u.epoch.term == now->term && m->u.epoch.epoch == now->epoch &&
         m->u.epoch.n_replicas > now->n_replicas && now->n_replicas > 0)
-        sim_record_take(c, &c->record, m);
-    if (!sim_record_is_newer(m->u.epoch.term, m->u.epoch.epoch, &c->record)) return;
-    sim_record next = {.term = 0};
+        sim_view_take(c, &c->record, m);
+    if (!sim_view_is_newer(m->u.epoch.term, m->u.epoch.epoch, &c->record)) return;
+    sim_view next = {.term = 0};
     uint64_t incarnation[MODEL_RANKS_MAX];
-    sim_record_take(c, &next, m);
+    sim_view_take(c, &next, m);
     const bool changed = !is_same_set(&c->record, &next), first = c->record.n_replicas == 0;
     c->result.epochs++;
     note_record(c, &next);
@@ -157,7 +156,7 @@ void check_record(cluster *c, const wire_control *m)
         c->since.term  = next.term;
         c->since.epoch = next.epoch;
     }
-    sim_record_clear(&c->record);
+    sim_view_clear(&c->record);
     c->record = next;
 }
 
@@ -169,7 +168,7 @@ void check_plan(cluster *c, const wire_control *m)
         sim_wrong(c, "the plan has %u partitions instead of %u", n, c->cut->n_partitions);
         return;
     }
-    sim_record_place(&c->record, m);
+    sim_view_place(&c->record, m);
     if (c->shard_of != NULL && memcmp(c->shard_of, m->u.plan.shard, n * sizeof *c->shard_of) != 0)
         sim_wrong(c, "a second plan deals the partitions differently");
     if (c->shard_of == NULL) c->shard_of = sim_need(calloc(n, sizeof *c->shard_of));
@@ -179,7 +178,7 @@ void check_plan(cluster *c, const wire_control *m)
 /* ---- shards: every version is the reference's ------------------------------------------------ */
 static bool is_newest(const sim_copy *k)
 {
-    const sim_record *r = &k->place->server->c->record;
+    const sim_view *r = &k->place->server->c->record;
     return k->term == r->term && k->epoch == r->epoch;
 }
 
@@ -195,8 +194,8 @@ static bool is_current(const sim_copy *k)
 static bool is_authority(const sim_copy *k)
 {
     const cluster *c          = k->place->server->c;
-    const wire_replica *row   = sim_record_primary(&c->record, k->number);
-    const wire_member *member = row != NULL ? sim_record_server(&c->record, row->server) : NULL;
+    const wire_replica *row   = sim_view_primary(&c->record, k->number);
+    const wire_member *member = row != NULL ? sim_view_server(&c->record, row->server) : NULL;
     return member != NULL && member->incarnation == k->place->server->incarnation &&
            k->role == WIRE_PRIMARY && is_current(k);
 }
@@ -353,12 +352,12 @@ void check_served(sim_copy *s, const wire_data *d, const buf *payload)
 }
 
 /* ---- snapshots: all chunks of all shards as they were when one step had ended ---------------- */
-void check_cut(sim_copy *s, const shard_cut *cut)
+void check_cut(sim_copy *s, const shard_capture *cut)
 {
     cluster *c = s->place->server->c;
     for (uint32_t i = 0; i < cut->n; i++) {
-        const shard_cut_chunk *k = &cut->chunk[i];
-        const bool trained       = (c->tensor[k->tensor].flags & PEN_FROZEN) == 0;
+        const shard_capture_chunk *k = &cut->chunk[i];
+        const bool trained           = (c->tensor[k->tensor].flags & PEN_FROZEN) == 0;
         uint32_t crc;
         if (!model_crc(c->reference, k->chunk, k->version, &crc) ||
             crc32c(0, k->values->data, k->count * sizeof(float)) != crc)

@@ -38,7 +38,7 @@ void check_pushed(sim_worker *w, const wire_data *d)
 static const sim_copy *primary_of(const cluster *c, uint32_t chunk)
 {
     const wire_replica *row =
-        sim_record_primary(&c->record, c->shard_of[c->cut->chunk[chunk].partition]);
+        sim_view_primary(&c->record, c->shard_of[c->cut->chunk[chunk].partition]);
     return row != NULL ? &c->server[row->server].copy[row->shard] : NULL;
 }
 
@@ -100,8 +100,8 @@ static void check_scalars(const sim_worker *w, const model_step *expected)
 
 static void check_outcome(sim_worker *w)
 {
-    const model_step expected = model_at(w->c->reference, w->step);
-    const exchange_outcome *o = &w->outcome;
+    const model_step expected  = model_at(w->c->reference, w->step);
+    const ps_client_outcome *o = &w->outcome;
     if (!w->has_outcome)
         sim_wrong(w->c, "rank %u ended step %" PRIu64 " without an outcome", w->rank, w->step);
     if (o->outcome != expected.outcome || o->applied != expected.applied ||
@@ -251,7 +251,8 @@ void check_end(cluster *c)
         left &= w->life == LIFE_LEFT || w->life == LIFE_ABSENT ||
                 (c->plan.must_go_on &&
                  (is_turned_away(w) ||
-                  is_no_member(w->life, w->birth, liaison_membership(w->liaison)->incarnation)));
+                  is_no_member(w->life, w->birth,
+                               membership_client_membership(w->membership_client)->incarnation)));
         c->result.failed += w->life == LIFE_FAILED;
         c->result.unreachable += w->why.status == PEN_UNREACHABLE;
         if (w->life == LIFE_RUNS)

@@ -46,22 +46,22 @@ static void shard_suspects(void *user, int32_t server, uint64_t waited_ms)
     sim_server_suspect(k->place->server, k->number, server, waited_ms);
 }
 
-static void shard_cuts(void *user, shard_cut *cut)
+static void shard_cuts(void *user, shard_capture *cut)
 {
     sim_copy *k   = user;
     sim_server *s = k->place->server;
     check_copy(k); /* the update that made the cut whole is not known yet */
-    plant_cut(k, cut);
+    mutation_cut(k, cut);
     check_cut(k, cut);
     sim_server_count_part(s, k->number, cut->step);
-    shard_cut_destroy(cut);
+    shard_capture_destroy(cut);
 }
 
 /* ---- links to other copies ------------------------------------------------------------------- */
 static void link_to(sim_copy *k, const wire_replica *to)
 {
     const sim_server *s       = k->place->server;
-    const wire_member *member = sim_record_server(&s->record, to->server);
+    const wire_member *member = sim_view_server(&s->record, to->server);
     if (member == NULL || to->place >= member->n_addresses) return;
     if (k->link[to->server].t != NULL && k->link_to[to->server] == member->incarnation) return;
     net_hang_up(&k->link[to->server]);
@@ -77,7 +77,7 @@ static void unlink_all(sim_copy *k)
 
 static void relink(sim_copy *k)
 {
-    const sim_record *r          = &k->place->server->record;
+    const sim_view *r            = &k->place->server->record;
     bool wanted[SIM_SERVERS_MAX] = {false};
     for (uint32_t i = 0; i < r->n_replicas && k->role == WIRE_PRIMARY; i++) {
         if (r->replica[i].shard != k->number || r->replica[i].role == WIRE_PRIMARY) continue;
@@ -130,7 +130,7 @@ static void create(sim_server *s, sim_copy *k, const wire_replica *r)
 /* ---- epochs ---------------------------------------------------------------------------------- */
 static void install(sim_server *s, sim_copy *k, const wire_replica *mine)
 {
-    const sim_record *r = &s->record;
+    const sim_view *r = &s->record;
     shard_replica others[SIM_SERVERS_MAX];
     shard_view view = {.term            = r->term,
                        .epoch           = r->epoch,
@@ -144,7 +144,7 @@ static void install(sim_server *s, sim_copy *k, const wire_replica *mine)
                        .replica         = others};
     for (uint32_t i = 0; i < r->n_replicas; i++) {
         const wire_replica *o     = &r->replica[i];
-        const wire_member *member = sim_record_server(r, o->server);
+        const wire_member *member = sim_view_server(r, o->server);
         if (o->shard != k->number || member == NULL) continue;
         if (o->role == WIRE_PRIMARY)
             view.primary = member->incarnation;
@@ -224,7 +224,7 @@ void sim_copies_free(sim_server *s)
 void sim_copies_nudge(sim_server *s)
 {
     for (uint32_t i = 0; i < s->n_shards; i++)
-        if (s->copy[i].shard != NULL) shard_nudge(s->copy[i].shard, sim_now(s->c, &s->clock));
+        if (s->copy[i].shard != NULL) shard_resend(s->copy[i].shard, sim_now(s->c, &s->clock));
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -232,7 +232,7 @@ static void take_data(sim_copy *k, uint32_t peer, const wire_data *said, buf **b
 {
     wire_data heard = *said;
     k->message      = said;
-    if (plant_receive(k, peer, &heard, body)) shard_receive(k->shard, peer, &heard, *body);
+    if (mutation_receive(k, peer, &heard, body)) shard_receive(k->shard, peer, &heard, *body);
     check_copy(k);
     k->message = NULL;
 }

@@ -11,7 +11,7 @@ enum {
 static const char *const role_names[] = {"nobody", "scheduler", "server", "worker"};
 
 /* ---- who ------------------------------------------------------------------------------------- */
-static uint32_t seat_of(sim_role role, uint32_t rank)
+static uint32_t member_slot_of(sim_role role, uint32_t rank)
 {
     return role == SIM_SCHEDULER ? 0 : role == SIM_SERVER ? 1 + rank : 1 + SIM_SERVERS_MAX + rank;
 }
@@ -37,7 +37,7 @@ static void begin(cluster *c, sim_role role, uint32_t rank)
         return;
     }
     sim_note(c, "%s %u begins", role_names[role], rank);
-    c->restart_ms[seat_of(role, rank)] = 0;
+    c->restart_ms[member_slot_of(role, rank)] = 0;
     if (role == SIM_SCHEDULER) sim_scheduler_begin(c);
     if (role == SIM_SERVER) sim_server_begin(c, rank);
     if (role == SIM_WORKER) sim_worker_begin(c, rank);
@@ -55,7 +55,7 @@ void fault_start(cluster *c, sim_role role, uint32_t rank)
 static bool is_alive(const cluster *c, int32_t server)
 {
     const sim_server *s       = &c->server[server];
-    const wire_member *member = sim_record_server(&c->record, server);
+    const wire_member *member = sim_view_server(&c->record, server);
     return s->life == LIFE_RUNS && member != NULL && member->incarnation == s->incarnation;
 }
 
@@ -113,7 +113,7 @@ void fault_ended(cluster *c, sim_role role, uint32_t rank)
     judge(c, role, rank);
     const bool again = c->plan.restarts && !c->is_excused &&
                        (role != SIM_WORKER || c->plan.on_worker_loss == LOSS_WAIT);
-    if (again) c->restart_ms[seat_of(role, rank)] = c->now_ms + RESTART_MS;
+    if (again) c->restart_ms[member_slot_of(role, rank)] = c->now_ms + RESTART_MS;
 }
 
 /* ---- what happens ---------------------------------------------------------------------------- */
@@ -185,7 +185,7 @@ bool fault_apart(const cluster *c, sim_role role, uint32_t rank, sim_role to_rol
     return false;
 }
 
-bool fault_needs(const sim_record *r, int32_t primary, int32_t copy)
+bool fault_needs(const sim_view *r, int32_t primary, int32_t copy)
 {
     for (uint32_t i = 0; i < r->n_replicas; i++) {
         const wire_replica *a = &r->replica[i];
@@ -268,9 +268,9 @@ static void maybe_break(cluster *c, int plane)
 
 static void restart_if_due(cluster *c, sim_role role, uint32_t rank)
 {
-    const uint64_t at = c->restart_ms[seat_of(role, rank)];
+    const uint64_t at = c->restart_ms[member_slot_of(role, rank)];
     if (at == 0 || at > c->now_ms) return;
-    c->restart_ms[seat_of(role, rank)] = 0;
+    c->restart_ms[member_slot_of(role, rank)] = 0;
     if (!is_job_over(c) && life_of(c, role, rank) != LIFE_RUNS) begin(c, role, rank);
 }
 

@@ -50,20 +50,20 @@ void sim_call_end(sim_call *call, const pen_error *why)
 /* ---- the program: first values --------------------------------------------------------------- */
 static void load(sim_worker *w)
 {
-    exchange_request *r = sim_need(exchange_open(w->exchange, now_of(w)));
+    ps_client_request *r = sim_need(ps_client_open(w->ps_client, now_of(w)));
     /* The rank 0 before this one may have died while it said them. */
     const bool is_first = w->rank == 0 && (!w->is_late || w->step == 0);
     for (uint32_t t = 0; t < w->c->model.n_tensors; t++) {
         const uint64_t n = plan_tensor_elements(&w->c->tensor[t]);
         for (uint64_t i = 0; i < n && is_first; i++)
             w->param[t][i] = model_first(&w->c->plan.task, t, i);
-        if (is_first) exchange_add(w->exchange, r, EXCHANGE_INIT, t, w->param[t], NULL);
-        exchange_add(w->exchange, r, EXCHANGE_LOAD, t, NULL, w->param[t]);
+        if (is_first) ps_client_add(w->ps_client, r, PS_INIT, t, w->param[t], NULL);
+        ps_client_add(w->ps_client, r, PS_LOAD, t, NULL, w->param[t]);
     }
     sim_call *call = NULL;
     for (int i = 0; call == NULL; i++)
         if (w->call[i].is_pending) call = &w->call[i];
-    exchange_close(w->exchange, r, call, call->deadline_ms, now_of(w));
+    ps_client_close(w->ps_client, r, call, call->deadline_ms, now_of(w));
 }
 
 /* ---- the program: one step ------------------------------------------------------------------- */
@@ -128,32 +128,32 @@ static void begin_step(sim_worker *w)
     shuffle(w);
     w->has_outcome = false;
     if (w->c->plan.verbs)
-        (void)exchange_set_inputs(w->exchange, &in);
+        (void)ps_client_set_inputs(w->ps_client, &in);
     else
-        w->step_request = sim_need(exchange_step_open(w->exchange, w->step, &in, now_of(w)));
+        w->step_request = sim_need(ps_client_step_open(w->ps_client, w->step, &in, now_of(w)));
     think(w, AT_FIRST_HALF);
 }
 
-static void request(sim_worker *w, exchange_verb verb, uint32_t t, const char *name)
+static void request(sim_worker *w, ps_client_verb verb, uint32_t t, const char *name)
 {
-    exchange_request *r = sim_need(exchange_open(w->exchange, now_of(w)));
-    const bool pushes   = verb != EXCHANGE_PULL;
-    sim_call *call      = sim_call_begin(w, name, (int32_t)t, pushes);
-    exchange_add(w->exchange, r, verb, t, pushes ? w->grad[t] : NULL,
-                 verb != EXCHANGE_PUSH ? w->param[t] : NULL);
-    exchange_close(w->exchange, r, call, call->deadline_ms, now_of(w));
+    ps_client_request *r = sim_need(ps_client_open(w->ps_client, now_of(w)));
+    const bool pushes    = verb != PS_PULL;
+    sim_call *call       = sim_call_begin(w, name, (int32_t)t, pushes);
+    ps_client_add(w->ps_client, r, verb, t, pushes ? w->grad[t] : NULL,
+                  verb != PS_PUSH ? w->param[t] : NULL);
+    ps_client_close(w->ps_client, r, call, call->deadline_ms, now_of(w));
 }
 
 static void push_tensor(sim_worker *w, uint32_t t)
 {
     if (!is_trained(w, t)) return;
     if (!w->c->plan.verbs) {
-        exchange_add(w->exchange, w->step_request, EXCHANGE_STEP, t, w->grad[t], w->param[t]);
+        ps_client_add(w->ps_client, w->step_request, PS_STEP, t, w->grad[t], w->param[t]);
     } else if (sim_is_free_rule(w->c) && draw_chance(&w->chance, 50)) {
-        request(w, EXCHANGE_PUSH, t, "pen_push");
-        request(w, EXCHANGE_PULL, t, "pen_pull");
+        request(w, PS_PUSH, t, "pen_push");
+        request(w, PS_PULL, t, "pen_pull");
     } else {
-        request(w, EXCHANGE_PUSH_PULL, t, "pen_push_pull");
+        request(w, PS_PUSH_PULL, t, "pen_push_pull");
     }
 }
 
@@ -169,14 +169,14 @@ static void close_step(sim_worker *w)
     if (w->c->plan.verbs) return;
     sim_call *call  = sim_call_begin(w, "pen_step_end", -1, true);
     w->step_request = NULL;
-    exchange_step_close(w->exchange, call, call->deadline_ms, now_of(w));
+    ps_client_step_close(w->ps_client, call, call->deadline_ms, now_of(w));
 }
 
 /* As programs do it with the key-value store of the job: all add, the last one says that all have. */
 static void change_store(sim_worker *w, const char *name, const requests_change *change)
 {
     sim_call *call = sim_call_begin(w, name, -1, false);
-    if (requests_store(w->requests, change, call, call->deadline_ms, now_of(w)) != PEN_OK) abort();
+    if (requests_kv(w->requests, change, call, call->deadline_ms, now_of(w)) != PEN_OK) abort();
 }
 
 static void meet(sim_worker *w)
@@ -224,11 +224,12 @@ bool sim_program_advance(sim_worker *w)
         if (!w->has_epoch) return false;
         sim_call_end(&w->call[0], NULL);
         sim_call_begin(w, "pen_commit", -1, false);
-        liaison_register(w->liaison, &w->c->model, now);
+        membership_client_register(w->membership_client, &w->c->model, now);
         w->at = AT_REGISTER;
         return true;
     case AT_REGISTER:
-        if (w->has_plan && sim_worker_reaches(w)) liaison_ready(w->liaison, now);
+        if (w->has_plan && sim_worker_reaches(w))
+            membership_client_ready(w->membership_client, now);
         if (!w->is_committed) return false;
         w->step = (uint64_t)w->first_step;
         if (!sim_has_servers(w->c)) {
@@ -282,8 +283,8 @@ bool sim_program_advance(sim_worker *w)
             wait_for_others(w);
         return true;
     case AT_LEAVE:
-        membership_leave(liaison_membership(w->liaison), now);
-        w->c->goodbye[w->rank] = liaison_membership(w->liaison)->incarnation;
+        membership_leave(membership_client_membership(w->membership_client), now);
+        w->c->goodbye[w->rank] = membership_client_membership(w->membership_client)->incarnation;
         w->at                  = AT_LEAVING;
         return true;
     case AT_LEAVING:

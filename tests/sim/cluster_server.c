@@ -7,8 +7,8 @@
 #include <string.h>
 
 enum {
-    NUDGE_MS = 200,
-    LEVEL_MS = 200 /* a copy may take so long to catch up with a sealed primary */
+    RESEND_MS = 200,
+    LEVEL_MS  = 200 /* a copy may take so long to catch up with a sealed primary */
 };
 
 static uint64_t now(const sim_server *s)
@@ -19,7 +19,7 @@ static uint64_t now(const sim_server *s)
 /* ---- saying ---------------------------------------------------------------------------------- */
 static void say(sim_server *s, const wire_control *message)
 {
-    membership_say(&s->member, message);
+    membership_send(&s->member, message);
 }
 
 void sim_server_report(sim_server *s, const pen_error *error)
@@ -132,7 +132,7 @@ static void look_for_copies(sim_server *s)
     for (uint32_t i = 0; i < s->c->n_servers; i++) {
         if (!fault_says(&s->apart_ms[i], s->owes_ready && misses_copy(s, i), false, now(s)))
             continue;
-        const wire_member *member = sim_record_server(&s->record, (int32_t)i);
+        const wire_member *member = sim_view_server(&s->record, (int32_t)i);
         wire_control m            = {.kind        = WIRE_UNREACHED,
                                      .u.unreached = {.role    = PEN_SERVER,
                                                      .rank    = (int32_t)i,
@@ -149,8 +149,8 @@ static void take_plan(sim_server *s, const wire_control *m)
 {
     pen_error why;
     if (!s->has_plan) {
-        if (!keep_model(&s->kept, &m->u.plan.model, &s->model)) abort();
-        plant_plan(s, &s->model);
+        if (!message_copy_model(&s->kept, &m->u.plan.model, &s->model)) abort();
+        mutation_plan(s, &s->model);
         if (plan_create(&s->model, &s->cut, &why) != PEN_OK) {
             sim_wrong(s->c, "%s", why.text);
             return;
@@ -159,7 +159,7 @@ static void take_plan(sim_server *s, const wire_control *m)
         s->ranks_max = m->u.plan.ranks_max;
         s->shard_of  = sim_need(calloc(s->cut->n_partitions, sizeof *s->shard_of));
         memcpy(s->shard_of, m->u.plan.shard, s->cut->n_partitions * sizeof *s->shard_of);
-        sim_record_place(&s->record, m);
+        sim_view_place(&s->record, m);
         s->has_plan = true;
         sim_copies_install(s);
     }
@@ -263,7 +263,7 @@ static void unanswered(void *user, pen_error *why)
 static void on_epoch(void *user, const wire_control *m)
 {
     sim_server *s = user;
-    sim_record_take(s->c, &s->record, m);
+    sim_view_take(s->c, &s->record, m);
     if (s->has_plan) sim_copies_install(s);
 }
 
@@ -367,7 +367,7 @@ static void do_what_is_due(sim_server *s)
     if (s->member.is_known) look_for_copies(s);
     try_to_seal(s);
     if (s->has_plan && at >= s->nudge_ms) {
-        s->nudge_ms = at + NUDGE_MS;
+        s->nudge_ms = at + RESEND_MS;
         sim_copies_nudge(s);
     }
 }
@@ -426,9 +426,9 @@ void sim_server_free(sim_server *s)
     if (s->life == LIFE_RUNS) end(s, LIFE_CRASHED);
     plan_destroy(s->cut);
     free(s->shard_of);
-    keep_clear(&s->kept);
+    message_copy_clear(&s->kept);
     membership_fini(&s->member);
-    sim_record_clear(&s->record);
+    sim_view_clear(&s->record);
     s->cut      = NULL;
     s->shard_of = NULL;
 }

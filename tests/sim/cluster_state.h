@@ -7,17 +7,17 @@
 #include "tests/support/clock_simulated.h"
 
 #include "common/base/crc.h"
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 #include "common/base/stat.h"
 #include "common/base/why.h"
 #include "common/containers/buf.h"
 #include "common/net/transport/transport.h"
 #include "scheduler/core/core.h"
-#include "scheduler/core/keep.h"
+#include "scheduler/core/message_copy.h"
 #include "server/shard/shard.h"
-#include "worker/io/liaison.h"
+#include "worker/io/membership_client.h"
 #include "worker/io/requests.h"
-#include "worker/ps/exchange.h"
+#include "worker/ps/ps_client.h"
 
 enum {
     SIM_START_MS    = 1000, /* a clock that starts at 0 hides bugs: 0 often means "never" */
@@ -86,7 +86,7 @@ bool net_say_data(cluster *c, endpoint *e, uint32_t peer, const wire_data *d, bu
 
 /* ---- records of epochs, as they travel ------------------------------------------------------- */
 typedef struct { /* a copy of an EPOCH that outlives its message */
-    keep kept;
+    message_copy kept;
     uint64_t term, epoch;
     uint32_t n_workers, n_servers, n_replicas;
     wire_member worker[SIM_WORKERS_MAX], server[SIM_SERVERS_MAX];
@@ -94,15 +94,15 @@ typedef struct { /* a copy of an EPOCH that outlives its message */
     int64_t step;
     bool members_changed, has_decision;
     wire_decision decision;
-} sim_record;
+} sim_view;
 
-void sim_record_take(cluster *c, sim_record *r, const wire_control *epoch);
-void sim_record_clear(sim_record *r);
+void sim_view_take(cluster *c, sim_view *r, const wire_control *epoch);
+void sim_view_clear(sim_view *r);
 /* The first placement comes with PLAN; later ones with records. */
-void sim_record_place(sim_record *r, const wire_control *plan);
-bool sim_record_is_newer(uint64_t term, uint64_t epoch, const sim_record *r);
-const wire_member *sim_record_server(const sim_record *r, int32_t rank);      /* NULL: not in it */
-const wire_replica *sim_record_primary(const sim_record *r, uint32_t number); /* NULL: has none */
+void sim_view_place(sim_view *r, const wire_control *plan);
+bool sim_view_is_newer(uint64_t term, uint64_t epoch, const sim_view *r);
+const wire_member *sim_view_server(const sim_view *r, int32_t rank);      /* NULL: not in it */
+const wire_replica *sim_view_primary(const sim_view *r, uint32_t number); /* NULL: has none */
 
 /* ---- the roles ------------------------------------------------------------------------------- */
 typedef struct {
@@ -160,11 +160,11 @@ struct sim_server {
     uint64_t nonce, nudge_ms;
     const char *address[SIM_PLACES_MAX]; /* scratch of HELLO */
     uint64_t stalled_until_ms;
-    sim_record record;
+    sim_view record;
     uint64_t level_ms; /* until when a sealed copy may catch up with its primary */
     uint32_t n_reports;
     wire_sealed_report report[SIM_SHARDS_MAX];
-    keep kept;
+    message_copy kept;
     wire_model model;
     plan *cut;
     uint32_t *shard_of, n_shards, ranks_max;
@@ -227,7 +227,7 @@ struct sim_worker {
     life life;
     sim_clock clock;
     endpoint control;
-    liaison *liaison;
+    membership_client *membership_client;
     requests *requests;
     uint64_t incarnation; /* as it was first welcomed */
     bool is_late;         /* it came when others were training        */
@@ -237,14 +237,14 @@ struct sim_worker {
     uint64_t unreached_ms[SIM_SERVERS_MAX]; /* when it says so; 0: it reaches it */
     uint64_t apart_ms[SIM_WORKERS_MAX];     /* the same of other workers */
 
-    sim_record record;
+    sim_view record;
     sim_routes routes[2];
     int route; /* which of the two holds */
     uint32_t n_shards;
     uint32_t *shard_of;
     int64_t first_step, first_applied;
-    exchange *exchange;
-    exchange_request *step_request;
+    ps_client *ps_client;
+    ps_client_request *step_request;
     sim_lane lane[SIM_SHARDS_MAX * SIM_LANES_MAX];
     sim_loan *loans;
 
@@ -260,7 +260,7 @@ struct sim_worker {
     uint64_t *loaded; /* [chunks] version of its first values                  */
     int64_t sum;      /* of the ranks that have come to the barrier, when this one did */
     bool has_added;
-    exchange_outcome outcome;
+    ps_client_outcome outcome;
     bool has_outcome;
 
     struct { /* without servers: cluster_group.c */
@@ -304,7 +304,7 @@ struct cluster {
         uint64_t shards; /* bit by number: those whose part was reported */
     } part[SIM_CUTS_MAX];
     uint32_t n_parts, n_shards;
-    sim_record record; /* the newest that the scheduler has told anybody */
+    sim_view record; /* the newest that the scheduler has told anybody */
     struct {
         uint64_t term, epoch;
     } since;                           /* which all holders and workers are those of `record` */
@@ -322,7 +322,7 @@ struct cluster {
     sim_scheduler scheduler;
     sim_server server[SIM_SERVERS_MAX];
     sim_worker worker[SIM_WORKERS_MAX];
-    uint32_t n_servers, n_workers; /* seats that may be taken */
+    uint32_t n_servers, n_workers; /* member slots that may be taken */
     sim_result result;
 };
 
@@ -338,7 +338,7 @@ bool sim_is_free_rule(const cluster *c); /* ssp, async */
 void fault_happen(cluster *c); /* what is due */
 uint64_t fault_due(const cluster *c);
 bool fault_no_way(const cluster *c, uint32_t worker, int32_t server); /* between these two, now */
-bool fault_needs(const sim_record *r, int32_t primary, int32_t copy); /* of some shard */
+bool fault_needs(const sim_view *r, int32_t primary, int32_t copy);   /* of some shard */
 bool fault_apart(const cluster *c, sim_role role, uint32_t rank, sim_role to_role, uint32_t to);
 
 enum {
@@ -416,7 +416,7 @@ bool sim_group_may_leave(const sim_worker *w);
 uint64_t sim_share_number(const sim_worker *w); /* in its memory; 0: nobody can map it */
 uint32_t sim_share_prove(void *worker, const wire_member *member, uint32_t n, int32_t *rank,
                          uint64_t *number);
-void check_sharing(cluster *c, const sim_record *next);
+void check_sharing(cluster *c, const sim_view *next);
 
 /* ---- cluster_check.c ------------------------------------------------------------------------- */
 void check_record(cluster *c,
@@ -427,7 +427,7 @@ void check_copy(sim_copy *s);                          /* after each message    
 void check_served(sim_copy *s, const wire_data *d, const buf *payload); /* what leaves a shard  */
 void check_part(cluster *c, int64_t step, uint64_t shards); /* each that a server reports */
 void check_complete(cluster *c, int64_t step, uint32_t n_shards);
-void check_cut(sim_copy *s, const shard_cut *cut);
+void check_cut(sim_copy *s, const shard_capture *cut);
 void check_pushed(sim_worker *w, const wire_data *d); /* what leaves a worker */
 void check_acknowledged(sim_worker *w, const sim_call *call);
 void check_step(sim_worker *w);       /* after each step      */
@@ -438,10 +438,10 @@ void check_calls(cluster *c);
 void check_failure(cluster *c, const pen_error *why);
 void check_end(cluster *c);
 
-/* ---- cluster_plant.c ------------------------------------------------------------------------- */
-void plant_plan(const sim_server *s, wire_model *model); /* what a server hears of the model */
+/* ---- cluster_mutation.c ------------------------------------------------------------------------- */
+void mutation_plan(const sim_server *s, wire_model *model); /* what a server hears of the model */
 /* Between a shard and the network.  False: the message is swallowed. */
-bool plant_receive(sim_copy *s, uint32_t peer, wire_data *d, buf **payload);
-void plant_cut(const sim_copy *s, shard_cut *cut);
+bool mutation_receive(sim_copy *s, uint32_t peer, wire_data *d, buf **payload);
+void mutation_cut(const sim_copy *s, shard_capture *cut);
 
 #endif

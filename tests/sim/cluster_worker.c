@@ -1,4 +1,4 @@
-/* cluster_worker.c - what surrounds liaison and exchange of a worker here. */
+/* cluster_worker.c - what surrounds membership client and exchange of a worker here. */
 #include "tests/sim/cluster_state.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ void sim_worker_end(sim_worker *w, life how)
     hang_up(w);
 }
 
-/* ---- what the exchange does ------------------------------------------------------------------ */
+/* ---- what the ps client does ------------------------------------------------------------------ */
 static sim_lane *lane_of(sim_worker *w, uint32_t number, uint32_t lane)
 {
     return &w->lane[number * w->c->plan.lanes + lane];
@@ -32,16 +32,16 @@ static sim_lane *lane_of(sim_worker *w, uint32_t number, uint32_t lane)
 
 /* A payload that is lent is read until its bytes have left: a little later, and before its lane is
  * dialled anew. */
-static void lend(sim_worker *w, sim_lane *l, const exchange_piece *piece)
+static void lend(sim_worker *w, sim_lane *l, const ps_client_piece *piece)
 {
     sim_loan *loan = sim_need(calloc(1, sizeof *loan));
     *loan          = (sim_loan){.next = w->loans, .lane = l, .op = piece->op};
     loan->due_ms   = now_of(w) + draw_below(&w->chance, 1 + w->c->plan.data.delay_ms);
     w->loans       = loan;
-    exchange_hold(w->exchange, piece->op);
+    ps_client_tx_ref(w->ps_client, piece->op);
 }
 
-static buf *pack(const exchange_piece *pieces, uint32_t n, size_t size)
+static buf *pack(const ps_client_piece *pieces, uint32_t n, size_t size)
 {
     buf *b   = sim_need(buf_new(size));
     char *to = b->data;
@@ -57,7 +57,7 @@ static bool misses(const sim_worker *w, int32_t server)
 {
     if (!fault_no_way(w->c, w->rank, server)) return false;
     for (uint32_t n = 0; n < w->n_shards; n++) {
-        const wire_replica *row = sim_record_primary(&w->record, n);
+        const wire_replica *row = sim_view_primary(&w->record, n);
         if (row != NULL && row->server == server) return true;
     }
     return false;
@@ -74,13 +74,13 @@ static bool misses_worker(const sim_worker *w, uint32_t rank)
 
 static void say_unreached(sim_worker *w, int32_t role, int32_t rank)
 {
-    const wire_member *member = role == PEN_SERVER ? sim_record_server(&w->record, rank) : NULL;
+    const wire_member *member = role == PEN_SERVER ? sim_view_server(&w->record, rank) : NULL;
     const wire_control m      = {.kind        = WIRE_UNREACHED,
                                  .u.unreached = {.role    = role,
                                                  .rank    = rank,
                                                  .address = member != NULL ? member->address[0] : "",
                                                  .words   = "no answer, timed out"}};
-    liaison_say(w->liaison, &m);
+    membership_client_say(w->membership_client, &m);
 }
 
 bool sim_worker_reaches(sim_worker *w)
@@ -104,12 +104,12 @@ bool sim_worker_reaches(sim_worker *w)
 
 static bool is_apart(const sim_worker *w, uint32_t number)
 {
-    const wire_replica *row = sim_record_primary(&w->record, number);
+    const wire_replica *row = sim_view_primary(&w->record, number);
     return row != NULL && fault_no_way(w->c, w->rank, row->server);
 }
 
-static pen_status exchange_sends(void *user, uint32_t number, uint32_t lane, const wire_data *d,
-                                 const exchange_piece *pieces, uint32_t n)
+static pen_status ps_client_sends(void *user, uint32_t number, uint32_t lane, const wire_data *d,
+                                  const ps_client_piece *pieces, uint32_t n)
 {
     sim_worker *w  = user;
     sim_lane *l    = lane_of(w, number, lane);
@@ -134,12 +134,12 @@ static pen_status exchange_sends(void *user, uint32_t number, uint32_t lane, con
     return status;
 }
 
-static void exchange_cuts(void *user, uint32_t number, uint32_t lane)
+static void ps_client_cuts(void *user, uint32_t number, uint32_t lane)
 {
     lane_of(user, number, lane)->is_cut = true;
 }
 
-static bool exchange_stores(void *user, void *to, const void *from, size_t size, uint32_t crc)
+static bool ps_client_stores(void *user, void *to, const void *from, size_t size, uint32_t crc)
 {
     (void)user;
     if (crc32c(0, from, size) != crc) return false;
@@ -147,7 +147,7 @@ static bool exchange_stores(void *user, void *to, const void *from, size_t size,
     return true;
 }
 
-static void exchange_decided(void *user, void *token, const exchange_outcome *outcome)
+static void ps_client_decided(void *user, void *token, const ps_client_outcome *outcome)
 {
     sim_worker *w  = user;
     w->outcome     = *outcome;
@@ -155,8 +155,8 @@ static void exchange_decided(void *user, void *token, const exchange_outcome *ou
     (void)token;
 }
 
-static void exchange_completed(void *user, void *token, pen_status status,
-                               const exchange_result *result, const pen_error *why)
+static void ps_client_completed(void *user, void *token, pen_status status,
+                                const ps_client_result *result, const pen_error *why)
 {
     sim_worker *w = user;
     (void)result;
@@ -164,7 +164,7 @@ static void exchange_completed(void *user, void *token, pen_status status,
         sim_wrong(w->c, "rank %u: a request ended without its reason", w->rank);
     sim_call_end(token, why);
     if (why != NULL && (status == PEN_MISMATCH || status == PEN_INTERNAL))
-        liaison_report(w->liaison, why);
+        membership_client_report(w->membership_client, why);
 }
 
 static void logs(void *user, int level, const char *line)
@@ -186,10 +186,10 @@ static void dial_lane(sim_worker *w, uint32_t number, uint32_t lane)
     net_dial(w->c, &lane_of(w, number, lane)->data, w->routes[w->route].address[number], name);
 }
 
-static exchange_rule rule_of(const cluster *c)
+static ps_client_rule rule_of(const cluster *c)
 {
-    if (sim_is_free_rule(c)) return EXCHANGE_FREE;
-    return c->plan.task.mode == MODEL_EAGER ? EXCHANGE_EAGER : EXCHANGE_DECIDE;
+    if (sim_is_free_rule(c)) return STEP_ASYNC;
+    return c->plan.task.mode == MODEL_EAGER ? STEP_EAGER : STEP_TWO_PHASE;
 }
 
 static const char *const hosts[SIM_WORKERS_MAX]  = {"w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7"};
@@ -201,8 +201,8 @@ static void find_routes(sim_worker *w)
 {
     sim_routes *routes = &w->routes[w->route];
     for (uint32_t n = 0; n < w->n_shards; n++) {
-        const wire_replica *row   = sim_record_primary(&w->record, n);
-        const wire_member *member = row != NULL ? sim_record_server(&w->record, row->server) : NULL;
+        const wire_replica *row   = sim_view_primary(&w->record, n);
+        const wire_member *member = row != NULL ? sim_view_server(&w->record, row->server) : NULL;
         if (member == NULL || row->place >= member->n_addresses) {
             sim_wrong(w->c, "rank %u is not told where shard %u is", w->rank, n);
             return;
@@ -219,36 +219,41 @@ static bool may_lose_members(const sim_plan *p)
 
 void sim_worker_exchange(sim_worker *w)
 {
-    static const exchange_actions actions = {
-        exchange_sends,     exchange_cuts, exchange_stores, exchange_decided,
-        exchange_completed, logs,          counts};
-    const sim_plan *p = &w->c->plan;
-    exchange_setup setup;
+    static const ps_client_actions actions = {ps_client_sends,
+                                              ps_client_cuts,
+                                              ps_client_stores,
+                                              ps_client_decided,
+                                              ps_client_completed,
+                                              logs,
+                                              counts};
+    const sim_plan *p                      = &w->c->plan;
+    ps_client_setup setup;
     find_routes(w);
-    setup = (exchange_setup){.plan             = w->c->cut,
-                             .model            = &w->c->model,
-                             .shard            = w->shard_of,
-                             .rule             = rule_of(w->c),
-                             .rank             = (int32_t)w->rank,
-                             .n_shards         = w->n_shards,
-                             .lanes            = p->lanes,
-                             .term             = w->record.term,
-                             .epoch            = w->record.epoch,
-                             .from             = liaison_membership(w->liaison)->incarnation,
-                             .to               = w->routes[w->route].to,
-                             .n_workers        = w->c->n_workers,
-                             .worker_host      = hosts,
-                             .server           = servers,
-                             .warn_ms          = p->warn_ms,
-                             .step             = w->first_step,
-                             .applied          = w->first_applied,
-                             .is_late          = w->is_late,
-                             .may_lose_members = may_lose_members(p)};
+    setup =
+        (ps_client_setup){.plan     = w->c->cut,
+                          .model    = &w->c->model,
+                          .shard    = w->shard_of,
+                          .rule     = rule_of(w->c),
+                          .rank     = (int32_t)w->rank,
+                          .n_shards = w->n_shards,
+                          .lanes    = p->lanes,
+                          .term     = w->record.term,
+                          .epoch    = w->record.epoch,
+                          .from = membership_client_membership(w->membership_client)->incarnation,
+                          .to   = w->routes[w->route].to,
+                          .n_workers        = w->c->n_workers,
+                          .worker_host      = hosts,
+                          .server           = servers,
+                          .warn_ms          = p->warn_ms,
+                          .step             = w->first_step,
+                          .applied          = w->first_applied,
+                          .is_late          = w->is_late,
+                          .may_lose_members = may_lose_members(p)};
 
     setup.retry = retry_policy_make(p->retry_ms, p->task.seed + w->rank);
     pen_error why;
-    w->exchange = exchange_create(&setup, &actions, w, &why);
-    if (w->exchange == NULL) {
+    w->ps_client = ps_client_create(&setup, &actions, w, &why);
+    if (w->ps_client == NULL) {
         sim_wrong(w->c, "%s", why.text);
         return;
     }
@@ -265,7 +270,7 @@ static void redial(sim_worker *w, uint32_t number, uint32_t lane)
     l->is_cut   = false;
     net_hang_up(&l->data);
     take_back(w, l);
-    exchange_down(w->exchange, number, lane);
+    ps_client_down(w->ps_client, number, lane);
     dial_lane(w, number, lane);
 }
 
@@ -274,25 +279,25 @@ static void install(sim_worker *w)
     const sim_routes *before = &w->routes[w->route];
     w->route                 = 1 - w->route;
     find_routes(w);
-    const sim_routes *after  = &w->routes[w->route];
-    const sim_record *r      = &w->record;
-    const exchange_view view = {.term            = r->term,
-                                .epoch           = r->epoch,
-                                .to              = after->to,
-                                .members_changed = r->members_changed,
-                                .step            = r->step,
-                                .n_workers       = w->c->n_workers,
-                                .worker_host     = hosts,
-                                .server          = servers};
-    exchange_install(w->exchange, &view, now_of(w));
+    const sim_routes *after   = &w->routes[w->route];
+    const sim_view *r         = &w->record;
+    const ps_client_view view = {.term            = r->term,
+                                 .epoch           = r->epoch,
+                                 .to              = after->to,
+                                 .members_changed = r->members_changed,
+                                 .step            = r->step,
+                                 .n_workers       = w->c->n_workers,
+                                 .worker_host     = hosts,
+                                 .server          = servers};
+    ps_client_install(w->ps_client, &view, now_of(w));
     for (uint32_t n = 0; n < w->n_shards; n++)
         for (uint32_t l = 0; l < w->c->plan.lanes; l++)
             if (before->to[n] != after->to[n] || strcmp(before->address[n], after->address[n]) != 0)
                 redial(w, n, l);
 }
 
-/* ---- what the liaison says ------------------------------------------------------------------- */
-static void liaison_sends(void *user, const wire_control *message)
+/* ---- what the membership client says ------------------------------------------------------------------- */
+static void membership_client_sends(void *user, const wire_control *message)
 {
     sim_worker *w = user;
     net_say(w->c, &w->control, 0, message);
@@ -301,7 +306,8 @@ static void liaison_sends(void *user, const wire_control *message)
 static bool is_member(const sim_worker *w)
 {
     for (uint32_t i = 0; i < w->record.n_workers; i++)
-        if (w->record.worker[i].incarnation == liaison_membership(w->liaison)->incarnation)
+        if (w->record.worker[i].incarnation ==
+            membership_client_membership(w->membership_client)->incarnation)
             return true;
     return false;
 }
@@ -309,10 +315,10 @@ static bool is_member(const sim_worker *w)
 static void epoch_came(void *user, const wire_control *m)
 {
     sim_worker *w = user;
-    sim_record_take(w->c, &w->record, m);
+    sim_view_take(w->c, &w->record, m);
     if (!w->has_epoch) w->is_late = m->u.epoch.epoch > 1 || !is_member(w);
     w->has_epoch = true;
-    if (w->exchange != NULL) install(w);
+    if (w->ps_client != NULL) install(w);
     if (!sim_has_servers(w->c)) sim_group_install(w);
 }
 
@@ -326,7 +332,7 @@ static void plan_came(void *user, const wire_control *m)
     w->n_shards = m->u.plan.n_shards;
     w->shard_of = sim_need(calloc(w->c->cut->n_partitions, sizeof *w->shard_of));
     memcpy(w->shard_of, m->u.plan.shard, w->c->cut->n_partitions * sizeof *w->shard_of);
-    sim_record_place(&w->record, m);
+    sim_view_place(&w->record, m);
 }
 
 static void committed(void *user, int64_t step, int64_t applied)
@@ -364,16 +370,18 @@ static void failed(void *user, const pen_error *why)
 {
     sim_worker *w = user;
     sim_note(w->c, "rank %u fails: %s", w->rank, why->text);
-    check_lost_scheduler(w->c, w->control.name, liaison_membership(w->liaison), why);
+    check_lost_scheduler(w->c, w->control.name, membership_client_membership(w->membership_client),
+                         why);
     const bool is_alone = why->status == PEN_UNREACHABLE && w->is_late && !w->is_committed;
-    if (!is_alone && why->role != PEN_SCHEDULER && liaison_membership(w->liaison)->incarnation != 0)
+    if (!is_alone && why->role != PEN_SCHEDULER &&
+        membership_client_membership(w->membership_client)->incarnation != 0)
         check_failure(w->c, why); /* else it is for this one alone */
     sim_worker_remember(w, why);
     requests_fail(w->requests, why);
-    if (w->exchange != NULL) exchange_fail(w->exchange, why, now_of(w));
+    if (w->ps_client != NULL) ps_client_fail(w->ps_client, why, now_of(w));
     for (int i = 0; i < SIM_CALLS_MAX;
          i++) /* pen_init and pen_commit: nobody but us waits for them */
-        if (w->call[i].is_pending && w->exchange == NULL) sim_call_end(&w->call[i], why);
+        if (w->call[i].is_pending && w->ps_client == NULL) sim_call_end(&w->call[i], why);
 }
 
 static void fill_beat(void *user, wire_control *beat)
@@ -395,41 +403,48 @@ static void renew(void *user)
     net_redial(w->c, &w->control);
 }
 
-static void make_liaison(sim_worker *w)
+static void make_membership_client(sim_worker *w)
 {
-    static const liaison_actions actions = {liaison_sends,  epoch_came,
-                                            plan_came,      committed,
-                                            snapshot_done,  snapshot_please,
-                                            left,           failed,
-                                            fill_beat,      describe_silence,
-                                            logs,           .seal = sim_group_seal,
-                                            .renew = renew, .prove = sim_share_prove};
-    const sim_plan *p                    = &w->c->plan;
-    const liaison_setup setup            = {.rank            = (int32_t)w->rank,
-                                            .world_size      = (int32_t)p->task.workers,
-                                            .servers         = (int32_t)p->servers,
-                                            .pid             = 100 + (int32_t)w->rank,
-                                            .local_rank      = -1,
-                                            .node            = -1,
-                                            .machine         = w->control.name,
-                                            .nonce           = draw(&w->chance),
-                                            .number          = sim_share_number(w),
-                                            .holds_state     = !sim_has_servers(w->c),
-                                            .lease_ms        = p->lease_ms,
-                                            .init_timeout_ms = p->init_timeout_ms,
-                                            .host            = w->control.name,
-                                            .job             = "sim",
-                                            .scheduler       = "sim"};
+    static const membership_client_actions actions = {membership_client_sends,
+                                                      epoch_came,
+                                                      plan_came,
+                                                      committed,
+                                                      snapshot_done,
+                                                      snapshot_please,
+                                                      left,
+                                                      failed,
+                                                      fill_beat,
+                                                      describe_silence,
+                                                      logs,
+                                                      .seal  = sim_group_seal,
+                                                      .renew = renew,
+                                                      .prove = sim_share_prove};
+    const sim_plan *p                              = &w->c->plan;
+    const membership_client_setup setup            = {.rank            = (int32_t)w->rank,
+                                                      .world_size      = (int32_t)p->task.workers,
+                                                      .servers         = (int32_t)p->servers,
+                                                      .pid             = 100 + (int32_t)w->rank,
+                                                      .local_rank      = -1,
+                                                      .node            = -1,
+                                                      .machine         = w->control.name,
+                                                      .nonce           = draw(&w->chance),
+                                                      .number          = sim_share_number(w),
+                                                      .holds_state     = !sim_has_servers(w->c),
+                                                      .lease_ms        = p->lease_ms,
+                                                      .init_timeout_ms = p->init_timeout_ms,
+                                                      .host            = w->control.name,
+                                                      .job             = "sim",
+                                                      .scheduler       = "sim"};
     pen_error why;
-    w->liaison = liaison_create(&setup, &actions, w, now_of(w), &why);
-    if (w->liaison == NULL) sim_wrong(w->c, "%s", why.text);
+    w->membership_client = membership_client_create(&setup, &actions, w, now_of(w), &why);
+    if (w->membership_client == NULL) sim_wrong(w->c, "%s", why.text);
 }
 
 /* ---- what requests say ----------------------------------------------------------------------- */
 static void requests_send(void *user, const wire_control *message)
 {
     sim_worker *w = user;
-    liaison_say(w->liaison, message);
+    membership_client_say(w->membership_client, message);
 }
 
 static void faulted(void *user, uint64_t group, uint64_t call, const pen_error *why)
@@ -470,16 +485,17 @@ static bool drain_control(sim_worker *w)
     wire_control message;
     bool any = false;
     for (; net_recv(w->c, &w->control, &event); any = true) {
-        if (event.kind == TRANSPORT_UP) membership_up(liaison_membership(w->liaison), now_of(w));
+        if (event.kind == TRANSPORT_UP)
+            membership_up(membership_client_membership(w->membership_client), now_of(w));
         if (event.kind == TRANSPORT_DOWN)
-            membership_down(liaison_membership(w->liaison), now_of(w));
+            membership_down(membership_client_membership(w->membership_client), now_of(w));
         if (event.kind == TRANSPORT_MESSAGE && net_hear(w->c, &w->control, &event, &message)) {
-            liaison_receive(w->liaison, &message, now_of(w));
+            membership_client_receive(w->membership_client, &message, now_of(w));
             requests_receive(w->requests, &message, now_of(w));
         }
         buf_release(event.body);
         check_incarnation(w->c, w->control.name, &w->incarnation,
-                          liaison_membership(w->liaison)->incarnation);
+                          membership_client_membership(w->membership_client)->incarnation);
     }
     return any;
 }
@@ -498,11 +514,11 @@ static bool drain_lane(sim_worker *w, uint32_t number, uint32_t lane)
     endpoint *e = &lane_of(w, number, lane)->data;
     if (is_apart(w, number)) return false;
     for (; net_recv(w->c, e, &event); any = true) {
-        if (event.kind == TRANSPORT_UP) exchange_up(w->exchange, number, lane, now_of(w));
-        if (event.kind == TRANSPORT_DOWN) exchange_down(w->exchange, number, lane);
+        if (event.kind == TRANSPORT_UP) ps_client_up(w->ps_client, number, lane, now_of(w));
+        if (event.kind == TRANSPORT_DOWN) ps_client_down(w->ps_client, number, lane);
         if (event.kind == TRANSPORT_MESSAGE && net_hear_data(w->c, e, &event, &d)) {
             note_loaded(w, &d);
-            exchange_receive(w->exchange, number, &d, event.body, now_of(w));
+            ps_client_receive(w->ps_client, number, &d, event.body, now_of(w));
         }
         buf_release(event.body);
     }
@@ -520,7 +536,7 @@ static void take_back(sim_worker *w, const sim_lane *lane)
             continue;
         }
         *at = loan->next;
-        exchange_release(w->exchange, loan->op);
+        ps_client_release(w->ps_client, loan->op);
         free(loan);
     }
 }
@@ -546,7 +562,7 @@ static bool turn_exchange(sim_worker *w)
     bool any = false;
     for (uint32_t s = 0; s < w->n_shards; s++)
         for (uint32_t l = 0; l < w->c->plan.lanes; l++) any |= drain_lane(w, s, l);
-    if (exchange_due(w->exchange) <= now_of(w)) exchange_tick(w->exchange, now_of(w));
+    if (ps_client_due(w->ps_client) <= now_of(w)) ps_client_tick(w->ps_client, now_of(w));
     take_back(w, NULL);
     return any;
 }
@@ -556,16 +572,16 @@ bool sim_worker_turn(sim_worker *w)
     if (w->life != LIFE_RUNS || w->stalled_until_ms > w->c->now_ms) return false;
     w->stalled_until_ms = 0;
     bool any            = drain_control(w);
-    if (membership_due(liaison_membership(w->liaison)) <= now_of(w))
-        membership_tick(liaison_membership(w->liaison), now_of(w));
+    if (membership_due(membership_client_membership(w->membership_client)) <= now_of(w))
+        membership_tick(membership_client_membership(w->membership_client), now_of(w));
     if (requests_due(w->requests) <= now_of(w)) requests_tick(w->requests, now_of(w));
-    if (w->exchange != NULL) any |= turn_exchange(w);
+    if (w->ps_client != NULL) any |= turn_exchange(w);
     (void)sim_worker_reaches(w);
     time_out_commit(w);
     while (w->why.status == PEN_OK && w->life == LIFE_RUNS && sim_program_advance(w)) any = true;
     if (w->life != LIFE_RUNS) return true;
-    if (w->exchange != NULL) {
-        exchange_flush(w->exchange, now_of(w));
+    if (w->ps_client != NULL) {
+        ps_client_flush(w->ps_client, now_of(w));
         redial_cut(w);
     }
     if (w->why.status == PEN_OK || w->pending > 0) return any;
@@ -583,8 +599,9 @@ uint64_t sim_worker_due(const sim_worker *w)
 {
     if (w->life != LIFE_RUNS) return UINT64_MAX;
     if (w->stalled_until_ms > w->c->now_ms) return w->stalled_until_ms;
-    uint64_t due = least(membership_due(liaison_membership(w->liaison)), requests_due(w->requests));
-    if (w->exchange != NULL) due = least(due, exchange_due(w->exchange));
+    uint64_t due = least(membership_due(membership_client_membership(w->membership_client)),
+                         requests_due(w->requests));
+    if (w->ps_client != NULL) due = least(due, ps_client_due(w->ps_client));
     if (w->at == AT_FIRST_HALF || w->at == AT_SECOND_HALF) due = least(due, w->wake_ms);
     for (const sim_loan *loan = w->loans; loan != NULL; loan = loan->next)
         due = least(due, loan->due_ms);
@@ -627,7 +644,7 @@ void sim_worker_begin(cluster *c, uint32_t rank)
     snprintf(name, sizeof name, "worker%u", rank);
     snprintf(scheduler, sizeof scheduler, "sim://%u/scheduler", net_control_id(c));
     net_dial(c, &w->control, scheduler, name);
-    make_liaison(w);
+    make_membership_client(w);
     make_requests(w);
 }
 
@@ -640,12 +657,12 @@ void sim_worker_crash(sim_worker *w)
 void sim_worker_free(sim_worker *w)
 {
     if (w->life == LIFE_RUNS) sim_worker_end(w, LIFE_CRASHED);
-    for (uint32_t i = 0; i < SIM_SHARDS_MAX * SIM_LANES_MAX && w->exchange != NULL; i++)
+    for (uint32_t i = 0; i < SIM_SHARDS_MAX * SIM_LANES_MAX && w->ps_client != NULL; i++)
         take_back(w, &w->lane[i]);
-    exchange_destroy(w->exchange);
-    liaison_destroy(w->liaison);
+    ps_client_destroy(w->ps_client);
+    membership_client_destroy(w->membership_client);
     requests_destroy(w->requests);
-    sim_record_clear(&w->record);
+    sim_view_clear(&w->record);
     free(w->shard_of);
     free(w->state);
     free(w->pushed);

@@ -88,11 +88,11 @@ void rig_start(rig *r, int n, const char *const *settings, const coll_job *job)
 typedef struct {
     rig *r;
     int rank;
-} seat;
+} member_slot;
 
 static void *sit(void *user)
 {
-    seat *s = user;
+    member_slot *s = user;
     s->r->fn(s->r, s->rank);
     return NULL;
 }
@@ -100,10 +100,10 @@ static void *sit(void *user)
 void rig_run(rig *r, rig_fn fn)
 {
     pthread_t thread[RIG_RANKS_MAX];
-    seat seats[RIG_RANKS_MAX];
+    member_slot seats[RIG_RANKS_MAX];
     r->fn = fn;
     for (int i = 0; i < r->n; i++) {
-        seats[i] = (seat){r, i};
+        seats[i] = (member_slot){r, i};
         assert_int_equal(pthread_create(&thread[i], NULL, sit, &seats[i]), 0);
     }
     for (int i = 0; i < r->n; i++) pthread_join(thread[i], NULL);

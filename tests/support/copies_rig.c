@@ -109,7 +109,7 @@ void copies_carry(copies *c)
         }
         c->now_ms += 210;
         for (uint32_t i = 0; i < c->n && is_bad; i++)
-            if (c->at[i] != NULL) shard_nudge(c->at[i], c->now_ms);
+            if (c->at[i] != NULL) shard_resend(c->at[i], c->now_ms);
     }
 }
 

@@ -18,7 +18,7 @@ static const void *copied(const void *data, size_t bytes)
     return memcpy(copy, data, bytes);
 }
 
-static void record(void *user, uint32_t peer, const wire_data *d, buf *payload)
+static void vote(void *user, uint32_t peer, const wire_data *d, buf *payload)
 {
     const rig_outside *o = user;
     rig *r               = o->rig;
@@ -36,16 +36,16 @@ static void record(void *user, uint32_t peer, const wire_data *d, buf *payload)
     m->d.crc       = copied(d->crc, d->n * sizeof *d->crc);
     m->d.version   = copied(d->version, d->n * sizeof *d->version);
     m->d.staleness = copied(d->staleness, d->n * sizeof *d->staleness);
-    m->d.record    = copied(d->record, d->n_records * sizeof *d->record);
+    m->d.vote      = copied(d->vote, d->n_votes * sizeof *d->vote);
     m->d.missing   = copied(d->missing, d->n_missing * sizeof *d->missing);
     m->d.text      = copied(d->text, strlen(d->text) + 1);
 }
 
-static void keep_cut(void *user, shard_cut *cut)
+static void keep_cut(void *user, shard_capture *capture)
 {
     const rig_outside *o = user;
-    shard_cut_destroy(o->rig->cut[o->shard]);
-    o->rig->cut[o->shard] = cut;
+    shard_capture_destroy(o->rig->capture[o->shard]);
+    o->rig->capture[o->shard] = capture;
     o->rig->cuts++;
 }
 
@@ -65,7 +65,7 @@ void rig_forget_sent(rig *r)
         free((void *)d->crc);
         free((void *)d->version);
         free((void *)d->staleness);
-        free((void *)d->record);
+        free((void *)d->vote);
         free((void *)d->missing);
         free((void *)d->text);
         buf_release(r->sent[i].payload);
@@ -89,7 +89,7 @@ uint32_t rig_shard_of(const rig *r, uint32_t chunk)
 
 shard_outside rig_outside_of(rig_outside *o)
 {
-    return (shard_outside){.user = o, .send = record, .snapshot = keep_cut, .report = keep_report};
+    return (shard_outside){.user = o, .send = vote, .snapshot = keep_cut, .report = keep_report};
 }
 
 static void add_shard(rig *r, uint32_t index, const rig_options *o)
@@ -151,7 +151,7 @@ void rig_destroy(rig *r)
     rig_forget_sent(r);
     for (uint32_t i = 0; i < r->n_shards; i++) {
         shard_destroy(r->shard[i]);
-        shard_cut_destroy(r->cut[i]);
+        shard_capture_destroy(r->capture[i]);
     }
     plan_destroy(r->plan);
     free(r->sent);
@@ -273,11 +273,11 @@ void rig_flush(rig *r)
 static void take_records(rig *r, const rig_message *m, rig_decision *out, const double **sums)
 {
     const double *at = m->payload->data;
-    for (uint32_t i = 0; i < m->d.n_records; i++) {
-        const wire_record *record      = &m->d.record[i];
-        out->record[record->partition] = *record;
-        sums[record->partition]        = at;
-        at += r->plan->partition[record->partition].blocks;
+    for (uint32_t i = 0; i < m->d.n_votes; i++) {
+        const wire_vote *vote      = &m->d.vote[i];
+        out->vote[vote->partition] = *vote;
+        sums[vote->partition]      = at;
+        at += r->plan->partition[vote->partition].blocks;
     }
 }
 
@@ -292,7 +292,7 @@ bool rig_decide(rig *r, int32_t rank, uint64_t step, int64_t applied, rig_decisi
     }
     for (uint32_t p = 0; p < r->plan->n_partitions; p++)
         if (r->plan->partition[p].n_decided > 0 && sums[p] == NULL) return false;
-    decision_make(r->plan, out->record, sums, &r->inputs, applied, &out->decision, &out->bad_chunk,
+    decision_make(r->plan, out->vote, sums, &r->inputs, applied, &out->decision, &out->bad_chunk,
                   &out->bad_rank);
     return true;
 }
@@ -309,7 +309,7 @@ static void pull_from(rig *r, uint32_t from, int32_t rank, uint64_t step,
     for (uint32_t p = 0; p < r->plan->n_partitions; p++) {
         if (r->shard_of[p] != from || r->plan->partition[p].n_decided == 0) continue;
         partition[n_partitions] = p;
-        hash[n_partitions++]    = decision->record[p].hash;
+        hash[n_partitions++]    = decision->vote[p].hash;
     }
     wire_data d = {.kind         = WIRE_PULL,
                    .step         = step,
@@ -317,7 +317,7 @@ static void pull_from(rig *r, uint32_t from, int32_t rank, uint64_t step,
                    .chunk        = chunk,
                    .n_partitions = n_partitions,
                    .partition    = partition,
-                   .record_hash  = hash,
+                   .vote_hash    = hash,
                    .has_decision = true,
                    .decision     = decision->decision};
     rig_deliver(r, from, rank, &d, NULL);

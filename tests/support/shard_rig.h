@@ -44,7 +44,7 @@ struct rig {
     size_t n_sent, sent_capacity;
     pen_error report;
     int reports;
-    shard_cut *cut[RIG_SHARDS_MAX];
+    shard_capture *capture[RIG_SHARDS_MAX];
     int cuts;
     rig_outside outside[RIG_SHARDS_MAX];
     shard_offload offload_of_copies;
@@ -95,7 +95,7 @@ typedef struct {
     wire_decision decision;
     uint32_t bad_chunk;
     int32_t bad_rank;
-    wire_record record[PLAN_PARTITIONS_MAX];
+    wire_vote vote[PLAN_PARTITIONS_MAX];
 } rig_decision;
 bool rig_decide(rig *r, int32_t rank, uint64_t step, int64_t applied, rig_decision *out);
 /* PULL of every chunk of every shard with the decision. */

@@ -36,7 +36,7 @@ static const char *scalars(const wire_scalars *a, const wire_scalars *b)
     return NULL;
 }
 
-static const char *record(const wire_record *a, const wire_record *b)
+static const char *vote(const wire_vote *a, const wire_vote *b)
 {
     FIELD(partition);
     FIELD(hash);
@@ -78,7 +78,7 @@ static const char *entry(const wire_entry *a, const wire_entry *b)
     FIELD(object);
     FIELD(rank);
     FIELD(step);
-    FIELD(cut);
+    FIELD(capture);
     FIELD(bytes);
     FIELD(version);
     FIELD(applied);
@@ -92,11 +92,11 @@ static const char *entry(const wire_entry *a, const wire_entry *b)
     COLUMN(number, a->n_numbers);
     FIELD(has_inputs);
     FIELD(has_decision);
-    FIELD(has_record);
+    FIELD(has_vote);
     const char *different = NULL;
     if (a->has_inputs) different = inputs(&a->inputs, &b->inputs);
     if (different == NULL && a->has_decision) different = decision(&a->decision, &b->decision);
-    if (different == NULL && a->has_record) different = record(&a->record, &b->record);
+    if (different == NULL && a->has_vote) different = vote(&a->vote, &b->vote);
     return different;
 }
 
@@ -111,7 +111,7 @@ static const char *columns(const wire_data *a, const wire_data *b)
     COLUMN(version, a->n);
     COLUMN(staleness, a->n);
     COLUMN(partition, a->n_partitions);
-    COLUMN(record_hash, a->n_partitions);
+    COLUMN(vote_hash, a->n_partitions);
     COLUMN(missing, a->n_missing);
     return NULL;
 }
@@ -136,7 +136,7 @@ const char *wire_difference_data(const wire_data *a, const wire_data *b)
     FIELD(index);
     FIELD(stream);
     FIELD(digest);
-    LIST(record, n_records, record);
+    LIST(vote, n_votes, vote);
     LIST(entry, n_entries, entry);
     const char *different = columns(a, b);
     if (different == NULL && a->has_inputs) different = inputs(&a->inputs, &b->inputs);

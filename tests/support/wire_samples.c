@@ -12,7 +12,7 @@ static const uint64_t hashes[]      = {0x0123456789abcdef, UINT64_MAX};
 static const double rates[]         = {1e-3, 0.1};
 static const int32_t missing[]      = {1, 3, 65535};
 
-static const wire_record records[] = {
+static const wire_vote votes[] = {
     {.partition = 1, .hash = 11, .weight_sum = 4.5, .finite = true, .bad_chunk = 0, .bad_rank = -1},
     {.partition  = 9,
      .hash       = 12,
@@ -28,7 +28,7 @@ static const wire_entry entries[] = {
      .object       = 3,
      .rank         = 2,
      .step         = 1235,
-     .cut          = 1236,
+     .capture      = 1236,
      .bytes        = 49000,
      .version      = 1237,
      .applied      = 1238,
@@ -53,8 +53,8 @@ static const wire_entry entries[] = {
                       .gscale  = 0.375,
                       .norm    = 9,
                       .applied = 1239},
-     .has_record   = true,
-     .record = {.partition = 4, .hash = 13, .weight_sum = 8.5, .finite = true, .bad_rank = -1}},
+     .has_vote     = true,
+     .vote = {.partition = 4, .hash = 13, .weight_sum = 8.5, .finite = true, .bad_rank = -1}},
     {.what = WIRE_ENTRY_VOID, .rank = -1, .bytes = 152}};
 
 wire_data wire_sample_data(wire_kind kind)
@@ -83,7 +83,7 @@ wire_data wire_sample_data(wire_kind kind)
                        .staleness     = stalenesses,
                        .n_partitions  = 2,
                        .partition     = partitions,
-                       .record_hash   = hashes,
+                       .vote_hash     = hashes,
                        .has_inputs    = true,
                        .inputs        = {.loss_scale   = 1024,
                                          .clip         = 1.5,
@@ -102,8 +102,8 @@ wire_data wire_sample_data(wire_kind kind)
                                          .gscale  = 0.125,
                                          .norm    = 6,
                                          .applied = 1233},
-                       .n_records     = 2,
-                       .record        = records,
+                       .n_votes       = 2,
+                       .vote          = votes,
                        .status        = PEN_AGAIN,
                        .text          = "fc1.weight",
                        .n_missing     = 3,

@@ -390,7 +390,7 @@ static void the_record_keeps_the_last_thousand_calls(void **state)
     assert_int_equal(pen_all_reduce(pen_world(ctx), &x, &x, 1, PEN_F64, PEN_MAX,
                                     &(pen_opts){.label = "a \"loss\"\n"}, NULL),
                      PEN_OK);
-    char *text = coll_engine_record(ctx->coll);
+    char *text = coll_engine_recorder(ctx->coll);
     int lines  = 0;
     for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) lines++;
     assert_int_equal(lines, RECORD_CALLS);

@@ -58,8 +58,9 @@ static void test_crc_continues_where_it_stopped(void **state)
     (void)state;
     const char text[]    = "the quick brown fox jumps over the lazy dog, twice and then once more";
     const uint32_t whole = crc32c(0, text, sizeof text);
-    for (size_t cut = 0; cut <= sizeof text; cut++)
-        assert_int_equal(crc32c(crc32c(0, text, cut), text + cut, sizeof text - cut), whole);
+    for (size_t capture = 0; capture <= sizeof text; capture++)
+        assert_int_equal(crc32c(crc32c(0, text, capture), text + capture, sizeof text - capture),
+                         whole);
 }
 
 /* More than an int can count.  The pages are read only, so they all are the one page of zeros. */

@@ -49,17 +49,17 @@ typedef struct {
     int32_t bad_rank;
 } result;
 
-static result decide(const layout *l, const wire_record *records, const double *const *sums,
+static result decide(const layout *l, const wire_vote *votes, const double *const *sums,
                      wire_inputs inputs)
 {
     result r;
-    decision_make(&l->p, records, sums, &inputs, 17, &r.decision, &r.bad_chunk, &r.bad_rank);
+    decision_make(&l->p, votes, sums, &inputs, 17, &r.decision, &r.bad_chunk, &r.bad_rank);
     return r;
 }
 
 /* Two shards with sums of squares 9 and 16. */
 static layout two;
-static wire_record two_records[2];
+static wire_vote two_records[2];
 static const double nine[] = {9}, sixteen[] = {16};
 static const double *const two_sums[] = {nine, sixteen};
 static const wire_inputs plain        = {.loss_scale = 1, .weight = 1, .skip = true};
@@ -70,7 +70,7 @@ static int set_up(void **state)
     lay_out(&two, 2, (uint32_t[]){1, 1}, 2, (uint32_t[]){0, 1});
     for (uint32_t i = 0; i < 2; i++)
         two_records[i] =
-            (wire_record){.partition = i, .weight_sum = 1, .finite = true, .bad_rank = -1};
+            (wire_vote){.partition = i, .weight_sum = 1, .finite = true, .bad_rank = -1};
     return 0;
 }
 
@@ -186,11 +186,11 @@ static void test_decision_passes_over_partitions_without_trained_chunks(void **s
     (void)state;
     static layout l;
     lay_out(&l, 3, (uint32_t[]){0, 1, 1}, 2, (uint32_t[]){0, 1, 1});
-    static const double both[]  = {9, 16};
-    const double *const sums[]  = {NULL, both};
-    const wire_record records[] = {{.partition = 0, .finite = false},
-                                   {.partition = 1, .weight_sum = 2, .finite = true}};
-    result r                    = decide(&l, records, sums, plain);
+    static const double both[] = {9, 16};
+    const double *const sums[] = {NULL, both};
+    const wire_vote votes[]    = {{.partition = 0, .finite = false},
+                                  {.partition = 1, .weight_sum = 2, .finite = true}};
+    result r                   = decide(&l, votes, sums, plain);
     assert_int_equal(r.decision.outcome, PEN_APPLIED);
     check_same_bits(r.decision.norm, 2.5);
 }
@@ -220,18 +220,18 @@ static void test_decision_has_the_same_bits_however_the_chunks_are_partitioned(v
         for (uint32_t c = 0; c < CHUNKS_MAX; c++) part[c] = c * 29 % n;
         lay_out(&l, CHUNKS_MAX, blocks, n, part);
         const double *pointers[CHUNKS_MAX];
-        wire_record records[CHUNKS_MAX];
+        wire_vote votes[CHUNKS_MAX];
         double by_partition = 0;
         for (uint32_t i = 0; i < n; i++) {
             pointers[i] = sums[i];
-            records[i]  = (wire_record){.partition = i, .weight_sum = 7, .finite = true};
+            votes[i]    = (wire_vote){.partition = i, .weight_sum = 7, .finite = true};
             for (uint32_t k = 0; k < l.partition[i].n_chunks; k++) {
                 uint32_t c = l.partition[i].chunk[k];
                 memcpy(&sums[i][l.chunk[c].first_block], value[c], blocks[c] * sizeof(double));
             }
             for (uint32_t b = 0; b < l.partition[i].blocks; b++) by_partition += sums[i][b];
         }
-        result r = decide(&l, records, pointers, inputs);
+        result r = decide(&l, votes, pointers, inputs);
         if (n == 1) first = r.decision;
         check_same_bits(r.decision.norm, sqrt(total) / 21);
         assert_memory_equal(&r.decision.norm, &first.norm, sizeof first.norm);
@@ -242,23 +242,23 @@ static void test_decision_has_the_same_bits_however_the_chunks_are_partitioned(v
 }
 
 /* ---- hashes ---------------------------------------------------------------------------------- */
-static uint64_t hash(uint64_t step, wire_record record, wire_inputs inputs, double sum)
+static uint64_t hash(uint64_t step, wire_vote vote, wire_inputs inputs, double sum)
 {
     const double sums[] = {1, sum};
-    return decision_record_hash(step, &record, &inputs, sums, 2);
+    return decision_vote_hash(step, &vote, &inputs, sums, 2);
 }
 
 static void test_decision_hash_changes_with_each_field(void **state)
 {
     (void)state;
     static const double rates[] = {0.1, 0.2}, other_rates[] = {0.1, 0.3};
-    const wire_record r = {
+    const wire_vote r = {
         .partition = 1, .weight_sum = 2, .finite = true, .bad_chunk = 3, .bad_rank = 4};
     const wire_inputs i = {
         .loss_scale = 5, .clip = 6, .weight = 7, .skip = true, .n_rates = 2, .rate = rates};
     uint64_t base = hash(8, r, i, 9);
 
-    wire_record r2 = r;
+    wire_vote r2   = r;
     wire_inputs i2 = i;
     assert_true(hash(9, r, i, 9) != base);
     assert_true(hash(8, r, i, 10) != base);
@@ -281,8 +281,8 @@ static void test_decision_hash_is_the_one_of_the_first_release(void **state)
 {
     (void)state;
     static const double rates[] = {0.1, 0.2};
-    const wire_record r         = {
-                .partition = 1, .weight_sum = 2, .finite = true, .bad_chunk = 3, .bad_rank = 4};
+    const wire_vote r           = {
+                  .partition = 1, .weight_sum = 2, .finite = true, .bad_chunk = 3, .bad_rank = 4};
     const wire_inputs i = {
         .loss_scale = 5, .clip = 6, .weight = 7, .skip = true, .n_rates = 2, .rate = rates};
     assert_true(hash(8, r, i, 9) == 0xd35d01fd46b601b9);

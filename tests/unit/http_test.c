@@ -9,7 +9,7 @@
 #include "common/base/clock.h"
 #include "common/net/http_gate.h"
 #include "common/net/http_places.h"
-#include "common/net/watch.h"
+#include "common/net/monitor.h"
 #include "tests/support/resident.h"
 
 #include <netdb.h>
@@ -104,7 +104,7 @@ static void test_http_token_is_long_and_plain_and_never_repeated(void **state)
 typedef struct {
     loop *loop;
     pthread_t thread;
-    watch *watch;
+    monitor *monitor;
     atomic_bool is_ready;
 } process;
 
@@ -140,7 +140,7 @@ static void write_large(void *user, FILE *out)
     for (size_t i = 0; i < LARGE_BYTES / 16; i++) fputs("0123456789abcdef", out);
 }
 
-static const watch_page pages[] = {
+static const monitor_page pages[] = {
     {"/page", "text/plain", .write = write_page},
     {"/large", "text/plain", .write = write_large},
     {"/", "text/html; charset=utf-8", .fixed = "<p>fixed", .policy = "default-src 'self'"},
@@ -153,25 +153,25 @@ static void begin(process *p, const char *token_file)
     *p            = (process){.loop = loop_create(&why)};
     assert_non_null(p->loop);
     assert_int_equal(pthread_create(&p->thread, NULL, turn, p), 0);
-    const pen_status status = watch_open(&(watch_options){.address    = "127.0.0.1:0",
-                                                          .token_file = token_file,
-                                                          .loop       = p->loop,
-                                                          .pages      = pages,
-                                                          .metrics    = write_metrics,
-                                                          .is_ready   = is_ready,
-                                                          .user       = p},
-                                         &p->watch, &why);
+    const pen_status status = monitor_open(&(monitor_options){.address    = "127.0.0.1:0",
+                                                              .token_file = token_file,
+                                                              .loop       = p->loop,
+                                                              .pages      = pages,
+                                                              .metrics    = write_metrics,
+                                                              .is_ready   = is_ready,
+                                                              .user       = p},
+                                           &p->monitor, &why);
     if (status != PEN_OK) fail_msg("%s", why.text);
-    assert_true(watch_port(p->watch) > 0);
+    assert_true(monitor_port(p->monitor) > 0);
 }
 
 static void end(process *p)
 {
     loop_stop(p->loop);
     pthread_join(p->thread, NULL);
-    watch_stop(p->watch);
+    monitor_stop(p->monitor);
     loop_destroy(p->loop);
-    watch_close(p->watch);
+    monitor_close(p->monitor);
 }
 
 /* A connection whose reads and writes give up after 5 s. */
@@ -181,7 +181,7 @@ static int dial(const process *p)
     const struct timeval patience = {.tv_sec = 5};
     struct addrinfo *a;
     char port[8];
-    snprintf(port, sizeof port, "%u", watch_port(p->watch));
+    snprintf(port, sizeof port, "%u", monitor_port(p->monitor));
     assert_int_equal(getaddrinfo("127.0.0.1", port, &hints, &a), 0);
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -219,7 +219,7 @@ static void expect(const process *p, const char *request, const char *status, co
 
 #define HOST " HTTP/1.1\r\nHost: localhost"
 
-static void test_watch_answers_from_the_loop_and_looks_only(void **state)
+static void test_monitor_answers_from_the_loop_and_looks_only(void **state)
 {
     (void)state;
     process p;
@@ -242,7 +242,7 @@ static void test_watch_answers_from_the_loop_and_looks_only(void **state)
     end(&p);
 }
 
-static void test_watch_with_a_token_shows_nothing_without_it_but_health(void **state)
+static void test_monitor_with_a_token_shows_nothing_without_it_but_health(void **state)
 {
     (void)state;
     process p;
@@ -259,12 +259,12 @@ static void test_watch_with_a_token_shows_nothing_without_it_but_health(void **s
     expect(&p, "GET /metrics?token=" TOKEN HOST, "200", "HttpOnly; SameSite=Strict");
     char request[200];
     snprintf(request, sizeof request, "GET /metrics" HOST "\r\nCookie: penstock-%u=" TOKEN,
-             watch_port(p.watch));
+             monitor_port(p.monitor));
     expect(&p, request, "200", "open");
     end(&p);
 }
 
-static void test_watch_says_when_the_loop_does_not_turn(void **state)
+static void test_monitor_says_when_the_loop_does_not_turn(void **state)
 {
     (void)state;
     process p;
@@ -272,12 +272,12 @@ static void test_watch_says_when_the_loop_does_not_turn(void **state)
     loop_stop(p.loop);
     pthread_join(p.thread, NULL);
     expect(&p, "GET /healthz" HOST, "503", "has been stuck");
-    watch_stop(p.watch);
+    monitor_stop(p.monitor);
     loop_destroy(p.loop);
-    watch_close(p.watch);
+    monitor_close(p.monitor);
 }
 
-static void test_watch_goes_on_after_garbage(void **state)
+static void test_monitor_goes_on_after_garbage(void **state)
 {
     (void)state;
     process p;
@@ -294,21 +294,22 @@ static void test_watch_goes_on_after_garbage(void **state)
     end(&p);
 }
 
-static void test_watch_of_a_taken_port_goes_on_without_and_of_a_bad_address_does_not(void **state)
+static void test_monitor_of_a_taken_port_goes_on_without_and_of_a_bad_address_does_not(void **state)
 {
     (void)state;
     process p;
     pen_error why = {0};
-    watch *second;
+    monitor *second;
     begin(&p, NULL);
-    watch_options o = {.address = watch_address(p.watch), .loop = p.loop, .metrics = write_metrics};
-    assert_int_equal(watch_open(&o, &second, &why), PEN_OK);
+    monitor_options o = {
+        .address = monitor_address(p.monitor), .loop = p.loop, .metrics = write_metrics};
+    assert_int_equal(monitor_open(&o, &second, &why), PEN_OK);
     assert_null(second);
     o.address = "nowhere";
-    assert_int_equal(watch_open(&o, &second, &why), PEN_BAD_SETTING);
+    assert_int_equal(monitor_open(&o, &second, &why), PEN_BAD_SETTING);
     o.address    = "127.0.0.1:0";
     o.token_file = "/nonexistent/token";
-    assert_int_equal(watch_open(&o, &second, &why), PEN_BAD_SETTING);
+    assert_int_equal(monitor_open(&o, &second, &why), PEN_BAD_SETTING);
     assert_non_null(strstr(why.text, "cannot read http_token_file /nonexistent/token"));
     end(&p);
 }
@@ -388,7 +389,7 @@ static void test_http_answers_that_nobody_reads_are_bounded_together(void **stat
     assert_true(http_places_has_room(&all, half, &goes));
 }
 
-static void test_watch_answers_a_probe_while_64_others_drip(void **state)
+static void test_monitor_answers_a_probe_while_64_others_drip(void **state)
 {
     (void)state;
     process p;
@@ -406,7 +407,7 @@ static void test_watch_answers_a_probe_while_64_others_drip(void **state)
 }
 
 static void
-test_watch_holds_so_much_for_20_readers_that_never_read_and_goes_on_answering(void **state)
+test_monitor_holds_so_much_for_20_readers_that_never_read_and_goes_on_answering(void **state)
 {
     (void)state;
     process p;
@@ -439,14 +440,15 @@ int main(void)
             test_http_the_oldest_of_an_address_makes_room_and_no_other_address_suffers),
         cmocka_unit_test(test_http_of_all_who_waits_for_a_request_goes_before_who_reads),
         cmocka_unit_test(test_http_answers_that_nobody_reads_are_bounded_together),
-        cmocka_unit_test(test_watch_answers_a_probe_while_64_others_drip),
+        cmocka_unit_test(test_monitor_answers_a_probe_while_64_others_drip),
         cmocka_unit_test(
-            test_watch_holds_so_much_for_20_readers_that_never_read_and_goes_on_answering),
-        cmocka_unit_test(test_watch_answers_from_the_loop_and_looks_only),
-        cmocka_unit_test(test_watch_with_a_token_shows_nothing_without_it_but_health),
-        cmocka_unit_test(test_watch_says_when_the_loop_does_not_turn),
-        cmocka_unit_test(test_watch_goes_on_after_garbage),
-        cmocka_unit_test(test_watch_of_a_taken_port_goes_on_without_and_of_a_bad_address_does_not),
+            test_monitor_holds_so_much_for_20_readers_that_never_read_and_goes_on_answering),
+        cmocka_unit_test(test_monitor_answers_from_the_loop_and_looks_only),
+        cmocka_unit_test(test_monitor_with_a_token_shows_nothing_without_it_but_health),
+        cmocka_unit_test(test_monitor_says_when_the_loop_does_not_turn),
+        cmocka_unit_test(test_monitor_goes_on_after_garbage),
+        cmocka_unit_test(
+            test_monitor_of_a_taken_port_goes_on_without_and_of_a_bad_address_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,18 +98,18 @@ static void test_loss_scale_goes_on_from_what_was_saved(void **state)
 {
     (void)state;
     static const char pattern[] = "0010000110000000010100000000";
-    for (size_t cut = 0; cut < sizeof pattern - 1; cut++) {
+    for (size_t capture = 0; capture < sizeof pattern - 1; capture++) {
         loss_scale through, first, second;
         uint8_t bytes[LOSS_SCALE_BYTES];
         pen_error why;
         loss_scale_dynamic(&through, 65536, 1, 3, 2, false);
         first = second = through;
-        for (size_t i = 0; i < cut; i++) loss_scale_update(&first, pattern[i] == '1');
+        for (size_t i = 0; i < capture; i++) loss_scale_update(&first, pattern[i] == '1');
         loss_scale_save(&first, bytes);
         assert_int_equal(loss_scale_load(&second, bytes, sizeof bytes, &why), PEN_OK);
         for (size_t i = 0; pattern[i] != '\0'; i++) {
             loss_scale_update(&through, pattern[i] == '1');
-            if (i >= cut) loss_scale_update(&second, pattern[i] == '1');
+            if (i >= capture) loss_scale_update(&second, pattern[i] == '1');
         }
         assert_memory_equal(&through.scale, &second.scale, sizeof through.scale);
         assert_int_equal(through.hysteresis_left, second.hysteresis_left);

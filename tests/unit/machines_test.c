@@ -12,11 +12,11 @@
 enum { WORKERS_MAX = 8 };
 
 /* A worker as text: "MACHINE LOCAL_RANK LOCAL_SIZE NODE", -1 for what is not said. */
-static uint32_t read_workers(const char *const *text, seat *w, seat **at)
+static uint32_t read_workers(const char *const *text, member_slot *w, member_slot **at)
 {
     uint32_t n = 0;
     for (; text[n] != NULL; n++) {
-        w[n] = (seat){.rank = (int32_t)n};
+        w[n] = (member_slot){.rank = (int32_t)n};
         assert_int_equal(sscanf(text[n], "%7s %d %d %d", w[n].machine, &w[n].said_local_rank,
                                 &w[n].said_local_size, &w[n].said_node),
                          4);
@@ -30,11 +30,11 @@ static uint32_t read_workers(const char *const *text, seat *w, seat **at)
 static const char *place(const char *const *text)
 {
     static char out[1024];
-    seat w[WORKERS_MAX], *list[WORKERS_MAX];
+    member_slot w[WORKERS_MAX], *list[WORKERS_MAX];
     pen_error why;
     const uint32_t n = read_workers(text, w, list);
     size_t at        = 0;
-    if (machines_place(&(seat_list){list, n}, &why) != PEN_OK) {
+    if (machines_place(&(member_slots){list, n}, &why) != PEN_OK) {
         assert_int_equal(why.status, PEN_MISMATCH);
         assert_int_equal(why.role, PEN_WORKER);
         (void)snprintf(out, sizeof out, "%s", why.text);
@@ -104,15 +104,16 @@ static void what_contradicts_itself_is_a_sentence(void **state)
 static void who_comes_late_takes_the_lowest_that_is_free_where_it_is(void **state)
 {
     (void)state;
-    seat others[] = {
-        {.rank = 0, .machine = "a", .node = 0, .local_rank = 0, .in_record = 1},
-        {.rank = 2, .machine = "a", .node = 0, .local_rank = 2, .in_record = 1},
-        {.rank = 3, .machine = "b", .node = 1, .local_rank = 0, .in_record = 1},
+    member_slot others[] = {
+        {.rank = 0, .machine = "a", .node = 0, .local_rank = 0, .in_view = 1},
+        {.rank = 2, .machine = "a", .node = 0, .local_rank = 2, .in_view = 1},
+        {.rank = 3, .machine = "b", .node = 1, .local_rank = 0, .in_view = 1},
         {.rank = 4, .machine = "a", .node = 0, .local_rank = 1}, /* is about to come, too */
     };
-    seat late = {
+    member_slot late = {
         .rank = 1, .machine = "a", .said_local_rank = -1, .said_local_size = -1, .said_node = -1};
-    const seat_list all = {(seat *[]){&others[0], &late, &others[1], &others[2], &others[3]}, 5};
+    const member_slots all = {
+        (member_slot *[]){&others[0], &late, &others[1], &others[2], &others[3]}, 5};
     machines_place_late(&late, &all);
     assert_true(late.node == 0 && late.local_rank == 1);
     late.machine[0] = 'c';
@@ -122,7 +123,7 @@ static void who_comes_late_takes_the_lowest_that_is_free_where_it_is(void **stat
     late.said_node       = 1;
     machines_place_late(&late, &all);
     assert_true(late.node == 1 && late.local_rank == 5);
-    machines_place_late(&late, &(seat_list){0});
+    machines_place_late(&late, &(member_slots){0});
     assert_true(late.node == 1 && late.local_rank == 5);
 }
 

@@ -32,7 +32,7 @@ static void pass(peers *p)
 /* A first message that says something. */
 static void speak(peers *p, uint32_t number, int fd)
 {
-    assert_int_equal(peers_hear(p, number), PEERS_NEW);
+    assert_int_equal(peers_receive(p, number), PEERS_NEW);
     assert_true(peers_meet(p, number, fd));
     peers_respect(p, number);
 }
@@ -56,7 +56,7 @@ static void test_peers_end_is_told_once_and_after_two_rounds(void **state)
     peers_accepted(p, FD);
     speak(p, 1, FD);
     assert_true(peers_knows(p, 1));
-    assert_int_equal(peers_hear(p, 1), PEERS_KNOWN);
+    assert_int_equal(peers_receive(p, 1), PEERS_KNOWN);
     assert_false(peers_has_ended(p));
     peers_ended(p, FD);
     assert_true(peers_has_ended(p));
@@ -66,7 +66,7 @@ static void test_peers_end_is_told_once_and_after_two_rounds(void **state)
     assert_down(p, 1);
     assert_end(p, PEERS_NONE);
     assert_false(peers_knows(p, 1));
-    assert_int_equal(peers_hear(p, 1), PEERS_GONE);
+    assert_int_equal(peers_receive(p, 1), PEERS_GONE);
     assert_int_equal(peers_count(p), 0);
 }
 
@@ -79,7 +79,7 @@ static void test_peers_end_waits_for_the_last_message(void **state)
     for (int i = 0; i < 5; i++) {
         peers_round(p);
         assert_end(p, PEERS_NONE);
-        assert_int_equal(peers_hear(p, 1), PEERS_KNOWN);
+        assert_int_equal(peers_receive(p, 1), PEERS_KNOWN);
     }
     peers_round(p);
     assert_end(p, PEERS_NONE);
@@ -155,12 +155,12 @@ static void test_peers_that_only_said_they_are_there_end_in_silence(void **state
 {
     peers *p = *state;
     peers_accepted(p, FD);
-    assert_int_equal(peers_hear(p, 1), PEERS_NEW);
+    assert_int_equal(peers_receive(p, 1), PEERS_NEW);
     assert_true(peers_meet(p, 1, FD));
     peers_ended(p, FD);
     pass(p);
     assert_end(p, PEERS_NONE);
-    assert_int_equal(peers_hear(p, 1), PEERS_GONE);
+    assert_int_equal(peers_receive(p, 1), PEERS_GONE);
 }
 
 /* One ended and spoke, its successor on the descriptor lives: all four orders of their messages. */
@@ -209,7 +209,7 @@ static void test_peers_doubt_is_settled_by_another_word(void **state)
     speak(p, 1, FD);
     pass(p);
     assert_end(p, PEERS_NONE); /* it may be that 1 is the one that ended */
-    assert_int_equal(peers_hear(p, 1), PEERS_KNOWN);
+    assert_int_equal(peers_receive(p, 1), PEERS_KNOWN);
     assert_end(p, PEERS_STRANGER);
     pass(p);
     assert_end(p, PEERS_NONE);

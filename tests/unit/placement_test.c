@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "scheduler/core/epoch/placement.h"
-#include "scheduler/core/epoch/settle.h"
+#include "scheduler/core/epoch/resolve.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -273,8 +273,8 @@ static void any_history_ends_in_an_even_placement(void **state)
 typedef struct {
     placement table;
     wire_sealed_report report[SERVERS_MAX][SHARDS_MAX];
-    settle_holder server[SERVERS_MAX];
-    settled out;
+    resolve_holder server[SERVERS_MAX];
+    resolved out;
     pen_error why;
 } sealed;
 
@@ -299,13 +299,13 @@ static void make_sealed(sealed *s)
                                                        .clock        = -1,
                                                        .has_decision = true,
                                                        .decision     = {.applied = 11}};
-        s->server[i] = (settle_holder){true, i == 2 ? 1 : 2, s->report[i]};
+        s->server[i] = (resolve_holder){true, i == 2 ? 1 : 2, s->report[i]};
     }
 }
 
 static pen_status decide(sealed *s)
 {
-    return settle(&s->table, 2, s->server, 3, &s->out, &s->why);
+    return resolve_epoch(&s->table, 2, s->server, 3, &s->out, &s->why);
 }
 
 static int32_t role_of(const sealed *s, uint32_t shard, int32_t server)
@@ -491,11 +491,11 @@ static void without_servers_the_job_goes_on_from_the_furthest_worker_that_lives(
     (void)state;
     const wire_sealed_report report[] = {
         {.step = 7}, {.step = 8, .has_decision = true, .decision = {.applied = 6}}, {.step = 9}};
-    const settle_holder worker[] = {
+    const resolve_holder worker[] = {
         {true, 1, &report[0]}, {true, 1, &report[1]}, {false, 1, &report[2]}};
-    settled out;
+    resolved out;
     pen_error why;
-    assert_int_equal(settle_workers(worker, 3, &out, &why), PEN_OK);
+    assert_int_equal(resolve_workers(worker, 3, &out, &why), PEN_OK);
     assert_int_equal(out.step, 8);
     assert_true(out.has_decision);
     assert_int_equal(out.decision.applied, 6);
@@ -505,13 +505,13 @@ static void without_servers_a_sealed_worker_that_says_no_step_is_no_way_to_go_on
 {
     (void)state;
     const wire_sealed_report report[] = {{.step = 7}, {.step = -1}};
-    settle_holder worker[]            = {{true, 1, &report[0]}, {true, 1, &report[1]}};
-    settled out;
+    resolve_holder worker[]           = {{true, 1, &report[0]}, {true, 1, &report[1]}};
+    resolved out;
     pen_error why;
-    assert_int_equal(settle_workers(worker, 2, &out, &why), PEN_INTERNAL);
+    assert_int_equal(resolve_workers(worker, 2, &out, &why), PEN_INTERNAL);
     assert_string_equal(why.text, "sealed worker 1 did not report its step");
     worker[0].is_alive = worker[1].is_alive = false;
-    assert_int_equal(settle_workers(worker, 2, &out, &why), PEN_INTERNAL);
+    assert_int_equal(resolve_workers(worker, 2, &out, &why), PEN_INTERNAL);
 }
 
 int main(void)

@@ -28,7 +28,7 @@ static const wire_tensor mlp[] = {
     {.name = "fc3.bias", .dtype = PEN_F32, .ndim = 1, .shape = {10}},
 };
 
-static plan *cut(const wire_model *model)
+static plan *capture(const wire_model *model)
 {
     plan *p           = NULL;
     pen_status status = plan_create(model, &p, &why);
@@ -178,7 +178,7 @@ static void test_plan_covers_random_models_once_on_block_borders(void **state)
     for (uint64_t seed = 1; seed <= 200; seed++) {
         wire_model model = MODEL(tensors, groups);
         model.n_tensors  = draw_model(seed, tensors, 40);
-        plan *p          = cut(&model);
+        plan *p          = capture(&model);
         check_plan(p, &model);
         plan_destroy(p);
     }
@@ -188,7 +188,7 @@ static void test_plan_cuts_a_small_model_finely_and_a_large_one_coarsely(void **
 {
     (void)state;
     wire_model model = MODEL(mlp, sgd);
-    plan *p          = cut(&model);
+    plan *p          = capture(&model);
     assert_int_equal(p->chunk_elements, 4096);
     assert_int_equal(p->n_chunks, 49 + 1 + 8 + 1 + 1 + 1);
     assert_int_equal(p->n_partitions, 61);
@@ -197,7 +197,7 @@ static void test_plan_cuts_a_small_model_finely_and_a_large_one_coarsely(void **
     static const wire_tensor large[] = {
         {.name = "w", .dtype = PEN_F32, .ndim = 2, .shape = {1 << 15, 1 << 15}}};
     model = MODEL(large, sgd);
-    p     = cut(&model);
+    p     = capture(&model);
     check_plan(p, &model);
     assert_int_equal(p->chunk_elements, 1 << 20);
     assert_int_equal(p->n_chunks, 1024);
@@ -210,7 +210,7 @@ static void test_plan_of_a_scalar_is_one_chunk(void **state)
     (void)state;
     static const wire_tensor scalar[] = {{.name = "temperature", .dtype = PEN_F64}};
     wire_model model                  = MODEL(scalar, sgd);
-    plan *p                           = cut(&model);
+    plan *p                           = capture(&model);
     check_plan(p, &model);
     assert_int_equal(p->n_chunks, 1);
     assert_int_equal(p->partition[0].bytes, 8);
@@ -221,7 +221,7 @@ static void test_plan_numbers_chunks_in_registration_and_offset_order(void **sta
 {
     (void)state;
     wire_model model = MODEL(mlp, sgd);
-    plan *p          = cut(&model);
+    plan *p          = capture(&model);
     for (uint32_t c = 1; c < p->n_chunks; c++) {
         const plan_chunk *a = &p->chunk[c - 1], *b = &p->chunk[c];
         assert_true(a->tensor < b->tensor || (a->tensor == b->tensor && a->start < b->start));
@@ -233,7 +233,7 @@ static void test_plan_deals_the_largest_chunks_first(void **state)
 {
     (void)state;
     wire_model model = MODEL(mlp, sgd);
-    plan *p          = cut(&model);
+    plan *p          = capture(&model);
     assert_int_equal(p->chunk[0].partition, 0);
     assert_int_equal(p->chunk[p->first_chunk[4]].partition, 57); /* 1,280 elements, then 256, ... */
     assert_int_equal(p->chunk[p->first_chunk[1]].partition, 58);
@@ -258,7 +258,7 @@ static void test_plan_keeps_tensors_with_whole_tensor_rules_in_one_partition(voi
          .flags = PEN_FROZEN},
         {.name = "whole too", .dtype = PEN_BF16, .ndim = 2, .shape = {300, 500}, .group = 1}};
     wire_model model = MODEL(tensors, groups);
-    plan *p          = cut(&model);
+    plan *p          = capture(&model);
     check_plan(p, &model);
     bool is_split[4] = {false};
     for (uint32_t t = 0; t < 4; t++)
@@ -277,7 +277,7 @@ static void test_plan_places_frozen_tensors_but_never_trains_them(void **state)
     static const wire_tensor tensors[] = {
         {.name = "w", .dtype = PEN_F32, .ndim = 1, .shape = {9000}, .flags = PEN_FROZEN}};
     wire_model model = MODEL(tensors, sgd);
-    plan *p          = cut(&model);
+    plan *p          = capture(&model);
     check_plan(p, &model);
     for (uint32_t i = 0; i < p->n_partitions; i++) assert_int_equal(p->partition[i].n_trained, 0);
     plan_destroy(p);
@@ -299,7 +299,7 @@ static void test_plan_has_sums_for_groups_that_average_only(void **state)
         {.name = "d", .dtype = PEN_F32, .ndim = 1, .shape = {9000}, .group = 3},
         {.name = "f", .dtype = PEN_F32, .ndim = 1, .shape = {9}, .flags = PEN_FROZEN}};
     wire_model model = MODEL(tensors, groups);
-    plan *p          = cut(&model);
+    plan *p          = capture(&model);
     check_plan(p, &model);
     uint32_t trained = 0, decided = 0;
     for (uint32_t i = 0; i < p->n_partitions; i++) {
@@ -309,7 +309,7 @@ static void test_plan_has_sums_for_groups_that_average_only(void **state)
     assert_int_equal(trained, 12);
     assert_int_equal(decided, 6);
     groups[1].sync = groups[2].sync = "bsp";
-    plan *q                         = cut(&model);
+    plan *q                         = capture(&model);
     for (uint32_t c = 0; c < p->n_chunks; c++)
         assert_int_equal(p->chunk[c].partition, q->chunk[c].partition);
     plan_destroy(p);
@@ -355,7 +355,7 @@ static void test_plan_balances_a_small_model_on_few_shards(void **state)
 {
     (void)state;
     wire_model model = MODEL(mlp, sgd);
-    plan *p          = cut(&model);
+    plan *p          = capture(&model);
     for (uint32_t n = 1; n <= 8; n++) {
         uint64_t least, most;
         load(p, n, &least, &most);
@@ -371,7 +371,7 @@ static void test_plan_leaves_shards_empty_when_there_are_more_than_partitions(vo
     static const wire_tensor tensors[] = {
         {.name = "w", .dtype = PEN_F32, .ndim = 1, .shape = {9000}}};
     wire_model model = MODEL(tensors, sgd);
-    plan *p          = cut(&model);
+    plan *p          = capture(&model);
     uint32_t shard[PLAN_PARTITIONS_MAX];
     plan_place(p, 5000, shard);
     assert_int_equal(p->n_partitions, 3);
@@ -388,7 +388,7 @@ static void test_plan_is_the_same_each_time(void **state)
     wire_model model = MODEL(tensors, sgd);
     model.n_tensors  = draw_model(7, tensors, 40);
     for (uint32_t t = 0; t < model.n_tensors; t++) tensors[t].group = 0;
-    plan *a = cut(&model), *b = cut(&model);
+    plan *a = capture(&model), *b = capture(&model);
     assert_int_equal(a->n_chunks, b->n_chunks);
     assert_memory_equal(a->chunk, b->chunk, a->n_chunks * sizeof *a->chunk);
     plan_destroy(a);

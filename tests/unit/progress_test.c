@@ -21,7 +21,7 @@ static uint64_t run_step(progress *p, uint64_t at)
         progress_gradient(p, (at + 4) * MS);
         at += 8;
     }
-    progress_enter(p, PROGRESS_EXCHANGE, at * MS);
+    progress_enter(p, PROGRESS_PS, at * MS);
     progress_enter(p, PROGRESS_OTHER, (at + 4) * MS);
     return at + 5;
 }

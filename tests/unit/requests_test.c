@@ -102,7 +102,7 @@ static void pass(world *w, uint64_t ms)
 }
 
 /* So many are not answered. */
-static int say_again(world *w)
+static int resend(world *w)
 {
     w->n_sent = 0;
     pass(w, REQUESTS_AGAIN_MS);
@@ -127,13 +127,13 @@ static wire_control stored(uint64_t id, pen_status status, const char *text, int
 static void add(world *w, int64_t delta, void *token)
 {
     const requests_change c = {.op = WIRE_STORE_ADD, .key = "tickets", .delta = delta};
-    assert_int_equal(requests_store(w->requests, &c, token, 0, w->now), PEN_OK);
+    assert_int_equal(requests_kv(w->requests, &c, token, 0, w->now), PEN_OK);
 }
 
 static void get(world *w, void *token, uint64_t deadline_ms)
 {
     const requests_change c = {.op = WIRE_STORE_GET, .key = "k"};
-    assert_int_equal(requests_store(w->requests, &c, token, deadline_ms, w->now), PEN_OK);
+    assert_int_equal(requests_kv(w->requests, &c, token, deadline_ms, w->now), PEN_OK);
 }
 
 static void fault(world *w, uint64_t call, const pen_error *why)
@@ -173,7 +173,7 @@ static void a_fault_is_said_until_all_were_told(void **state)
     why_set(&why, PEN_TIMED_OUT, "it took too long");
     fault(w, 418, &why);
     assert_int_equal(w->n_sent, 1);
-    assert_int_equal(say_again(w), 1);
+    assert_int_equal(resend(w), 1);
     assert_string_equal(w->sent[0].u.fault.why.text, "it took too long");
     wire_control c  = {.kind = WIRE_FAULTED};
     c.u.fault.group = 1;
@@ -181,12 +181,12 @@ static void a_fault_is_said_until_all_were_told(void **state)
     why_set(&c.u.fault.why, PEN_CORRUPT, "what another said first");
     hear(w, c); /* of another call: told on, and ours is still open */
     assert_int_equal(w->n_faulted, 1);
-    assert_int_equal(say_again(w), 1);
+    assert_int_equal(resend(w), 1);
     c.u.fault.call = 418;
     hear(w, c);
     assert_int_equal(w->n_faulted, 2);
     assert_string_equal(w->text, "what another said first");
-    assert_int_equal(say_again(w), 0);
+    assert_int_equal(resend(w), 0);
     drop_world(w);
 }
 
@@ -197,7 +197,7 @@ static void the_oldest_of_too_many_faults_is_forgotten(void **state)
     pen_error why;
     why_set(&why, PEN_CORRUPT, "x");
     for (uint64_t call = 1; call <= 2 * REQUESTS_FAULTS_MAX; call++) fault(w, call, &why);
-    assert_int_equal(say_again(w), REQUESTS_FAULTS_MAX);
+    assert_int_equal(resend(w), REQUESTS_FAULTS_MAX);
     assert_int_equal(w->sent[0].u.fault.call, REQUESTS_FAULTS_MAX + 1);
     drop_world(w);
 }
@@ -209,7 +209,7 @@ static void an_agreement_is_asked_for_with_the_newest_list_and_told_once(void **
     const int32_t ranks[] = {0, 1, 2};
     assert_int_equal(requests_shrink(w->requests, 1, ranks, 3, w->now), PEN_OK);
     assert_int_equal(requests_shrink(w->requests, 1, ranks, 2, w->now), PEN_OK);
-    assert_int_equal(say_again(w), 1);
+    assert_int_equal(resend(w), 1);
     assert_int_equal(w->sent[0].u.shrink.n_ranks, 2);
     wire_control c       = {.kind = WIRE_SHRUNK};
     c.u.shrunk.group     = 1;
@@ -219,7 +219,7 @@ static void an_agreement_is_asked_for_with_the_newest_list_and_told_once(void **
     hear(w, c);
     assert_int_equal(w->n_shrunk, 1);
     assert_int_equal(w->new_group, 77);
-    assert_int_equal(say_again(w), 0);
+    assert_int_equal(resend(w), 0);
     drop_world(w);
 }
 
@@ -236,7 +236,7 @@ static void an_answer_ends_its_own_question_once(void **state)
     assert_int_equal(w->value, 3);
     hear(w, stored(w->sent[1].u.store.id, PEN_OK, "", 3));
     assert_int_equal(w->n_ended, 1);
-    assert_int_equal(say_again(w), 1); /* the other one, which all below it are done for */
+    assert_int_equal(resend(w), 1); /* the other one, which all below it are done for */
     assert_int_equal(w->sent[0].u.store.done_below, 1);
     hear(w, stored(1, PEN_MISMATCH, "'tickets' holds 5 bytes, a counter has 8", 0));
     assert_ptr_equal(w->token, &a);
@@ -417,7 +417,7 @@ static void a_failure_ends_what_somebody_waits_for(void **state)
     requests_fail(w->requests, &why);
     assert_int_equal(w->n_ended, 2);
     assert_string_equal(w->text, "worker 1 (devbox) is gone");
-    assert_int_equal(say_again(w), 0);
+    assert_int_equal(resend(w), 0);
     hear(w, (wire_control){.kind = WIRE_FAULTED});
     assert_int_equal(w->n_faulted, 0);
     drop_world(w);

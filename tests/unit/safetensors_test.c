@@ -130,9 +130,9 @@ static void test_safetensors_cut_anywhere_are_refused(void **state)
     (void)state;
     uint8_t bytes[600];
     const size_t n = golden(bytes);
-    for (size_t cut = 0; cut < n; cut++) {
+    for (size_t capture = 0; capture < n; capture++) {
         safetensors_reader *r;
-        write_file(bytes, cut);
+        write_file(bytes, capture);
         assert_int_equal(safetensors_open(path, &r, &why), PEN_CORRUPT);
     }
 }

@@ -558,10 +558,10 @@ static int inner(int n)
 
 static double bytes_all_reduce(const char *name, int n, double S)
 {
-    double p = inner(n), guests = n > p;
+    double p = inner(n), observers = n > p;
     if (strcmp(name, "one_shot") == 0) return (n - 1) * S;
-    if (strcmp(name, "recursive_doubling") == 0) return log2(p) * S + guests * S;
-    if (strcmp(name, "halving_doubling") == 0) return 2 * (p - 1) / p * S + guests * S;
+    if (strcmp(name, "recursive_doubling") == 0) return log2(p) * S + observers * S;
+    if (strcmp(name, "halving_doubling") == 0) return 2 * (p - 1) / p * S + observers * S;
     return 2.0 * (n - 1) / n * S; /* ring, direct */
 }
 
@@ -605,7 +605,7 @@ static double bytes_expected(const char *name, coll_kind kind, int n, double S)
 
 static double rounds_expected(const char *name, coll_kind kind, int n)
 {
-    double p = inner(n), guests = n > p ? 2 : 0;
+    double p = inner(n), observers = n > p ? 2 : 0;
     if (n == 1) return 0;
     if (strcmp(name, "direct") == 0) return kind == COLL_REDUCE || kind == COLL_ALL_REDUCE ? 2 : 1;
     if (strcmp(name, "one_shot") == 0) return 1;
@@ -613,8 +613,9 @@ static double rounds_expected(const char *name, coll_kind kind, int n)
     if (strcmp(name, "pairwise") == 0) return n - 1;
     if (strcmp(name, "pipeline") == 0) return 32 + n - 2;
     if (strcmp(name, "halving_doubling") == 0)
-        return (kind == COLL_ALL_REDUCE ? 2 : 1) * log2(p) + guests;
-    if (strcmp(name, "recursive_doubling") == 0 && kind == COLL_ALL_REDUCE) return log2(p) + guests;
+        return (kind == COLL_ALL_REDUCE ? 2 : 1) * log2(p) + observers;
+    if (strcmp(name, "recursive_doubling") == 0 && kind == COLL_ALL_REDUCE)
+        return log2(p) + observers;
     return log2_up(n);
 }
 

@@ -91,8 +91,8 @@ static void records_asked_for_here_are_merged_here(void **state)
     (void)state;
     scene *r = scene_train(2, 1, NULL, NULL);
     scene_forget(r);
-    assert_null(scheduler_core_records(r->core));
-    scheduler_core_ask_records(r->core, r->now);
+    assert_null(scheduler_core_recorders(r->core));
+    scheduler_core_ask_recorders(r->core, r->now);
     const wire_control *ask = scene_must(r, SCENE_WORKER(0), WIRE_RECORD_ASK);
     assert_int_equal(ask->u.record_ask.asker, 0);
     static const char line[] = "{\"group\":\"0\",\"size\":2,\"call\":7,\"kind\":\"all_reduce\","
@@ -100,7 +100,7 @@ static void records_asked_for_here_are_merged_here(void **state)
                                "\"RUNNING\",\"age_ms\":1500}\n";
     const uint64_t id        = ask->u.record_ask.id;
     for (int32_t rank = 0; rank < 2; rank++) {
-        assert_false(stuck_is_whole(scheduler_core_records(r->core)));
+        assert_false(stuck_is_whole(scheduler_core_recorders(r->core)));
         wire_control record = {.kind     = WIRE_RECORD,
                                .u.record = {.id        = id,
                                             .text      = "",
@@ -108,12 +108,12 @@ static void records_asked_for_here_are_merged_here(void **state)
                                             .data_size = rank == 0 ? sizeof line - 1 : 0}};
         scene_say(r, SCENE_WORKER(rank), &record);
     }
-    assert_true(stuck_is_whole(scheduler_core_records(r->core)));
+    assert_true(stuck_is_whole(scheduler_core_recorders(r->core)));
     char *text  = NULL;
     size_t size = 0;
     FILE *out   = open_memstream(&text, &size);
     assert_non_null(out);
-    stuck_print_json(scheduler_core_records(r->core), out);
+    stuck_print_json(scheduler_core_recorders(r->core), out);
     fclose(out);
     assert_non_null(strstr(text, "\"missing\":[1]"));
     free(text);

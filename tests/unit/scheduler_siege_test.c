@@ -113,7 +113,7 @@ static const wire_control ask = {.kind = WIRE_STATUS_ASK};
 static int heard(askers *a, uint32_t peer, const wire_control *message, int times, uint64_t at_ms)
 {
     int n = 0;
-    for (int i = 0; i < times; i++) n += askers_hear(a, peer, message, at_ms);
+    for (int i = 0; i < times; i++) n += askers_receive(a, peer, message, at_ms);
     return n;
 }
 

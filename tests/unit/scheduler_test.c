@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 #include "common/net/transport/transport.h"
 #include "proto/wire/wire.h"
 #include "scheduler/shell/scheduler.h"
@@ -22,7 +22,7 @@
 enum { PATIENCE_MS = 20000 };
 
 typedef struct {
-    guard *guard;
+    auth *auth;
     transport *transport;
     wire_arena *arena;
     wire_out out;
@@ -42,15 +42,15 @@ static scheduler *start(const char *host, const char *lease)
     return s;
 }
 
-static peer dial(const scheduler *s, guard_role role)
+static peer dial(const scheduler *s, auth_role role)
 {
     peer p = {.arena = wire_arena_create(1 << 20)};
     pen_error why;
-    transport_options o     = {0};
-    const guard_options who = {
+    transport_options o    = {0};
+    const auth_options who = {
         .role = role, .scheduler = scheduler_address(s), .address = {scheduler_address(s)}};
-    if (guard_open(&who, &p.guard, &why) != PEN_OK) fail_msg("%s", why.text);
-    guard_dial(p.guard, GUARD_SCHEDULER, &o);
+    if (auth_open(&who, &p.auth, &why) != PEN_OK) fail_msg("%s", why.text);
+    auth_dial(p.auth, AUTH_SCHEDULER, &o);
     if (transport_dial(scheduler_address(s), &o, &p.transport, &why) != PEN_OK)
         fail_msg("%s", why.text);
     return p;
@@ -59,7 +59,7 @@ static peer dial(const scheduler *s, guard_role role)
 static void hang_up(peer *p)
 {
     transport_close(p->transport, 0);
-    guard_close(p->guard);
+    auth_close(p->auth);
     wire_arena_destroy(p->arena);
     wire_out_free(&p->out);
     p->transport = NULL;
@@ -124,7 +124,7 @@ static void join(peer *p, int32_t role, int32_t rank)
 static void assert_serves_a_job(const char *host)
 {
     scheduler *s = start(host, "lease_ms=10000");
-    peer server = dial(s, GUARD_SERVER), worker = dial(s, GUARD_WORKER);
+    peer server = dial(s, AUTH_SERVER), worker = dial(s, AUTH_WORKER);
     join(&server, PEN_SERVER, 0);
     join(&worker, PEN_WORKER, 0);
     assert_int_equal(hear(&worker, WIRE_EPOCH).u.epoch.n_servers, 1);
@@ -160,7 +160,7 @@ test_scheduler_tells_all_and_ends_with_the_verdict_when_a_connection_is_gone(voi
 {
     (void)state;
     scheduler *s = start("host=127.0.0.1", "down_grace_ms=50");
-    peer server = dial(s, GUARD_SERVER), worker = dial(s, GUARD_WORKER);
+    peer server = dial(s, AUTH_SERVER), worker = dial(s, AUTH_WORKER);
     join(&server, PEN_SERVER, 0);
     join(&worker, PEN_WORKER, 0);
     hear(&server, WIRE_EPOCH);
@@ -179,7 +179,7 @@ static void test_scheduler_counts_frames_it_cannot_read(void **state)
 {
     (void)state;
     scheduler *s     = start("host=127.0.0.1", "lease_ms=10000");
-    peer p           = dial(s, GUARD_WORKER);
+    peer p           = dial(s, AUTH_WORKER);
     wire_control ask = {.kind = WIRE_STATUS_ASK};
     pen_error why;
     say(&p, &ask);
@@ -197,7 +197,7 @@ static void test_scheduler_that_is_stopped_says_so_to_all(void **state)
 {
     (void)state;
     scheduler *s = start("host=127.0.0.1", "lease_ms=10000");
-    peer server = dial(s, GUARD_SERVER), worker = dial(s, GUARD_WORKER);
+    peer server = dial(s, AUTH_SERVER), worker = dial(s, AUTH_WORKER);
     join(&server, PEN_SERVER, 0);
     join(&worker, PEN_WORKER, 0);
     hear(&worker, WIRE_EPOCH);
@@ -260,7 +260,7 @@ static void test_scheduler_with_a_state_knows_its_members_after_its_death(void *
     snprintf(kept, sizeof kept, "%s/state", dir);
     snprintf(copy, sizeof copy, "%s/copy", dir);
     scheduler *s = start_with_state(dir);
-    peer server = dial(s, GUARD_SERVER), worker = dial(s, GUARD_WORKER);
+    peer server = dial(s, AUTH_SERVER), worker = dial(s, AUTH_WORKER);
     join(&server, PEN_SERVER, 0);
     join(&worker, PEN_WORKER, 0);
     const uint64_t term = hear(&worker, WIRE_EPOCH).u.epoch.term, was = worker.incarnation;
@@ -272,8 +272,8 @@ static void test_scheduler_with_a_state_knows_its_members_after_its_death(void *
     copy_file(copy, kept);
 
     s      = start_with_state(dir);
-    worker = dial(s, GUARD_WORKER);
-    server = dial(s, GUARD_SERVER);
+    worker = dial(s, AUTH_WORKER);
+    server = dial(s, AUTH_SERVER);
     join(&worker, PEN_WORKER, 0); /* the same nonce: the same process */
     join(&server, PEN_SERVER, 0);
     assert_true(worker.incarnation == was);

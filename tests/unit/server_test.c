@@ -3,7 +3,7 @@
 
 #include "common/base/crc.h"
 #include "common/base/log.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 #include "common/net/transport/transport.h"
 #include "proto/decision.h"
 #include "scheduler/shell/scheduler.h"
@@ -23,7 +23,7 @@ enum { ELEMENTS = 5000, PATIENCE_MS = 20000, SHARDS = 3 }; /* two chunks: one sh
 typedef struct {
     scheduler *scheduler;
     server_thread server;
-    guard *guard;
+    auth *auth;
     transport *control, *data[SHARDS];
     wire_arena *arena;
     wire_out out;
@@ -82,7 +82,7 @@ static void say_data(job *j, uint32_t shard)
 }
 
 /* Not yet: the scheduler's word was quicker here than at the shard.  A worker says it again, too. */
-static void say_again(job *j, uint32_t shard)
+static void resend(job *j, uint32_t shard)
 {
     if (j->d.status != PEN_AGAIN) fail_msg("%s", j->d.text);
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -101,7 +101,7 @@ static void await_data(job *j, uint32_t shard, wire_kind kind)
         assert_int_equal(wire_data_decode(event.head, event.head_size, j->arena, &j->d, &why),
                          PEN_OK);
         j->body = event.body;
-        if (j->d.kind == WIRE_REFUSED) say_again(j, shard);
+        if (j->d.kind == WIRE_REFUSED) resend(j, shard);
     } while (j->d.kind != kind);
 }
 
@@ -130,13 +130,13 @@ static void send_data(job *j, uint32_t shard, wire_data *d, buf *body)
 }
 
 /* ---- a job ----------------------------------------------------------------------------------- */
-static transport *dial(const job *j, guard_role listener, const char *address)
+static transport *dial(const job *j, auth_role listener, const char *address)
 {
     transport *t;
     transport_event event;
     pen_error why;
     transport_options o = {0};
-    guard_dial(j->guard, listener, &o);
+    auth_dial(j->auth, listener, &o);
     assert_int_equal(transport_dial(address, &o, &t, &why), PEN_OK);
     receive(t, TRANSPORT_UP, &event, address, 0);
     return t;
@@ -158,11 +158,11 @@ static void start_servers(job *j, const char *store)
 
 static void join(job *j)
 {
-    j->arena                = wire_arena_create(16 << 20);
-    const char *address     = scheduler_address(j->scheduler);
-    const guard_options who = {.role = GUARD_WORKER, .scheduler = address, .address = {address}};
-    assert_int_equal(guard_open(&who, &j->guard, NULL), PEN_OK);
-    j->control           = dial(j, GUARD_SCHEDULER, address);
+    j->arena               = wire_arena_create(16 << 20);
+    const char *address    = scheduler_address(j->scheduler);
+    const auth_options who = {.role = AUTH_WORKER, .scheduler = address, .address = {address}};
+    assert_int_equal(auth_open(&who, &j->auth, NULL), PEN_OK);
+    j->control           = dial(j, AUTH_SCHEDULER, address);
     wire_control c       = {.kind = WIRE_HELLO};
     c.u.hello.role       = PEN_WORKER;
     c.u.hello.world_size = 1;
@@ -199,7 +199,7 @@ static void commit(job *j, int64_t step, int64_t applied)
     await_control(j, WIRE_COMMITTED);
     assert_int_equal(j->c.u.committed.step, step);
     assert_int_equal(j->c.u.committed.applied, applied);
-    for (int i = 0; i < SHARDS; i++) j->data[i] = dial(j, GUARD_SERVER, j->address[i]);
+    for (int i = 0; i < SHARDS; i++) j->data[i] = dial(j, AUTH_SERVER, j->address[i]);
 }
 
 static void start(job *j, const char *store, int64_t step, int64_t applied)
@@ -218,7 +218,7 @@ static void end(job *j)
     if (scheduler_join(j->scheduler, &why) != PEN_OK) fail_msg("%s", why.text);
     for (int i = 0; i < SHARDS; i++) transport_close(j->data[i], 0);
     transport_close(j->control, 0);
-    guard_close(j->guard);
+    auth_close(j->auth);
     wire_arena_destroy(j->arena);
     wire_out_free(&j->out);
     buf_release(j->body);
@@ -276,15 +276,15 @@ static float first_value(job *j, uint32_t chunk)
 /* A whole step with gradient 1 everywhere; returns the last chunk's first new value. */
 static float step(job *j, uint64_t number, int64_t applied, bool snapshot)
 {
-    wire_record record[PLAN_PARTITIONS_MAX];
+    wire_vote vote[PLAN_PARTITIONS_MAX];
     double squares[PLAN_PARTITIONS_MAX][64];
     const double *sums[PLAN_PARTITIONS_MAX];
     for (uint32_t c = 0; c < j->plan->n_chunks; c++) { /* one chunk is one partition here */
         const uint32_t p = j->plan->chunk[c].partition;
         send_chunk(j, WIRE_PUSH, c, number, 1, snapshot);
         await_data(j, shard_of(j, c), WIRE_PREPARED);
-        assert_int_equal(j->d.n_records, 1);
-        record[p] = j->d.record[0];
+        assert_int_equal(j->d.n_votes, 1);
+        vote[p] = j->d.vote[0];
         memcpy(squares[p], j->body->data, j->body->size);
         sums[p] = squares[p];
     }
@@ -292,12 +292,12 @@ static float step(job *j, uint64_t number, int64_t applied, bool snapshot)
         .kind = WIRE_PULL, .step = number, .n = 1, .n_partitions = 1, .has_decision = true};
     uint32_t bad_chunk;
     int32_t bad_rank;
-    decision_make(j->plan, record, sums, &inputs, applied, &pull.decision, &bad_chunk, &bad_rank);
+    decision_make(j->plan, vote, sums, &inputs, applied, &pull.decision, &bad_chunk, &bad_rank);
     for (uint32_t c = 0; c < j->plan->n_chunks; c++) {
         const uint32_t p = j->plan->chunk[c].partition;
         pull.chunk       = &c;
         pull.partition   = &p;
-        pull.record_hash = &record[p].hash;
+        pull.vote_hash   = &vote[p].hash;
         send_data(j, shard_of(j, c), &pull, NULL);
         await_data(j, shard_of(j, c), WIRE_VALUES);
         assert_int_equal(j->d.version[0], applied + 1);
@@ -367,12 +367,12 @@ static transport *welcome_server(job *j, uint32_t *peer)
     server_settings o;
     transport *listener;
     transport_options options = {0};
-    const guard_options who   = {.role = GUARD_SCHEDULER, .address = {"127.0.0.1"}};
+    const auth_options who    = {.role = AUTH_SCHEDULER, .address = {"127.0.0.1"}};
     config_defaults(server_settings_rows, &o);
-    assert_int_equal(guard_open(&who, &j->guard, &why), PEN_OK);
-    guard_listen(j->guard, &options);
+    assert_int_equal(auth_open(&who, &j->auth, &why), PEN_OK);
+    auth_listen(j->auth, &options);
     assert_int_equal(transport_listen("tcp://127.0.0.1:0", &options, &listener, &why), PEN_OK);
-    assert_int_equal(guard_publish(j->guard, transport_address(listener), &why), PEN_OK);
+    assert_int_equal(auth_publish(j->auth, transport_address(listener), &why), PEN_OK);
     snprintf(o.master_addr, sizeof o.master_addr, "%s", transport_address(listener));
     o.down_grace_ms = 100;
     assert_int_equal(server_thread_start(&o, &j->server, &why), PEN_OK);
@@ -399,7 +399,7 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
     assert_int_equal(why.role, PEN_SCHEDULER);
     if (strstr(why.text, "is gone: its connection broke and did not come back") == NULL)
         fail_msg("%s", why.text);
-    guard_close(j.guard);
+    auth_close(j.auth);
     wire_out_free(&j.out);
 }
 
@@ -428,7 +428,7 @@ static void test_server_that_says_goodbye_minds_nothing_but_the_answer(void **st
     tell_server(&j, listener, peer, (wire_control){.kind = WIRE_BYED});
     assert_int_equal(server_thread_join(&j.server, &why), PEN_OK);
     transport_close(listener, 0);
-    guard_close(j.guard);
+    auth_close(j.auth);
     wire_arena_destroy(j.arena);
     wire_out_free(&j.out);
 }

@@ -166,8 +166,8 @@ static void test_gate_waits_for_every_backup_and_for_no_learner(void **state)
     rig_push(c->r, 0, 1, 0, WIRE_WANT_VALUES, rig_noise);
     rig_flush(c->r);
     assert_null(rig_find(c->r, WIRE_VALUES, 0, 0));
-    shard_nudge(c->at[0], 1000);
-    shard_nudge(c->at[0], 12000);
+    shard_resend(c->at[0], 1000);
+    shard_resend(c->at[0], 12000);
     assert_int_equal(c->suspected[1], 1);
     assert_int_equal(c->suspected[2], 0);
     copies_destroy(c);
@@ -357,7 +357,7 @@ static void check_learner(const char *optim, const char *sync, bool is_decided, 
             assert_true(rig_decide(c->r, 0, step, 3, &decision));
             rig_pull(c->r, 0, step, &decision);
             rig_flush(c->r);
-            shard_nudge(c->at[0], 100);
+            shard_resend(c->at[0], 100);
             assert_int_equal(c->caught_up[1], 0);
             c->is_held = false;
             copies_carry(c);
@@ -369,7 +369,7 @@ static void check_learner(const char *optim, const char *sync, bool is_decided, 
             copies_change(c, (copies_how){0});
         }
     }
-    shard_nudge(c->at[0], 500);
+    shard_resend(c->at[0], 500);
     assert_int_equal(c->caught_up[1], 1);
     assert_true(copies_are_equal(c, 0, 1));
     copies_change(c, (copies_how){0});
@@ -419,8 +419,8 @@ static void test_learner_that_heard_half_of_its_fill_goes_on_with_it_in_the_next
     c->is_held = false;
     rig_push_all(c->r, 0, 3, WIRE_WANT_VALUES, rig_noise);
     rig_flush(c->r);
-    shard_nudge(c->at[0], 300);
-    shard_nudge(c->at[0], 600);
+    shard_resend(c->at[0], 300);
+    shard_resend(c->at[0], 600);
     copies_carry(c);
     assert_true(copies_are_equal(c, 0, 1));
     copies_destroy(c);
@@ -439,8 +439,8 @@ static void test_backup_that_lags_is_a_learner_until_it_is_level_and_needs_no_ne
     copies_change(c, (copies_how){.at_once = true});
     assert_int_equal(c->role[1], SHARD_LEARNER);
     copies_carry(c);
-    shard_nudge(c->at[0], 300);
-    shard_nudge(c->at[0], 600);
+    shard_resend(c->at[0], 300);
+    shard_resend(c->at[0], 600);
     copies_carry(c);
     assert_true(shard_index(c->at[1], NULL) > index);
     assert_true(copies_are_equal(c, 0, 1));
@@ -572,7 +572,7 @@ static void test_members_that_change_drop_what_is_staged_on_every_copy(void **st
         copies_change(c, (copies_how){0});
         rig_step(c->r, 1, 1, rig_noise, &decision); /* rank 0 alone: not a bit of rank 1 is in it */
         const float expected = rig_param(c->r, W0, 7);
-        assert_true(decision.record[0].weight_sum == 1);
+        assert_true(decision.vote[0].weight_sum == 1);
         copies_destroy(c);
 
         rig *r = rig_create(
@@ -629,7 +629,7 @@ static void test_joiner_is_told_where_its_pushes_begin(void **state)
     assert_int_equal(next_push(c->r, 2, 0, &version), 3);
     assert_int_equal(version, 3);
     rig_step(c->r, 3, 3, rig_noise, &decision);
-    assert_true(decision.record[0].weight_sum == 3);
+    assert_true(decision.vote[0].weight_sum == 3);
     copies_destroy(c);
 
     c                  = start("sgd lr=1", "ssp s=9", 3, 1);

@@ -121,7 +121,7 @@ static void test_shard_refuses_a_decision_made_from_other_records(void **state)
     rig_flush(r);
     rig_decision decision;
     assert_true(rig_decide(r, 0, 0, 0, &decision));
-    for (uint32_t p = 0; p < r->plan->n_partitions; p++) decision.record[p].hash++;
+    for (uint32_t p = 0; p < r->plan->n_partitions; p++) decision.vote[p].hash++;
     rig_pull(r, 0, 0, &decision);
     assert_int_equal(rig_find(r, WIRE_REFUSED, 0, UINT32_MAX)->d.status, PEN_MISMATCH);
     assert_int_equal(rig_params_crc(r), crc);

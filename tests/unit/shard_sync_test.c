@@ -89,9 +89,9 @@ static void never_send(void *user, uint32_t peer, const wire_data *d, buf *paylo
     (void)user, (void)peer, (void)d, (void)payload;
     fail();
 }
-static void never_cut(void *user, shard_cut *cut)
+static void never_cut(void *user, shard_capture *capture)
 {
-    (void)user, (void)cut;
+    (void)user, (void)capture;
     fail();
 }
 static void never_report(void *user, const pen_error *error)

@@ -268,10 +268,10 @@ static uint32_t cut_crc(const rig *r)
 {
     uint32_t crc = 0;
     for (uint32_t c = 0; c < r->plan->n_chunks; c++) {
-        const shard_cut *cut = r->cut[rig_shard_of(r, c)];
-        for (uint32_t i = 0; i < cut->n; i++)
-            if (cut->chunk[i].chunk == c)
-                crc = crc32c(crc, cut->chunk[i].values->data, cut->chunk[i].values->size);
+        const shard_capture *capture = r->capture[rig_shard_of(r, c)];
+        for (uint32_t i = 0; i < capture->n; i++)
+            if (capture->chunk[i].chunk == c)
+                crc = crc32c(crc, capture->chunk[i].values->data, capture->chunk[i].values->size);
     }
     return crc;
 }
@@ -287,14 +287,15 @@ static void test_shard_snapshot_stays_as_it_was_while_training_goes_on(void **st
     r->inputs.snapshot = false;
     const uint32_t crc = rig_params_crc(r);
     assert_int_equal(r->cuts, 2);
-    assert_int_equal(r->cut[0]->step, 2);
-    assert_int_equal(r->cut[0]->applied, 2);
+    assert_int_equal(r->capture[0]->step, 2);
+    assert_int_equal(r->capture[0]->applied, 2);
     rig_step(r, 2, 2, rig_noise, &decision);
     rig_step(r, 3, 3, rig_noise, &decision);
     assert_int_not_equal(rig_params_crc(r), crc);
     assert_int_equal(cut_crc(r), crc);
-    for (uint32_t i = 0; i < r->cut[1]->n; i++)
-        assert_int_equal(r->cut[1]->chunk[i].version, r->cut[1]->chunk[i].n_slots > 0 ? 2 : 0);
+    for (uint32_t i = 0; i < r->capture[1]->n; i++)
+        assert_int_equal(r->capture[1]->chunk[i].version,
+                         r->capture[1]->chunk[i].n_slots > 0 ? 2 : 0);
     assert_int_equal(r->cuts, 2);
     rig_destroy(r);
 }
@@ -308,7 +309,7 @@ static void test_shard_snapshot_of_async_is_taken_at_rank_0s_push(void **state)
     assert_int_equal(r->cuts, 0);
     rig_push_all(r, 0, 0, 0, rig_noise);
     assert_int_equal(r->cuts, 1);
-    assert_int_equal(r->cut[0]->step, 1);
+    assert_int_equal(r->capture[0]->step, 1);
     rig_destroy(r);
 }
 
@@ -328,8 +329,8 @@ static void test_shard_without_trained_chunks_cuts_when_rank_0_says_so(void **st
     sign.inputs.snapshot = true;
     rig_deliver(r, idle, 0, &sign, NULL);
     assert_int_equal(r->cuts, 1);
-    assert_int_equal(r->cut[idle]->step, 7);
-    assert_int_equal(r->cut[idle]->n, 0);
+    assert_int_equal(r->capture[idle]->step, 7);
+    assert_int_equal(r->capture[idle]->n, 0);
     rig_destroy(r);
 }
 

@@ -1,4 +1,4 @@
-/* shard_tier_test.c - shards whose state lies in a file do bit for bit what shards in memory do. */
+/* shard_offload_test.c - shards whose state lies in a file do bit for bit what shards in memory do. */
 #include "tests/support/copies_rig.h"
 
 #include "common/base/crc.h"
@@ -58,7 +58,7 @@ static int remove_folder(void **state)
 static shard_offload offload_to(place p, const char *member)
 {
     if (p == MEMORY) return (shard_offload){0};
-    return (shard_offload){.ops        = tier_find(member),
+    return (shard_offload){.ops        = offload_find(member),
                            .dir        = folder,
                            .has_values = p != SLOTS,
                            .has_slots  = p != VALUES,
@@ -203,10 +203,11 @@ static uint32_t cut_crc(const rig *r)
 {
     uint32_t crc = 0;
     for (uint32_t s = 0; s < r->n_shards; s++)
-        for (uint32_t i = 0; i < r->cut[s]->n; i++)
-            for (uint32_t a = 0; a <= r->cut[s]->chunk[i].n_slots; a++) {
+        for (uint32_t i = 0; i < r->capture[s]->n; i++)
+            for (uint32_t a = 0; a <= r->capture[s]->chunk[i].n_slots; a++) {
                 buf *numbers = NULL;
-                assert_int_equal(shard_cut_read(&r->cut[s]->chunk[i], a, &numbers, NULL), PEN_OK);
+                assert_int_equal(shard_capture_read(&r->capture[s]->chunk[i], a, &numbers, NULL),
+                                 PEN_OK);
                 crc = crc32c(crc, numbers->data, numbers->size);
                 buf_release(numbers);
             }
@@ -258,7 +259,7 @@ static void train_with_copies(place primary, place backup)
     for (uint64_t step = 2; step < 5; step++)
         rig_step(c->r, step, (int64_t)step, rig_noise, &decision);
     copies_carry(c);
-    shard_nudge(c->at[0], 500);
+    shard_resend(c->at[0], 500);
     assert_int_equal(c->caught_up[2], 1);
     assert_true(copies_are_equal(c, 0, 1));
     assert_true(copies_are_equal(c, 0, 2));

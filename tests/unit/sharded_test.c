@@ -4,7 +4,7 @@
 #include "penstock.h"
 #include "proto/plan.h"
 #include "scheduler/shell/scheduler.h"
-#include "worker/train/sharded/sharded_cut.h"
+#include "worker/train/sharded/sharded_ranges.h"
 #include "worker/worker_settings.h"
 
 #include <math.h>
@@ -69,7 +69,7 @@ static void test_sharded_cut_gives_every_element_one_owner_and_equal_shares(void
             elements[t] = 1 + next_random(&seed) % ((uint64_t)1 << (1 + spread));
             trained[t]  = next_random(&seed) % 4 != 0;
         }
-        assert_int_equal(sharded_cut(n, elements, trained, size, range, &why), PEN_OK);
+        assert_int_equal(sharded_ranges(n, elements, trained, size, range, &why), PEN_OK);
         for (uint32_t t = 0; t < n; t++)
             check_ranges(range + t * (uint32_t)size, elements[t], size, trained[t] ? have : frozen);
         check_balance(have, size, &worst);
@@ -86,7 +86,7 @@ static void test_sharded_cut_gives_everybody_a_part_of_a_large_tensor(void **sta
     const uint64_t elements = 100 * PLAN_BLOCK + 1;
     const bool trained      = true;
     pen_error why;
-    assert_int_equal(sharded_cut(1, &elements, &trained, 7, range, &why), PEN_OK);
+    assert_int_equal(sharded_ranges(1, &elements, &trained, 7, range, &why), PEN_OK);
     for (int m = 0; m < 7; m++) {
         assert_true(range[m].count >= 14 * PLAN_BLOCK);
         assert_true(range[m].count <= 15 * PLAN_BLOCK);

@@ -4,7 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 #include "common/net/auth/secret.h"
 
 #include <poll.h>
@@ -55,31 +55,31 @@ static inline transport_event await(transport *t, transport_event_kind kind)
     return event;
 }
 
-static inline guard *open_guard(int job, guard_role role, int32_t rank)
+static inline auth *open_auth(int job, auth_role role, int32_t rank)
 {
-    guard *g;
+    auth *g;
     pen_error why;
-    const guard_options o = {
-        .encryption = GUARD_ON, .secret_file = path[job], .role = role, .rank = rank};
-    if (guard_open(&o, &g, &why) != PEN_OK) fail_msg("%s", why.text);
+    const auth_options o = {
+        .encryption = AUTH_ON, .secret_file = path[job], .role = role, .rank = rank};
+    if (auth_open(&o, &g, &why) != PEN_OK) fail_msg("%s", why.text);
     return g;
 }
 
-static inline transport *listen_with(const guard *g, transport_options o)
+static inline transport *listen_with(const auth *g, transport_options o)
 {
     transport *t;
     pen_error why;
-    guard_listen(g, &o);
+    auth_listen(g, &o);
     if (transport_listen("tcp://127.0.0.1:0", &o, &t, &why) != PEN_OK) fail_msg("%s", why.text);
     return t;
 }
 
-static inline transport *dial_with(const guard *g, guard_role listener, const transport *l)
+static inline transport *dial_with(const auth *g, auth_role listener, const transport *l)
 {
     transport *t;
     pen_error why;
     transport_options o = {0};
-    guard_dial(g, listener, &o);
+    auth_dial(g, listener, &o);
     if (transport_dial(transport_address((transport *)(uintptr_t)l), &o, &t, &why) != PEN_OK)
         fail_msg("%s", why.text);
     return t;

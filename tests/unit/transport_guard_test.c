@@ -27,16 +27,16 @@ static void check_refused(transport *l, transport *d, const char *dialler_hears,
 static void test_transport_members_of_a_job_talk_and_strangers_do_not(void **state)
 {
     (void)state;
-    guard *server = open_guard(0, GUARD_SERVER, 0), *worker = open_guard(0, GUARD_WORKER, 3),
-          *foreign = open_guard(1, GUARD_WORKER, 3);
-    transport *l   = listen_with(server, (transport_options){0});
-    transport *d   = dial_with(worker, GUARD_SERVER, l);
+    auth *server = open_auth(0, AUTH_SERVER, 0), *worker = open_auth(0, AUTH_WORKER, 3),
+         *foreign = open_auth(1, AUTH_WORKER, 3);
+    transport *l  = listen_with(server, (transport_options){0});
+    transport *d  = dial_with(worker, AUTH_SERVER, l);
     check_talk(l, d);
 
-    transport *other = dial_with(foreign, GUARD_SERVER, l);
+    transport *other = dial_with(foreign, AUTH_SERVER, l);
     check_refused(l, other, "the other end does not know this job's secret", "");
     transport_close(other, 0);
-    transport *clear = dial_with(NULL, GUARD_SERVER, l);
+    transport *clear = dial_with(NULL, AUTH_SERVER, l);
     check_refused(l, clear, "the other end encrypts, but this side does not",
                   "the other end does not speak ZeroMQ, or encrypts while this side does not");
     transport_close(clear, 0);
@@ -45,49 +45,48 @@ static void test_transport_members_of_a_job_talk_and_strangers_do_not(void **sta
     await(l, TRANSPORT_MESSAGE);
     transport_close(d, 0);
     transport_close(l, 0);
-    guard_close(server);
-    guard_close(worker);
-    guard_close(foreign);
+    auth_close(server);
+    auth_close(worker);
+    auth_close(foreign);
 }
 
 /* It knows the listener's key, for it knows the secret, but a worker's port is for workers. */
 static void test_transport_member_of_the_wrong_role_is_turned_away_by_its_key(void **state)
 {
     (void)state;
-    guard *worker = open_guard(0, GUARD_WORKER, 0), *tool = open_guard(0, GUARD_TOOL, -1);
+    auth *worker = open_auth(0, AUTH_WORKER, 0), *tool = open_auth(0, AUTH_TOOL, -1);
     transport *l = listen_with(worker, (transport_options){0});
-    transport *d = dial_with(tool, GUARD_WORKER, l);
+    transport *d = dial_with(tool, AUTH_WORKER, l);
     check_refused(l, d, "the other end does not admit this key",
                   "the other end does not know this job's secret");
     transport_close(d, 0);
     transport_close(l, 0);
-    guard_close(worker);
-    guard_close(tool);
+    auth_close(worker);
+    auth_close(tool);
 }
 
 static void test_transport_encrypting_dialler_refuses_a_listener_in_clear_text(void **state)
 {
     (void)state;
-    guard *worker = open_guard(0, GUARD_WORKER, 0);
-    transport *l  = listen_with(NULL, (transport_options){0}),
-              *d  = dial_with(worker, GUARD_SERVER, l);
+    auth *worker = open_auth(0, AUTH_WORKER, 0);
+    transport *l = listen_with(NULL, (transport_options){0}),
+              *d = dial_with(worker, AUTH_SERVER, l);
     check_refused(l, d, "the other end does not encrypt, but this side does",
                   "the other end does not know this job's secret");
     transport_close(d, 0);
     transport_close(l, 0);
-    guard_close(worker);
+    auth_close(worker);
 }
 
 /* The thread that answers for keys comes and goes with ZeroMQ's context; both kinds of listener share it. */
 static void test_transport_keys_work_in_every_context_and_beside_clear_text(void **state)
 {
     (void)state;
-    guard *server = open_guard(0, GUARD_SERVER, 0), *worker = open_guard(0, GUARD_WORKER, 0);
+    auth *server = open_auth(0, AUTH_SERVER, 0), *worker = open_auth(0, AUTH_WORKER, 0);
     for (int i = 0; i < 10; i++) {
         transport *plain = listen_with(NULL, (transport_options){0});
         transport *l     = listen_with(server, (transport_options){0}),
-                  *d     = dial_with(worker, GUARD_SERVER, l),
-                  *e     = dial_with(NULL, GUARD_SERVER, plain);
+                  *d = dial_with(worker, AUTH_SERVER, l), *e = dial_with(NULL, AUTH_SERVER, plain);
         check_talk(l, d);
         check_talk(plain, e);
         transport_close(d, 0);
@@ -95,16 +94,16 @@ static void test_transport_keys_work_in_every_context_and_beside_clear_text(void
         transport_close(l, 0);
         transport_close(plain, 0);
     }
-    guard_close(server);
-    guard_close(worker);
+    auth_close(server);
+    auth_close(worker);
 }
 
 static void test_transport_keys_work_in_a_forked_child(void **state)
 {
     (void)state;
-    guard *server = open_guard(0, GUARD_SERVER, 0), *worker = open_guard(0, GUARD_WORKER, 0);
+    auth *server = open_auth(0, AUTH_SERVER, 0), *worker = open_auth(0, AUTH_WORKER, 0);
     transport *l = listen_with(server, (transport_options){0});
-    transport *d = dial_with(worker, GUARD_SERVER, l);
+    transport *d = dial_with(worker, AUTH_SERVER, l);
     check_talk(l, d);
 #ifdef __SANITIZE_THREAD__
     skip(); /* it has no threads after a fork */
@@ -113,7 +112,7 @@ static void test_transport_keys_work_in_a_forked_child(void **state)
     if (child == 0) {
         transport_event event;
         transport *mine  = listen_with(server, (transport_options){0});
-        transport *to    = dial_with(worker, GUARD_SERVER, mine);
+        transport *to    = dial_with(worker, AUTH_SERVER, mine);
         const bool is_up = next(to, &event, PATIENCE_MS) && event.kind == TRANSPORT_UP;
         _exit(is_up ? 0 : 1);
     }
@@ -124,8 +123,8 @@ static void test_transport_keys_work_in_a_forked_child(void **state)
     await(l, TRANSPORT_MESSAGE);
     transport_close(d, 0);
     transport_close(l, 0);
-    guard_close(server);
-    guard_close(worker);
+    auth_close(server);
+    auth_close(worker);
 }
 
 int main(void)

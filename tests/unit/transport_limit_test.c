@@ -67,13 +67,13 @@ static long resident_mib(void)
 static void test_transport_half_open_connections_are_closed(void **state)
 {
     (void)state;
-    guard *server = open_guard(0, GUARD_SERVER, 0);
-    transport *l  = listen_with(server, (transport_options){.heartbeat_ms = 5000});
-    const int fd  = plain_connect(l);
+    auth *server = open_auth(0, AUTH_SERVER, 0);
+    transport *l = listen_with(server, (transport_options){.heartbeat_ms = 5000});
+    const int fd = plain_connect(l);
     assert_true(closes_within(l, fd, 8000));
     close(fd);
     transport_close(l, 0);
-    guard_close(server);
+    auth_close(server);
 }
 
 static void test_transport_flood_of_silent_connections_pushes_out_itself(void **state)
@@ -82,7 +82,7 @@ static void test_transport_flood_of_silent_connections_pushes_out_itself(void **
     enum { MAX = 16, FLOOD = 60 };
     int fd[FLOOD];
     transport *l = listen_with(NULL, (transport_options){.connections_max = MAX});
-    transport *d = dial_with(NULL, GUARD_SERVER, l);
+    transport *d = dial_with(NULL, AUTH_SERVER, l);
     check_talk(l, d);
     for (int i = 0; i < FLOOD; i++) {
         transport_event event;
@@ -91,8 +91,7 @@ static void test_transport_flood_of_silent_connections_pushes_out_itself(void **
     }
     assert_true(closes_within(l, fd[0], PATIENCE_MS));
     assert_true(closes_within(l, fd[FLOOD - MAX - 4], PATIENCE_MS));
-    transport *e =
-        dial_with(NULL, GUARD_SERVER, l); /* there is room for who has something to say */
+    transport *e = dial_with(NULL, AUTH_SERVER, l); /* there is room for who has something to say */
     check_talk(l, e);
     assert_int_equal(transport_send(d, 0, "still here", 10, NULL), PEN_OK);
     await(l, TRANSPORT_MESSAGE);
@@ -139,10 +138,10 @@ test_transport_address_that_connects_without_end_is_turned_away_at_the_door(void
     transport_close(l, 0);
 
     l            = listen_with(NULL, (transport_options){0});
-    transport *d = dial_with(NULL, GUARD_SERVER, l);
+    transport *d = dial_with(NULL, AUTH_SERVER, l);
     check_talk(l, d);
     assert_false(storm(l, STORM));
-    transport *back = dial_with(NULL, GUARD_SERVER, l);
+    transport *back = dial_with(NULL, AUTH_SERVER, l);
     check_talk(l, back);
     transport_close(back, 0);
     transport_close(d, 0);
@@ -157,7 +156,7 @@ static void test_transport_message_without_end_costs_its_sender_the_connection(v
     bool is_told                    = false;
     static uint8_t frame[9 + PIECE] = {3, 0, 0, 0, 0, 0, 1, 0, 0}; /* more to come, 64 KiB */
     const transport_options o       = {.head_bytes_max = MIB, .body_bytes_max = MIB};
-    transport *l = listen_with(NULL, o), *d = dial_with(NULL, GUARD_SERVER, l);
+    transport *l = listen_with(NULL, o), *d = dial_with(NULL, AUTH_SERVER, l);
     transport_event event;
     check_talk(l, d);
     const long before = resident_mib();
@@ -188,7 +187,7 @@ static void test_transport_peer_that_does_not_read_loses_its_connection(void **s
     (void)state;
     const transport_options o = {
         .head_bytes_max = MIB, .body_bytes_max = MIB, .queue_bytes_max = MIB};
-    transport *l = listen_with(NULL, o), *d = dial_with(NULL, GUARD_SERVER, l);
+    transport *l = listen_with(NULL, o), *d = dial_with(NULL, AUTH_SERVER, l);
     check_talk(l, d);
     const int fd = plain_connect(l);
     shake_hands(fd);
@@ -224,8 +223,8 @@ static void test_transport_what_waits_for_all_who_are_not_trusted_is_bounded_tog
     enum { SILENT = 20, EACH_MIB = 12, BOUND_MIB = 32, OF_ONE_OF_US_MIB = 64 };
     static uint8_t body[MIB];
     const transport_options o = {
-        .head_bytes_max = MIB, .body_bytes_max = MIB, .guests_bytes_max = BOUND_MIB * MIB};
-    transport *l = listen_with(NULL, o), *d = dial_with(NULL, GUARD_SERVER, l);
+        .head_bytes_max = MIB, .body_bytes_max = MIB, .observers_bytes_max = BOUND_MIB * MIB};
+    transport *l = listen_with(NULL, o), *d = dial_with(NULL, AUTH_SERVER, l);
     int fd[SILENT + 1], sent                = 0;
     uint32_t peer[SILENT + 1];
     check_talk(l, d);
@@ -271,7 +270,7 @@ static void test_transport_queue_of_one_peer_is_bounded(void **state)
     static uint8_t body[MIB];
     const transport_options o = {
         .head_bytes_max = MIB, .body_bytes_max = MIB, .queue_bytes_max = MIB};
-    transport *l = listen_with(NULL, o), *d = dial_with(NULL, GUARD_SERVER, l);
+    transport *l = listen_with(NULL, o), *d = dial_with(NULL, AUTH_SERVER, l);
     transport_event event;
     check_talk(l, d);
     atomic_store(&left_here, 0);
@@ -299,7 +298,7 @@ static void test_transport_peer_that_sends_nonsense_is_cut_off_and_others_are_no
 {
     (void)state;
     transport *l = listen_with(NULL, (transport_options){0});
-    transport *d = dial_with(NULL, GUARD_SERVER, l), *bad = dial_with(NULL, GUARD_SERVER, l);
+    transport *d = dial_with(NULL, AUTH_SERVER, l), *bad = dial_with(NULL, AUTH_SERVER, l);
     check_talk(l, d);
     await(bad, TRANSPORT_UP);
     uint32_t blamed = 0;
@@ -327,7 +326,7 @@ static void test_transport_bursts_of_whole_messages_end_nothing(void **state)
     (void)state;
     enum { SENT_MIB = 400 };
     const transport_options o = {.head_bytes_max = MIB, .body_bytes_max = MIB};
-    transport *l = listen_with(NULL, o), *d = dial_with(NULL, GUARD_SERVER, l);
+    transport *l = listen_with(NULL, o), *d = dial_with(NULL, AUTH_SERVER, l);
     transport_event event;
     check_talk(l, d);
     for (int i = 0; i < SENT_MIB; i++)

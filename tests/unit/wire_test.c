@@ -321,7 +321,7 @@ static void test_wire_column_of_another_length_is_refused(void **state)
              "\x08\x04\x82\x01\x01\x05\x8a\x01\x10"
              "0123456789abcdef",
              25); /* partition 5, two hashes */
-    check_data_refused("PULL has 2 entries in column record_hash, where 1 belong");
+    check_data_refused("PULL has 2 entries in column vote_hash, where 1 belong");
 }
 
 static void test_wire_numbers_out_of_range_are_refused(void **state)
@@ -484,8 +484,8 @@ static void test_wire_data_refuses_to_send_what_the_peer_would_refuse(void **sta
     d   = wire_sample_data(WIRE_PUSH);
     d.n = WIRE_ITEMS_MAX + 1;
     assert_int_equal(wire_data_encode(&d, &out, &why), PEN_INVALID_ARGUMENT);
-    d           = wire_sample_data(WIRE_PREPARED);
-    d.n_records = WIRE_PARTITIONS_MAX + 1;
+    d         = wire_sample_data(WIRE_PREPARED);
+    d.n_votes = WIRE_PARTITIONS_MAX + 1;
     assert_int_equal(wire_data_encode(&d, &out, &why), PEN_INVALID_ARGUMENT);
     d               = wire_sample_data(WIRE_PUSH);
     d.payload_bytes = WIRE_PAYLOAD_BYTES_MAX + 1;

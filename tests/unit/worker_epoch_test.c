@@ -1,7 +1,7 @@
 /* worker_epoch_test.c - the worker's exchange when servers and members change: no socket, no thread,
  * no clock. */
 #include "common/base/crc.h"
-#include "worker/ps/exchange.h"
+#include "worker/ps/ps_client.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,12 +28,12 @@ typedef struct {
     wire_model model;
     plan *plan;
     uint32_t shard[PLAN_PARTITIONS_MAX];
-    exchange *x;
+    ps_client *x;
     sent sent[SENT_MAX];
     int n_sent, n_completed, n_decided;
     pen_status status;
     pen_error why;
-    exchange_outcome outcome;
+    ps_client_outcome outcome;
     uint64_t server[SHARDS], worker[WORKERS], term, epoch;
     float param[N], grad[N], small[8], small_grad[8];
     uint64_t now;
@@ -44,7 +44,7 @@ static const char *const names[] = {"server 0 (a)", "server 1 (b)"};
 
 /* ---- actions --------------------------------------------------------------------------------- */
 static pen_status on_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,
-                          const exchange_piece *pieces, uint32_t n)
+                          const ps_client_piece *pieces, uint32_t n)
 {
     world *w = user;
     assert_int_equal(lane, 0);
@@ -79,7 +79,7 @@ static bool on_store(void *user, void *to, const void *from, size_t size, uint32
     return crc32c(0, from, size) == crc;
 }
 
-static void on_decided(void *user, void *token, const exchange_outcome *outcome)
+static void on_decided(void *user, void *token, const ps_client_outcome *outcome)
 {
     world *w   = user;
     w->outcome = *outcome;
@@ -87,7 +87,7 @@ static void on_decided(void *user, void *token, const exchange_outcome *outcome)
     assert_ptr_equal(token, w);
 }
 
-static void on_completed(void *user, void *token, pen_status status, const exchange_result *result,
+static void on_completed(void *user, void *token, pen_status status, const ps_client_result *result,
                          const pen_error *why)
 {
     world *w  = user;
@@ -109,7 +109,7 @@ static void on_count(void *user, stat_id id, uint64_t n)
 
 /* ---- a world --------------------------------------------------------------------------------- */
 typedef struct {
-    exchange_rule rule;
+    ps_client_rule rule;
     const char *sync;
     bool is_late, stays; /* stays: members cannot change */
     bool is_small;       /* one tensor of one chunk: the other shard is idle */
@@ -118,8 +118,8 @@ typedef struct {
 
 static world *world_create(const world_shape *shape)
 {
-    static const exchange_actions actions = {on_send,      on_cut, on_store, on_decided,
-                                             on_completed, on_log, on_count};
+    static const ps_client_actions actions = {on_send,      on_cut, on_store, on_decided,
+                                              on_completed, on_log, on_count};
     pen_error why;
     world *w     = calloc(1, sizeof *w);
     w->tensor[0] = (wire_tensor){
@@ -136,101 +136,101 @@ static world *world_create(const world_shape *shape)
     memcpy(w->server, (const uint64_t[]){501, 502}, sizeof w->server);
     memcpy(w->worker, (const uint64_t[]){SELF, 902, 903}, sizeof w->worker);
     w->now = 1000, w->term = 7, w->epoch = 1;
-    const exchange_setup setup = {.plan             = w->plan,
-                                  .model            = &w->model,
-                                  .shard            = w->shard,
-                                  .rule             = shape->rule,
-                                  .n_shards         = SHARDS,
-                                  .lanes            = 1,
-                                  .term             = 7,
-                                  .epoch            = 1,
-                                  .from             = SELF,
-                                  .to               = w->server,
-                                  .n_workers        = WORKERS,
-                                  .worker           = w->worker,
-                                  .worker_host      = hosts,
-                                  .server           = names,
-                                  .warn_ms          = 30000,
-                                  .retry            = retry_policy_make(1000, 1),
-                                  .step             = shape->step,
-                                  .applied          = shape->step,
-                                  .may_lose_members = !shape->stays,
-                                  .is_late          = shape->is_late};
-    w->x                       = exchange_create(&setup, &actions, w, &why);
+    const ps_client_setup setup = {.plan             = w->plan,
+                                   .model            = &w->model,
+                                   .shard            = w->shard,
+                                   .rule             = shape->rule,
+                                   .n_shards         = SHARDS,
+                                   .lanes            = 1,
+                                   .term             = 7,
+                                   .epoch            = 1,
+                                   .from             = SELF,
+                                   .to               = w->server,
+                                   .n_workers        = WORKERS,
+                                   .worker           = w->worker,
+                                   .worker_host      = hosts,
+                                   .server           = names,
+                                   .warn_ms          = 30000,
+                                   .retry            = retry_policy_make(1000, 1),
+                                   .step             = shape->step,
+                                   .applied          = shape->step,
+                                   .may_lose_members = !shape->stays,
+                                   .is_late          = shape->is_late};
+    w->x                        = ps_client_create(&setup, &actions, w, &why);
     assert_non_null(w->x);
-    for (uint32_t s = 0; s < SHARDS; s++) exchange_up(w->x, s, 0, w->now);
+    for (uint32_t s = 0; s < SHARDS; s++) ps_client_up(w->x, s, 0, w->now);
     return w;
 }
 
 static void world_destroy(world *w)
 {
-    exchange_destroy(w->x);
+    ps_client_destroy(w->x);
     plan_destroy(w->plan);
     free(w);
 }
 
-static const world_shape decided = {.rule = EXCHANGE_DECIDE, .sync = "bsp"};
-static const world_shape eager   = {.rule = EXCHANGE_EAGER, .sync = "bsp"};
-static const world_shape async   = {.rule = EXCHANGE_FREE, .sync = "async"};
+static const world_shape decided = {.rule = STEP_TWO_PHASE, .sync = "bsp"};
+static const world_shape eager   = {.rule = STEP_EAGER, .sync = "bsp"};
+static const world_shape async   = {.rule = STEP_ASYNC, .sync = "async"};
 
 static void pass(world *w, uint64_t ms)
 {
     w->now += ms;
-    exchange_tick(w->x, w->now);
-    exchange_flush(w->x, w->now);
+    ps_client_tick(w->x, w->now);
+    ps_client_flush(w->x, w->now);
 }
 
 /* The next epoch; what changes is in w->server and w->worker. */
 static void install(world *w, bool members_changed, int64_t step)
 {
     w->epoch++;
-    const exchange_view view = {.term            = w->term,
-                                .epoch           = w->epoch,
-                                .to              = w->server,
-                                .members_changed = members_changed,
-                                .step            = step,
-                                .n_workers       = WORKERS,
-                                .worker          = w->worker,
-                                .worker_host     = hosts,
-                                .server          = names};
-    w->n_sent                = 0;
-    exchange_install(w->x, &view, w->now);
-    exchange_flush(w->x, w->now);
+    const ps_client_view view = {.term            = w->term,
+                                 .epoch           = w->epoch,
+                                 .to              = w->server,
+                                 .members_changed = members_changed,
+                                 .step            = step,
+                                 .n_workers       = WORKERS,
+                                 .worker          = w->worker,
+                                 .worker_host     = hosts,
+                                 .server          = names};
+    w->n_sent                 = 0;
+    ps_client_install(w->x, &view, w->now);
+    ps_client_flush(w->x, w->now);
 }
 
 /* The same, and another server holds the shard; its connection breaks and is made anew. */
 static void move(world *w, uint32_t shard, bool members_changed, int64_t step)
 {
-    uint64_t *servers = malloc(sizeof w->server); /* the exchange holds the array before */
+    uint64_t *servers = malloc(sizeof w->server); /* the ps client holds the array before */
     memcpy(servers, w->server, sizeof w->server);
     servers[shard] += 100;
     w->epoch++;
-    const exchange_view view = {.term            = w->term,
-                                .epoch           = w->epoch,
-                                .to              = servers,
-                                .members_changed = members_changed,
-                                .step            = step,
-                                .n_workers       = WORKERS,
-                                .worker          = w->worker,
-                                .worker_host     = hosts,
-                                .server          = names};
-    w->n_sent                = 0;
-    exchange_install(w->x, &view, w->now);
+    const ps_client_view view = {.term            = w->term,
+                                 .epoch           = w->epoch,
+                                 .to              = servers,
+                                 .members_changed = members_changed,
+                                 .step            = step,
+                                 .n_workers       = WORKERS,
+                                 .worker          = w->worker,
+                                 .worker_host     = hosts,
+                                 .server          = names};
+    w->n_sent                 = 0;
+    ps_client_install(w->x, &view, w->now);
     memcpy(w->server, servers, sizeof w->server);
-    const exchange_view same = {.term        = w->term,
-                                .epoch       = w->epoch,
-                                .to          = w->server,
-                                .step        = -1,
-                                .n_workers   = WORKERS,
-                                .worker      = w->worker,
-                                .worker_host = hosts,
-                                .server      = names};
-    exchange_install(w->x, &same, w->now); /* only so that the array may go */
+    const ps_client_view same = {.term        = w->term,
+                                 .epoch       = w->epoch,
+                                 .to          = w->server,
+                                 .step        = -1,
+                                 .n_workers   = WORKERS,
+                                 .worker      = w->worker,
+                                 .worker_host = hosts,
+                                 .server      = names};
+    ps_client_install(w->x, &same, w->now); /* only so that the array may go */
     free(servers);
-    exchange_down(w->x, shard, 0);
-    exchange_flush(w->x, w->now);
-    exchange_up(w->x, shard, 0, w->now);
-    exchange_flush(w->x, w->now);
+    ps_client_down(w->x, shard, 0);
+    ps_client_flush(w->x, w->now);
+    ps_client_up(w->x, shard, 0, w->now);
+    ps_client_flush(w->x, w->now);
 }
 
 static wire_data from_shard(const world *w, uint32_t shard, wire_kind kind, uint64_t step)
@@ -249,7 +249,7 @@ static void receipt(world *w, const sent *s)
 {
     wire_data d = from_shard(w, s->shard, WIRE_RECEIPT, s->step);
     d.n = s->n, d.chunk = s->chunk, d.seq = s->seq;
-    exchange_receive(w->x, s->shard, &d, NULL, w->now);
+    ps_client_receive(w->x, s->shard, &d, NULL, w->now);
 }
 
 static void values_of(world *w, const sent *s, float value, uint32_t flags, const uint64_t *seq,
@@ -271,7 +271,7 @@ static void values_of(world *w, const sent *s, float value, uint32_t flags, cons
     wire_data d = from_shard(w, s->shard, WIRE_VALUES, s->step);
     d.n = s->n, d.chunk = s->chunk, d.seq = seq, d.crc = crc, d.version = version, d.flags = flags;
     d.epoch = epoch;
-    exchange_receive(w->x, s->shard, &d, body, w->now);
+    ps_client_receive(w->x, s->shard, &d, body, w->now);
     buf_release(body);
 }
 
@@ -287,12 +287,12 @@ static void prepared(world *w, uint32_t partition, uint64_t step, double sum)
     const uint32_t blocks = w->plan->partition[partition].blocks;
     buf *body             = buf_new(blocks * sizeof(double));
     for (uint32_t i = 0; i < blocks; i++) ((double *)body->data)[i] = sum;
-    wire_record r = {.partition = partition, .weight_sum = 4, .finite = true, .bad_rank = -1};
-    r.hash        = decision_record_hash(step, &r, &step_inputs, body->data, blocks);
-    wire_data d   = from_shard(w, w->shard[partition], WIRE_PREPARED, step);
-    d.n_records   = 1;
-    d.record      = &r;
-    exchange_receive(w->x, w->shard[partition], &d, body, w->now);
+    wire_vote r = {.partition = partition, .weight_sum = 4, .finite = true, .bad_rank = -1};
+    r.hash      = decision_vote_hash(step, &r, &step_inputs, body->data, blocks);
+    wire_data d = from_shard(w, w->shard[partition], WIRE_PREPARED, step);
+    d.n_votes   = 1;
+    d.vote      = &r;
+    ps_client_receive(w->x, w->shard[partition], &d, body, w->now);
     buf_release(body);
 }
 
@@ -304,10 +304,10 @@ static void prepare_all(world *w, uint64_t step, double sum)
 
 static void push_step(world *w, uint64_t step)
 {
-    exchange_request *r = exchange_step_open(w->x, step, &step_inputs, w->now);
-    exchange_add(w->x, r, EXCHANGE_STEP, 0, w->grad, w->param);
-    if (w->model.n_tensors > 1) exchange_add(w->x, r, EXCHANGE_STEP, 1, w->small_grad, w->small);
-    exchange_flush(w->x, w->now);
+    ps_client_request *r = ps_client_step_open(w->x, step, &step_inputs, w->now);
+    ps_client_add(w->x, r, PS_STEP, 0, w->grad, w->param);
+    if (w->model.n_tensors > 1) ps_client_add(w->x, r, PS_STEP, 1, w->small_grad, w->small);
+    ps_client_flush(w->x, w->now);
 }
 
 static uint32_t count_chunks(const world *w, int from, wire_kind kind)
@@ -328,13 +328,13 @@ static void answer_pulls(world *w, float value)
         }
 }
 
-static void one_verb(world *w, exchange_verb verb, uint32_t tensor)
+static void one_verb(world *w, ps_client_verb verb, uint32_t tensor)
 {
-    exchange_request *r = exchange_open(w->x, w->now);
-    exchange_add(w->x, r, verb, tensor, tensor == 0 ? w->grad : w->small_grad,
-                 tensor == 0 ? w->param : w->small);
-    exchange_close(w->x, r, w, 0, w->now);
-    exchange_flush(w->x, w->now);
+    ps_client_request *r = ps_client_open(w->x, w->now);
+    ps_client_add(w->x, r, verb, tensor, tensor == 0 ? w->grad : w->small_grad,
+                  tensor == 0 ? w->param : w->small);
+    ps_client_close(w->x, r, w, 0, w->now);
+    ps_client_flush(w->x, w->now);
 }
 
 /* ---- what is said again ---------------------------------------------------------------------- */
@@ -342,7 +342,7 @@ static void test_epoch_says_again_what_has_no_answer_with_its_number(void **stat
 {
     (void)state;
     world *w = world_create(&async);
-    one_verb(w, EXCHANGE_PUSH_PULL, 1);
+    one_verb(w, PS_PUSH_PULL, 1);
     const sent first = w->sent[0];
     install(w, false, -1);
     assert_int_equal(w->n_sent, 1);
@@ -360,7 +360,7 @@ static void test_epoch_sends_a_push_to_the_server_that_holds_its_shard_now(void 
 {
     (void)state;
     world *w = world_create(&async);
-    one_verb(w, EXCHANGE_PUSH_PULL, 1);
+    one_verb(w, PS_PUSH_PULL, 1);
     const sent first = w->sent[0];
     receipt(w, &first); /* the one who gave it is gone */
     move(w, first.shard, false, -1);
@@ -387,7 +387,7 @@ static void test_epoch_takes_no_answer_of_another(void **state)
 {
     (void)state;
     world *w = world_create(&async);
-    one_verb(w, EXCHANGE_PUSH_PULL, 1);
+    one_verb(w, PS_PUSH_PULL, 1);
     const sent first = w->sent[0];
     values_of(w, &first, 5, 0, first.seq, 2); /* the shard has heard of it, we have not */
     assert_int_equal(w->n_completed, 0);
@@ -408,7 +408,7 @@ static void test_epoch_waits_briefly_for_a_shard_that_has_not_heard_of_it(void *
 {
     (void)state;
     world *w = world_create(&async);
-    one_verb(w, EXCHANGE_PUSH_PULL, 1);
+    one_verb(w, PS_PUSH_PULL, 1);
     install(w, false, -1);
     const sent s = w->sent[0];
     wire_data d  = from_shard(w, s.shard, WIRE_REFUSED, s.step);
@@ -416,7 +416,7 @@ static void test_epoch_waits_briefly_for_a_shard_that_has_not_heard_of_it(void *
     d.to         = SELF - 1; /* who had this rank before */
     d.status     = PEN_AGAIN;
     d.n = s.n, d.chunk = s.chunk, d.seq = s.seq;
-    exchange_receive(w->x, s.shard, &d, NULL, w->now);
+    ps_client_receive(w->x, s.shard, &d, NULL, w->now);
     w->n_sent = 0;
     pass(w, 10);
     assert_int_equal(count_chunks(w, 0, WIRE_PUSH), 1);
@@ -433,9 +433,9 @@ static void test_epoch_pushes_again_what_the_shard_says_is_missing(void **state)
     const int32_t self = 0;
     wire_data d        = from_shard(w, s.shard, WIRE_WAITING, 0);
     d.n = 1, d.chunk = s.chunk, d.n_missing = 1, d.missing = &self, d.text = "w";
-    exchange_receive(w->x, s.shard, &d, NULL, w->now);
+    ps_client_receive(w->x, s.shard, &d, NULL, w->now);
     w->n_sent = 0;
-    exchange_flush(w->x, w->now);
+    ps_client_flush(w->x, w->now);
     assert_int_equal(count_chunks(w, 0, WIRE_PUSH), 1);
     assert_int_equal(w->sent[0].chunk[0], s.chunk[0]);
     world_destroy(w);
@@ -450,13 +450,13 @@ static void test_epoch_begins_an_open_step_anew_when_members_change(void **state
     prepared(w, 0, 0, 1);
     install(w, true, 0);
     assert_int_equal(count_chunks(w, 0, WIRE_PUSH), w->plan->n_chunks);
-    exchange_step_close(w->x, w, 0, w->now);
+    ps_client_step_close(w->x, w, 0, w->now);
     for (uint32_t p = 1; p < w->plan->n_partitions; p++)
         if (w->plan->partition[p].n_decided > 0) prepared(w, p, 0, 2);
-    exchange_flush(w->x, w->now);
+    ps_client_flush(w->x, w->now);
     assert_int_equal(count_chunks(w, 0, WIRE_PULL), 0); /* the record from before is void */
     prepared(w, 0, 0, 2);
-    exchange_flush(w->x, w->now);
+    ps_client_flush(w->x, w->now);
     answer_pulls(w, 4);
     assert_int_equal(w->n_completed, 1);
     assert_int_equal(w->status, PEN_OK);
@@ -469,16 +469,16 @@ static void test_epoch_drops_a_verdict_that_nobody_carried_out(void **state)
     (void)state;
     world *w = world_create(&decided);
     push_step(w, 0);
-    exchange_step_close(w->x, w, 0, w->now);
+    ps_client_step_close(w->x, w, 0, w->now);
     prepare_all(w, 0, 1);
-    exchange_flush(w->x, w->now);
+    ps_client_flush(w->x, w->now);
     assert_true(count_chunks(w, 0, WIRE_PULL) > 0);
     assert_int_equal(w->n_decided, 0); /* it can still be undone */
     install(w, true, 0);
     assert_int_equal(count_chunks(w, 0, WIRE_PUSH), w->plan->n_chunks);
     assert_int_equal(count_chunks(w, 0, WIRE_PULL), 0);
     prepare_all(w, 0, 9);
-    exchange_flush(w->x, w->now);
+    ps_client_flush(w->x, w->now);
     answer_pulls(w, 2);
     assert_int_equal(w->n_decided, 1);
     assert_int_equal(w->outcome.applied, 1); /* once */
@@ -492,10 +492,10 @@ static void test_epoch_tells_a_verdict_with_the_first_values(void **state)
     (void)state;
     world *w = world_create(&decided);
     push_step(w, 0);
-    exchange_step_close(w->x, w, 0, w->now);
+    ps_client_step_close(w->x, w, 0, w->now);
     prepare_all(w, 0, 1);
     w->n_sent = 0;
-    exchange_flush(w->x, w->now);
+    ps_client_flush(w->x, w->now);
     assert_true(w->n_sent > 1);
     const sent first = w->sent[0];
     values(w, &first, 1);
@@ -514,7 +514,7 @@ static void test_epoch_tells_a_verdict_at_once_where_members_stay(void **state)
     shape.stays       = true;
     world *w          = world_create(&shape);
     push_step(w, 0);
-    exchange_step_close(w->x, w, 0, w->now);
+    ps_client_step_close(w->x, w, 0, w->now);
     prepare_all(w, 0, 1);
     assert_int_equal(w->n_decided, 1);
     world_destroy(w);
@@ -529,7 +529,7 @@ test_epoch_keeps_gradients_of_chunks_without_a_decision_until_they_are_answered(
         shape.stays       = true;
         world *w          = world_create(&shape);
         push_step(w, 0);
-        exchange_step_close(w->x, w, 0, w->now);
+        ps_client_step_close(w->x, w, 0, w->now);
         const int n = w->n_sent;
         assert_true(n > 1);
         for (int i = 0; i < n; i++) {
@@ -548,13 +548,13 @@ static void test_epoch_completes_a_step_that_is_over_elsewhere(void **state)
     (void)state;
     world *w = world_create(&decided);
     push_step(w, 0);
-    exchange_step_close(w->x, w, 0, w->now);
+    ps_client_step_close(w->x, w, 0, w->now);
     prepared(w, 0, 0, 1);
     install(w, true, 1); /* all that is below step 1 is committed: our records of 0 are good */
     for (uint32_t p = 1; p < w->plan->n_partitions; p++)
         if (w->plan->partition[p].n_decided > 0) prepared(w, p, 0, 1);
     w->n_sent = 0;
-    exchange_flush(w->x, w->now);
+    ps_client_flush(w->x, w->now);
     assert_int_equal(count_chunks(w, 0, WIRE_PULL), w->plan->n_chunks);
     answer_pulls(w, 8);
     assert_int_equal(w->n_completed, 1);
@@ -584,9 +584,9 @@ static void test_epoch_after_epoch_keeps_the_newest(void **state)
     world *w = world_create(&decided);
     push_step(w, 0);
     for (int i = 0; i < 5; i++) move(w, 0, i % 2 == 0, 0);
-    exchange_step_close(w->x, w, 0, w->now);
+    ps_client_step_close(w->x, w, 0, w->now);
     prepare_all(w, 0, 1);
-    exchange_flush(w->x, w->now);
+    ps_client_flush(w->x, w->now);
     answer_pulls(w, 6);
     assert_int_equal(w->n_completed, 1);
     assert_true(w->small[7] == 6);
@@ -598,10 +598,10 @@ static void test_epoch_that_drops_values_already_here_is_a_failure(void **state)
     (void)state;
     world *w = world_create(&decided);
     push_step(w, 0);
-    exchange_step_close(w->x, w, 0, w->now);
+    ps_client_step_close(w->x, w, 0, w->now);
     prepare_all(w, 0, 1);
     w->n_sent = 0;
-    exchange_flush(w->x, w->now);
+    ps_client_flush(w->x, w->now);
     const sent first = w->sent[0];
     values(w, &first, 1);
     install(w, true, 0);
@@ -633,13 +633,13 @@ static void test_epoch_a_late_worker_counts_on_from_the_first_values(void **stat
     world_shape shape = async;
     shape.is_late     = true;
     world *w          = world_create(&shape);
-    one_verb(w, EXCHANGE_LOAD, 1);
+    one_verb(w, PS_LOAD, 1);
     const sent load      = w->sent[0];
     const uint64_t seven = 7;
     values_of(w, &load, 1, WIRE_INITIAL, &seven, 1);
     assert_int_equal(w->n_completed, 1);
     w->n_sent = 0;
-    one_verb(w, EXCHANGE_PUSH_PULL, 1);
+    one_verb(w, PS_PUSH_PULL, 1);
     assert_int_equal(w->sent[0].seq[0], 7);
     world_destroy(w);
 }
@@ -651,7 +651,7 @@ static void test_epoch_a_late_worker_leaves_out_what_is_over(void **state)
     shape.is_late     = true;
     shape.step        = 4;
     world *w          = world_create(&shape);
-    one_verb(w, EXCHANGE_LOAD, 1);
+    one_verb(w, PS_LOAD, 1);
     const sent load     = w->sent[0];
     const uint64_t five = 5;
     values_of(w, &load, 1, WIRE_INITIAL, &five, 1);
@@ -666,7 +666,7 @@ static void test_epoch_a_late_worker_leaves_out_what_is_over(void **state)
                 assert_int_equal(w->sent[i].seq[k], step);
             }
         assert_int_equal(has_it, step == 5);
-        exchange_step_close(w->x, w, 0, w->now);
+        ps_client_step_close(w->x, w, 0, w->now);
         for (int i = 0, n = w->n_sent; i < n; i++) values(w, &w->sent[i], 2);
         assert_int_equal(w->n_completed, (int)(step - 4) + 2);
     }
@@ -683,27 +683,27 @@ static void test_epoch_tells_an_idle_shard_of_a_snapshot_again(void **state)
     w->tensor[1].shape[0]   = 8;
     const wire_inputs plain = step_inputs;
     step_inputs.snapshot    = true;
-    exchange_request *r     = exchange_step_open(w->x, 0, &step_inputs, w->now);
-    exchange_add(w->x, r, EXCHANGE_STEP, 0, w->small_grad, w->small);
-    exchange_flush(w->x, w->now);
+    ps_client_request *r    = ps_client_step_open(w->x, 0, &step_inputs, w->now);
+    ps_client_add(w->x, r, PS_STEP, 0, w->small_grad, w->small);
+    ps_client_flush(w->x, w->now);
     uint32_t idle = SHARDS;
     for (int i = 0; i < w->n_sent; i++)
         if (w->sent[i].n == 0 && w->sent[i].is_snapshot) idle = w->sent[i].shard;
     assert_true(idle < SHARDS);
     wire_data heard = from_shard(w, idle, WIRE_RECEIPT, 0);
-    exchange_receive(w->x, idle, &heard, NULL, w->now);
+    ps_client_receive(w->x, idle, &heard, NULL, w->now);
     move(w, idle, false, 0);
     uint32_t told = 0;
     for (int i = 0; i < w->n_sent; i++)
         told += w->sent[i].n == 0 && w->sent[i].shard == idle && w->sent[i].kind == WIRE_PUSH;
     assert_true(told >= 1);
-    exchange_step_close(w->x, w, 0, w->now);
+    ps_client_step_close(w->x, w, 0, w->now);
     prepare_all(w, 0, 1);
-    exchange_flush(w->x, w->now);
+    ps_client_flush(w->x, w->now);
     answer_pulls(w, 3);
     assert_int_equal(w->n_completed, 0); /* the shard has not said that it knows */
     heard = from_shard(w, idle, WIRE_RECEIPT, 0);
-    exchange_receive(w->x, idle, &heard, NULL, w->now);
+    ps_client_receive(w->x, idle, &heard, NULL, w->now);
     assert_int_equal(w->n_completed, 1);
     step_inputs = plain;
     world_destroy(w);

@@ -2,7 +2,7 @@
 #include "worker/api/api.h"
 
 #include "common/compute/device/device.h"
-#include "worker/train/snapshot/keeper.h"
+#include "worker/train/snapshot/snapshot_writer.h"
 
 pen_status api_check_opts(const pen_opts *o)
 {
@@ -11,30 +11,30 @@ pen_status api_check_opts(const pen_opts *o)
     if (model_check_reserved(o->reserved, 8, "pen_opts", &why) != PEN_OK)
         return last_error_set(&why);
     if (o->deadline_ms < -1)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_opts: invalid deadline_ms %lld; use -1 for no deadline",
-                              (long long)o->deadline_ms);
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "pen_opts: invalid deadline_ms %lld; use -1 for no deadline",
+                                 (long long)o->deadline_ms);
     if (o->flags & ~(PEN_NOWAIT | PEN_SCALED))
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_opts: unknown flags 0x%x", o->flags);
+        return last_error_report(PEN_INVALID_ARGUMENT, "pen_opts: unknown flags 0x%x", o->flags);
     char note[256];
     if (o->stream != NULL && device_beside_host(note, sizeof note) == NULL)
-        return last_error_say(PEN_UNSUPPORTED, "pen_opts: stream needs a CUDA device: %s", note);
+        return last_error_report(PEN_UNSUPPORTED, "pen_opts: stream needs a CUDA device: %s", note);
     return PEN_OK;
 }
 
-void api_tell(const pen_opts *o, const pen_result *result)
+void api_notify(const pen_opts *o, const pen_result *result)
 {
     if (o != NULL && o->done != NULL) o->done(result, o->user);
 }
 
-/* Without servers the keeper writes snapshots. */
+/* Without servers the snapshot writer writes snapshots. */
 static void start(request *r)
 {
     pen_ctx *ctx = r->ctx;
     if (r->kind == REQUEST_STEP || r->kind == REQUEST_VERB || r->kind == REQUEST_PULL_FREE)
         ctx->strategy->ops->start(ctx->strategy, r);
-    else if (r->kind == REQUEST_SNAPSHOT && ctx->keeper != NULL)
-        keeper_start(ctx->keeper, r);
+    else if (r->kind == REQUEST_SNAPSHOT && ctx->snapshot_writer != NULL)
+        snapshot_writer_start(ctx->snapshot_writer, r);
     else
         ctx->link->ops->start(ctx->link, r);
 }
@@ -45,14 +45,14 @@ pen_status api_start(request *r, const pen_opts *o, const pen_req *req)
     start(r);
     if (req != NULL) return PEN_OK;
     const pen_status status = request_await(r, &result);
-    api_tell(o, &result);
+    api_notify(o, &result);
     return status;
 }
 
 pen_status api_check_committed(const pen_ctx *ctx, const char *call)
 {
     if (ctx->phase == CONTEXT_COMMITTED) return PEN_OK;
-    return last_error_say(
+    return last_error_report(
         PEN_WRONG_STATE,
         "%s: pen_commit has not been called; the order is: register, then commit, then step", call);
 }
@@ -67,8 +67,8 @@ pen_status api_lock_step(pen_ctx *ctx, const char *call)
         return PEN_OK;
     }
     if (pthread_mutex_trylock(&ctx->step.lock) == 0) return PEN_OK;
-    return last_error_say(PEN_WRONG_STATE,
-                          "%s: called from a callback while another thread uses the step", call);
+    return last_error_report(PEN_WRONG_STATE,
+                             "%s: called from a callback while another thread uses the step", call);
 }
 
 pen_status api_values_came(pen_ctx *ctx)

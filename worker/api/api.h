@@ -20,7 +20,7 @@ pen_status api_lock_step(pen_ctx *ctx, const char *call);
 
 bool api_is_last_micro(const pen_ctx *ctx);
 
-/* The rest of pen_ready() for a gradient that was copied from a device; see mirror.h. */
+/* The rest of pen_ready() for a gradient that was copied from a device; see device_copies.h. */
 void api_deliver(pen_ctx *ctx, pen_tensor *t, const void *grad, const pen_error *failure);
 
 /* Whether the program may do this with the gradient now. Takes the step's lock. */
@@ -39,6 +39,6 @@ pen_status api_state_stepped(pen_ctx *ctx);
 pen_status api_start(request *r, const pen_opts *o, const pen_req *req);
 
 /* Calls o->done, if there is one, for a call that was waited for. */
-void api_tell(const pen_opts *o, const pen_result *result);
+void api_notify(const pen_opts *o, const pen_result *result);
 
 #endif

@@ -88,7 +88,7 @@ static entry *add(batch *b)
 static pen_status out_of_memory(batch *b)
 {
     b->refused = PEN_NO_MEMORY;
-    return last_error_say(PEN_NO_MEMORY, "no memory for another call of the batch");
+    return last_error_report(PEN_NO_MEMORY, "no memory for another call of the batch");
 }
 
 pen_status api_batch_add_call(pen_group *g, const coll_call *call, uint64_t patience_ms)
@@ -127,11 +127,11 @@ pen_status pen_batch_begin(pen_ctx *ctx)
     pen_status status = context_check(ctx, "pen_batch_begin");
     if (status != PEN_OK) return status;
     if (open_batch != NULL)
-        return last_error_say(
+        return last_error_report(
             PEN_WRONG_STATE,
             "pen_batch_begin: this thread has an open batch; call pen_batch_end() first");
     batch *b = calloc(1, sizeof *b);
-    if (b == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for a batch");
+    if (b == NULL) return last_error_report(PEN_NO_MEMORY, "no memory for a batch");
     b->ctx = ctx;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->ended, NULL);
@@ -156,7 +156,7 @@ static void leave(batch *b, pen_status status, const pen_error *why)
     request_table *table = &r->ctx->requests;
     request_end(r, b->status, b->status != PEN_OK ? &b->why : NULL);
     free_batch(b);
-    request_tell(table);
+    request_notify(table);
 }
 
 static size_t bytes_of(const coll_call *call)
@@ -303,8 +303,8 @@ static batch *take_open(pen_ctx *ctx)
 {
     batch *b = open_batch;
     if (b == NULL || b->ctx != ctx) {
-        last_error_say(PEN_WRONG_STATE, "pen_batch_end: this thread has no open batch on this "
-                                        "context; call pen_batch_begin() first");
+        last_error_report(PEN_WRONG_STATE, "pen_batch_end: this thread has no open batch on this "
+                                           "context; call pen_batch_begin() first");
         return NULL;
     }
     open_batch = NULL;
@@ -331,7 +331,7 @@ static pen_status run_batch(batch *b, const pen_opts *o, pen_req *req)
     status                  = wait_for_all(b);
     const pen_result result = {.status  = status,
                                .seconds = (double)(clock_ms(&clock_real) - begun) / 1000};
-    api_tell(o, &result);
+    api_notify(o, &result);
     return status;
 }
 
@@ -345,8 +345,8 @@ pen_status pen_batch_end(pen_ctx *ctx, const pen_opts *o, pen_req *req)
     if (b == NULL) return waits ? context_leave(ctx, PEN_WRONG_STATE) : PEN_WRONG_STATE;
     if (status == PEN_OK) status = api_check_opts(o);
     if (status == PEN_OK && b->refused != PEN_OK)
-        status =
-            last_error_say(b->refused, "pen_batch_end: cannot run the batch: a call in it failed");
+        status = last_error_report(b->refused,
+                                   "pen_batch_end: cannot run the batch: a call in it failed");
     if (status != PEN_OK) {
         free_batch(b);
         return waits ? context_leave(ctx, status) : status;

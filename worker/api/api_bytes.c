@@ -37,10 +37,11 @@ static pen_status broadcast_bytes(pen_group *g, pen_bytes *io, int root, const p
 static pen_status refuse_batch(const pen_group *g, const char *function)
 {
     if (!api_batch_is_open(g->ctx)) return PEN_OK;
-    return last_error_say(PEN_WRONG_STATE,
-                          "%s: not allowed in a batch, because its length travels first; call it "
-                          "after pen_batch_end()",
-                          function);
+    return last_error_report(
+        PEN_WRONG_STATE,
+        "%s: not allowed in a batch, because its length travels first; call it "
+        "after pen_batch_end()",
+        function);
 }
 
 pen_status pen_broadcast_bytes(pen_group *g, pen_bytes *io, int root, const pen_opts *o)
@@ -50,7 +51,7 @@ pen_status pen_broadcast_bytes(pen_group *g, pen_bytes *io, int root, const pen_
     if (status != PEN_OK) return status;
     status = refuse_batch(g, "pen_broadcast_bytes");
     if (status == PEN_OK && io == NULL)
-        status = last_error_say(PEN_INVALID_ARGUMENT, "pen_broadcast_bytes: io is NULL");
+        status = last_error_report(PEN_INVALID_ARGUMENT, "pen_broadcast_bytes: io is NULL");
     if (status == PEN_OK) status = broadcast_bytes(g, io, root, o);
     return context_leave(g->ctx, status);
 }
@@ -96,7 +97,7 @@ static pen_status gather_bytes(pen_group *g, const void *in, size_t size, pen_by
     const bool gets = root == PEN_EVERY || g->rank == root;
     const size_t n  = coll_part_offset(w->counts, 0, g->size);
     if (gets && (w->all = malloc(n + 1)) == NULL)
-        return last_error_say(PEN_NO_MEMORY, "no memory for %zu bytes", n);
+        return last_error_report(PEN_NO_MEMORY, "no memory for %zu bytes", n);
     const coll_call call = {.kind   = root == PEN_EVERY ? COLL_ALL_GATHER : COLL_GATHER,
                             .dtype  = PEN_U8,
                             .root   = root == PEN_EVERY ? 0 : root,
@@ -112,13 +113,13 @@ static pen_status check_gather(const pen_group *g, const void *in, size_t size,
                                const pen_bytes *out, int root)
 {
     if (root != PEN_EVERY && (root < 0 || root >= g->size))
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_gather_bytes: invalid root %d; the group has 0 to %d", root,
-                              g->size - 1);
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "pen_gather_bytes: invalid root %d; the group has 0 to %d", root,
+                                 g->size - 1);
     if (out == NULL && (root == PEN_EVERY || root == g->rank))
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_gather_bytes: out is NULL");
+        return last_error_report(PEN_INVALID_ARGUMENT, "pen_gather_bytes: out is NULL");
     if (in == NULL && size > 0)
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_gather_bytes: in is NULL");
+        return last_error_report(PEN_INVALID_ARGUMENT, "pen_gather_bytes: in is NULL");
     return refuse_batch(g, "pen_gather_bytes");
 }
 
@@ -134,7 +135,7 @@ pen_status pen_gather_bytes(pen_group *g, const void *in, size_t size, pen_bytes
         w.sizes  = calloc((size_t)g->size, sizeof *w.sizes);
         w.counts = calloc((size_t)g->size, sizeof *w.counts);
         if (w.sizes == NULL || w.counts == NULL)
-            status = last_error_say(PEN_NO_MEMORY, "no memory for %d lengths", g->size);
+            status = last_error_report(PEN_NO_MEMORY, "no memory for %d lengths", g->size);
     }
     if (status == PEN_OK) status = gather_bytes(g, in, size, out, root, &w, o);
     free(w.sizes);

@@ -7,7 +7,8 @@
 /* ---- what all share -------------------------------------------------------------------------- */
 pen_status api_coll_enter(const pen_group *g, const char *function, const pen_opts *o, bool waits)
 {
-    if (g == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "%s: the group is NULL", function);
+    if (g == NULL)
+        return last_error_report(PEN_INVALID_ARGUMENT, "%s: the group is NULL", function);
     if (g->engine == NULL && g->has_failed) return last_error_set(&g->failure); /* world.c */
     pen_status status = api_check_opts(o);
     return status == PEN_OK ? context_enter(g->ctx, function, waits) : status;
@@ -43,7 +44,7 @@ static void request_over(void *user, pen_status status, const pen_error *why)
     request *r           = user;
     request_table *table = &r->ctx->requests;
     request_end(r, status, why);
-    request_tell(table);
+    request_notify(table);
 }
 
 static pen_status give_up(request *r, pen_req *req, const pen_error *why)
@@ -74,7 +75,7 @@ pen_status api_coll_wait(pen_group *g, const coll_call *call, const pen_opts *o)
     const pen_result result = {.status  = status,
                                .count   = coll_out_elements(call, g->size, g->rank),
                                .seconds = (double)(clock_ns(&clock_real) - begun) / 1e9};
-    api_tell(o, &result);
+    api_notify(o, &result);
     return status;
 }
 
@@ -211,7 +212,7 @@ static void message_over(void *user, const mesh_result *result)
     r->result.tag        = result->tag;
     r->result.count      = result->count;
     request_end(r, result->status, result->status != PEN_OK ? &result->why : NULL);
-    request_tell(table);
+    request_notify(table);
 }
 
 static pen_status transfer_begin(pen_group *g, const engine_transfer *t, const pen_opts *o,
@@ -237,7 +238,7 @@ static pen_status transfer_wait(pen_group *g, const engine_transfer *t, const pe
                                .tag     = came.tag,
                                .count   = came.count,
                                .seconds = (double)(clock_ns(&clock_real) - begun) / 1e9};
-    api_tell(o, &result);
+    api_notify(o, &result);
     return status;
 }
 
@@ -255,11 +256,12 @@ static pen_status check_transfer(const pen_group *g, const char *function, const
                             .label = t->label};
     pen_error why;
     if ((t->peer < 0 || t->peer >= g->size) && !(any_is_fine && t->peer == PEN_ANY))
-        return last_error_say(PEN_INVALID_ARGUMENT, "%s: invalid member %d; the group has 0 to %d",
-                              function, t->peer, g->size - 1);
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "%s: invalid member %d; the group has 0 to %d", function, t->peer,
+                                 g->size - 1);
     if (t->tag < 0 && !(any_is_fine && t->tag == PEN_ANY))
-        return last_error_say(PEN_INVALID_ARGUMENT, "%s: invalid tag %d; tags are 0 or more",
-                              function, t->tag);
+        return last_error_report(PEN_INVALID_ARGUMENT, "%s: invalid tag %d; tags are 0 or more",
+                                 function, t->tag);
     if (coll_call_check(&like, g->size, g->rank, function, &why) != PEN_OK)
         return last_error_set(&why);
     return PEN_OK;

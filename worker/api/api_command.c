@@ -24,42 +24,45 @@ static int32_t count_of(const pen_ctx *ctx, int32_t role)
 static pen_status check_goal(const pen_ctx *ctx, pen_node to)
 {
     if (to.role != PEN_WORKER && to.role != PEN_SERVER && to.role != PEN_SCHEDULER)
-        return last_error_say(
+        return last_error_report(
             PEN_INVALID_ARGUMENT,
             "pen_command: invalid role %d; expected PEN_WORKER, PEN_SERVER or PEN_SCHEDULER",
             to.role);
     if (to.rank < -1)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_command: invalid rank %d; use -1 for all of that role", to.rank);
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "pen_command: invalid rank %d; use -1 for all of that role",
+                                 to.rank);
     const int32_t n = count_of(ctx, to.role);
     if (n == 0)
-        return last_error_say(PEN_NOT_FOUND, "pen_command: no %s to send to: this worker is alone",
-                              status_role_name(to.role));
+        return last_error_report(PEN_NOT_FOUND,
+                                 "pen_command: no %s to send to: this worker is alone",
+                                 status_role_name(to.role));
     if (to.rank >= n)
-        return last_error_say(PEN_NOT_FOUND, "pen_command: no %s %d; the job has %d",
-                              status_role_name(to.role), to.rank, n);
+        return last_error_report(PEN_NOT_FOUND, "pen_command: no %s %d; the job has %d",
+                                 status_role_name(to.role), to.rank, n);
     return PEN_OK;
 }
 
 static pen_status check_bytes(const char *call, const void *data, size_t size)
 {
     if (data == NULL && size > 0)
-        return last_error_say(PEN_INVALID_ARGUMENT, "%s: data is NULL, but size is %zu", call,
-                              size);
+        return last_error_report(PEN_INVALID_ARGUMENT, "%s: data is NULL, but size is %zu", call,
+                                 size);
     if (size > WIRE_CALL_BYTES_MAX)
-        return last_error_say(PEN_UNSUPPORTED,
-                              "%s: %zu bytes are too many; a command carries at most %d, because "
-                              "it goes through the scheduler",
-                              call, size, WIRE_CALL_BYTES_MAX);
+        return last_error_report(
+            PEN_UNSUPPORTED,
+            "%s: %zu bytes are too many; a command carries at most %d, because "
+            "it goes through the scheduler",
+            call, size, WIRE_CALL_BYTES_MAX);
     return PEN_OK;
 }
 
 static pen_status check_replies(const pen_bytes *replies, int cap, uint32_t n)
 {
-    if (cap < 0) return last_error_say(PEN_INVALID_ARGUMENT, "pen_command: invalid cap %d", cap);
+    if (cap < 0) return last_error_report(PEN_INVALID_ARGUMENT, "pen_command: invalid cap %d", cap);
     if (replies != NULL && (uint32_t)cap < n)
-        return last_error_say(PEN_TOO_SMALL, "pen_command: cap is %d, but %u replies will come",
-                              cap, n);
+        return last_error_report(PEN_TOO_SMALL, "pen_command: cap is %d, but %u replies will come",
+                                 cap, n);
     return PEN_OK;
 }
 
@@ -75,7 +78,7 @@ static pen_status command(pen_ctx *ctx, request *r, pen_node to, int head, const
     if (r->u.command.body == NULL) {
         request_abandon(r);
         if (req != NULL) *req = (pen_req){0};
-        return last_error_say(PEN_NO_MEMORY, "no memory for %zu bytes", size);
+        return last_error_report(PEN_NO_MEMORY, "no memory for %zu bytes", size);
     }
     if (size > 0) memcpy(r->u.command.body, body, size);
     return api_start(r, o, req);
@@ -104,10 +107,10 @@ pen_status pen_on_command(pen_ctx *ctx, pen_command_fn fn, void *user)
     FP_ENV_OURS();
     pen_status status = context_check(ctx, "pen_on_command");
     if (status != PEN_OK) return status;
-    pthread_mutex_lock(&ctx->watch_lock);
+    pthread_mutex_lock(&ctx->monitor_lock);
     ctx->command      = fn;
     ctx->command_user = user;
-    pthread_mutex_unlock(&ctx->watch_lock);
+    pthread_mutex_unlock(&ctx->monitor_lock);
     return PEN_OK;
 }
 
@@ -115,24 +118,25 @@ pen_status pen_reply(pen_call *call, pen_status answer, const void *data, size_t
                      const uint32_t *lens)
 {
     FP_ENV_OURS();
-    if (call == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_reply: call is NULL");
+    if (call == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "pen_reply: call is NULL");
     pen_status status = context_check(call->ctx, "pen_reply");
     if (status != PEN_OK) return status;
     if (answer > PEN_OK || pen_status_info(answer)->status != answer)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_reply: invalid status %d; expected PEN_OK or an error",
-                              (int)answer);
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "pen_reply: invalid status %d; expected PEN_OK or an error",
+                                 (int)answer);
     if (lens != NULL)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_reply: lens must be NULL; it is for tables");
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "pen_reply: lens must be NULL; it is for tables");
     status = check_bytes("pen_reply", data, n);
     if (status != PEN_OK) return status;
     void *copy = n > 0 ? malloc(n) : NULL;
-    if (n > 0 && copy == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for %zu bytes", n);
+    if (n > 0 && copy == NULL)
+        return last_error_report(PEN_NO_MEMORY, "no memory for %zu bytes", n);
     if (atomic_exchange(&call->is_answered, true)) {
         free(copy);
-        return last_error_say(PEN_WRONG_STATE, "pen_reply: command %d was already answered",
-                              call->head);
+        return last_error_report(PEN_WRONG_STATE, "pen_reply: command %d was already answered",
+                                 call->head);
     }
     if (n > 0) memcpy(copy, data, n);
     call->status = answer;

@@ -1,14 +1,14 @@
 /* api_context.c - pen_init to pen_finalize, pen_info_get, pen_setting_set. */
 #include "worker/api/api.h"
 #include "worker/io/hosted.h"
-#include "worker/io/worker_watch.h"
-#include "worker/tensor/device_copy/mirror.h"
-#include "worker/train/snapshot/keeper.h"
+#include "worker/io/worker_monitor.h"
+#include "worker/tensor/device_copy/device_copies.h"
+#include "worker/train/snapshot/snapshot_writer.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/compute/device/device.h"
-#include "common/net/watch.h"
+#include "common/net/monitor.h"
 #include "common/system/fp_env.h"
 
 #include <errno.h>
@@ -25,8 +25,8 @@ uint32_t pen_version(void)
 /* ---- birth and death ------------------------------------------------------------------------- */
 static pen_status open_link(pen_ctx *ctx, pen_error *why)
 {
-    if (!ctx->has_servers && keeper_create(ctx, why) != PEN_OK) return why->status;
-    return ctx->mode == MODE_LOCAL ? alone_open(ctx, why) : client_open(ctx, why);
+    if (!ctx->has_servers && snapshot_writer_create(ctx, why) != PEN_OK) return why->status;
+    return ctx->mode == MODE_LOCAL ? alone_open(ctx, why) : io_open(ctx, why);
 }
 
 static pen_status join(pen_ctx *ctx)
@@ -39,13 +39,13 @@ static pen_status join(pen_ctx *ctx)
 
 static void destroy(pen_ctx *ctx)
 {
-    watch_stop(ctx->watch);
-    mirror_stop(ctx);
+    monitor_stop(ctx->monitor);
+    device_copies_stop(ctx);
     if (ctx->link != NULL) ctx->link->ops->close(ctx->link);
     ctx->link = NULL;
     strategy_close(ctx);
-    keeper_destroy(ctx);
-    watch_close(ctx->watch);
+    snapshot_writer_destroy(ctx);
+    monitor_close(ctx->monitor);
     context_destroy(ctx);
 }
 
@@ -54,9 +54,9 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
     FP_ENV_OURS();
     pen_ctx *ctx;
     pen_error why;
-    if (out == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_init: ctx is NULL");
+    if (out == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "pen_init: ctx is NULL");
     if (request_is_sdk_thread())
-        return last_error_say(
+        return last_error_report(
             PEN_WRONG_STATE,
             "pen_init: called from a callback, where waiting would wait for itself");
     pen_status status = context_create(settings, &ctx, &why);
@@ -67,10 +67,10 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
     const bool is_placed = ctx->env.local_rank >= 0; /* else the job assigns the place */
     status               = open_link(ctx, &why);
     const bool is_early  = status != PEN_OK && ctx->hosted == NULL;
-    if (status == PEN_OK && is_placed) status = worker_watch_open(ctx, &why);
+    if (status == PEN_OK && is_placed) status = worker_monitor_open(ctx, &why);
     if (status == PEN_OK && (status = join(ctx)) != PEN_OK) pen_last_error(&why);
-    if (status == PEN_OK && !is_placed) status = worker_watch_open(ctx, &why);
-    if (status == PEN_OK) status = mirror_open(ctx, &why);
+    if (status == PEN_OK && !is_placed) status = worker_monitor_open(ctx, &why);
+    if (status == PEN_OK) status = device_copies_open(ctx, &why);
     if (status != PEN_OK) last_error_set(&why);
     if (status != PEN_OK) {
         destroy(ctx);
@@ -90,8 +90,8 @@ pen_status pen_finalize(pen_ctx *ctx)
     FP_ENV_OURS();
     if (ctx == NULL || ctx->pid != getpid()) return PEN_OK;
     if (request_is_sdk_thread())
-        return last_error_say(PEN_WRONG_STATE,
-                              "pen_finalize: called from a callback of the context it would free");
+        return last_error_report(
+            PEN_WRONG_STATE, "pen_finalize: called from a callback of the context it would free");
     request *r;
     pen_status status = PEN_OK;
     request_drain(&ctx->requests);
@@ -133,7 +133,7 @@ pen_status pen_info_get(pen_ctx *ctx, pen_info *info)
     FP_ENV_OURS();
     pen_status status = context_check(ctx, "pen_info_get");
     if (status != PEN_OK) return status;
-    if (info == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_info_get: info is NULL");
+    if (info == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "pen_info_get: info is NULL");
     const worker_env *env = &ctx->env;
     const int32_t servers = ctx->mode != MODE_LOCAL ? (int32_t)ctx->settings.servers : 0;
     *info                 = (pen_info){.rank             = env->rank,
@@ -143,7 +143,7 @@ pen_status pen_info_get(pen_ctx *ctx, pen_info *info)
                                        .node             = env->node,
                                        .nodes            = env->nodes,
                                        .servers          = servers,
-                                       .device           = mirror_device(ctx),
+                                       .device           = device_copies_device(ctx),
                                        .live             = count_live(ctx),
                                        .accum            = (int32_t)ctx->settings.accum,
                                        .micro_batch      = (int64_t)ctx->settings.micro_batch,
@@ -166,7 +166,7 @@ pen_status pen_setting_set(pen_ctx *ctx, const char *name, const char *value)
     pen_status status = context_check(ctx, "pen_setting_set");
     if (status != PEN_OK) return status;
     if (name == NULL || value == NULL)
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_setting_set: name or value is NULL");
+        return last_error_report(PEN_INVALID_ARGUMENT, "pen_setting_set: name or value is NULL");
     worker_settings scratch = ctx->settings;
     status                  = config_set(worker_settings_rows, &scratch, name, value, &why);
     if (status != PEN_OK) return last_error_set(&why);
@@ -177,14 +177,14 @@ pen_status pen_setting_set(pen_ctx *ctx, const char *name, const char *value)
     if (strcmp(name, "log_level") == 0) {
         int level = log_level_find(value);
         if (level < -1)
-            return last_error_say(
+            return last_error_report(
                 PEN_BAD_SETTING,
                 "invalid log_level '%.64s'; expected silent, error, warning, notice, info or debug",
                 value);
         log_level_set(level);
         return PEN_OK;
     }
-    return last_error_say(
+    return last_error_report(
         PEN_UNSUPPORTED,
         "cannot change '%.64s' after pen_init; only deadline_ms and log_level can change", name);
 }

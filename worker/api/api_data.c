@@ -24,14 +24,15 @@ static pen_status check_ranks(const pen_sampler_desc *d, bool has_ctx)
 {
     if (d->world < 0 || d->rank < 0 || (d->world > 0 && d->rank >= d->world) ||
         (d->world == 0 && d->rank > 0))
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_sampler_new: invalid rank %d of world %d; use a rank below "
-                              "world, or 0, 0 for those of the context",
-                              d->rank, d->world);
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "pen_sampler_new: invalid rank %d of world %d; use a rank below "
+                                 "world, or 0, 0 for those of the context",
+                                 d->rank, d->world);
     if (d->world == 0 && !has_ctx)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_sampler_new: missing world and rank; set them when there is no "
-                              "context (world 1, rank 0 for one process)");
+        return last_error_report(
+            PEN_INVALID_ARGUMENT,
+            "pen_sampler_new: missing world and rank; set them when there is no "
+            "context (world 1, rank 0 for one process)");
     return PEN_OK;
 }
 
@@ -41,14 +42,15 @@ static pen_status check(const pen_sampler_desc *d, bool has_ctx)
     if (model_check_reserved(d->reserved, 4, "pen_sampler_desc", &why) != PEN_OK)
         return last_error_set(&why);
     if (d->reserved32 != 0)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_sampler_desc has garbage in reserved32; initialise it with {0}");
+        return last_error_report(
+            PEN_INVALID_ARGUMENT,
+            "pen_sampler_desc has garbage in reserved32; initialise it with {0}");
     if (d->n < 1 || d->n > SAMPLER_SAMPLES_MAX)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_sampler_new: invalid n %lld; expected 1 to 2^48 samples",
-                              (long long)d->n);
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "pen_sampler_new: invalid n %lld; expected 1 to 2^48 samples",
+                                 (long long)d->n);
     if (d->drop_last && d->exact)
-        return last_error_say(
+        return last_error_report(
             PEN_INVALID_ARGUMENT,
             "pen_sampler_new: drop_last and exact contradict each other; choose one");
     return check_ranks(d, has_ctx);
@@ -104,11 +106,11 @@ pen_status pen_sampler_new(pen_ctx *ctx, const pen_sampler_desc *d, pen_sampler 
     pen_status status = ctx != NULL ? context_check(ctx, "pen_sampler_new") : PEN_OK;
     if (status != PEN_OK) return status;
     if (d == NULL || out == NULL)
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_sampler_new: d or s is NULL");
+        return last_error_report(PEN_INVALID_ARGUMENT, "pen_sampler_new: d or s is NULL");
     status = check(d, ctx != NULL);
     if (status != PEN_OK) return status;
     pen_sampler *s = calloc(1, sizeof *s);
-    if (s == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for a sampler");
+    if (s == NULL) return last_error_report(PEN_NO_MEMORY, "no memory for a sampler");
     const bool takes_setting = d->seed == 0 && ctx != NULL;
     sampler_init(&s->own, d->n, takes_setting ? ctx->settings.seed : d->seed);
     s->own.shuffles   = d->keep_order == 0;
@@ -146,8 +148,8 @@ static pen_status find_place(const pen_sampler *s, int *world, int *rank)
     *world             = pen_size(g);
     *rank              = pen_rank(g);
     if (*rank >= 0) return PEN_OK;
-    return last_error_say(PEN_NOT_A_MEMBER,
-                          "pen_sampler_next: this worker is no longer a member of the world");
+    return last_error_report(PEN_NOT_A_MEMBER,
+                             "pen_sampler_next: this worker is no longer a member of the world");
 }
 
 pen_status pen_sampler_next(pen_sampler *s, int64_t *index, size_t want, size_t *got)
@@ -156,7 +158,7 @@ pen_status pen_sampler_next(pen_sampler *s, int64_t *index, size_t want, size_t 
     pen_error why;
     int world, rank;
     if (s == NULL || got == NULL || (index == NULL && want > 0))
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_sampler_next: s, index or got is NULL");
+        return last_error_report(PEN_INVALID_ARGUMENT, "pen_sampler_next: s, index or got is NULL");
     pen_status status = find_place(s, &world, &rank);
     if (status != PEN_OK) return status;
     enter(s);
@@ -170,7 +172,7 @@ pen_status pen_sampler_seek(pen_sampler *s, int64_t epoch, int64_t consumed)
 {
     FP_ENV_OURS();
     if (s == NULL || epoch < 0 || consumed < 0)
-        return last_error_say(
+        return last_error_report(
             PEN_INVALID_ARGUMENT,
             "pen_sampler_seek: s is NULL, or epoch %lld or consumed %lld is below 0",
             (long long)epoch, (long long)consumed);
@@ -184,8 +186,8 @@ pen_status pen_sampler_tell(const pen_sampler *s, int64_t *epoch, int64_t *consu
 {
     FP_ENV_OURS();
     if (s == NULL || epoch == NULL || consumed == NULL)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_sampler_tell: s, epoch or consumed is NULL");
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "pen_sampler_tell: s, epoch or consumed is NULL");
     pen_sampler *own = (pen_sampler *)s; /* its locks are all that changes */
     enter(own);
     *epoch    = own->own.at.epoch;
@@ -201,7 +203,7 @@ pen_status pen_lr(const char *schedule, int64_t applied, double *lr)
     pen_error why;
     lr_schedule parsed;
     if (lr == NULL || applied < 0)
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_lr: applied is below 0, or lr is NULL");
+        return last_error_report(PEN_INVALID_ARGUMENT, "pen_lr: applied is below 0, or lr is NULL");
     if (lr_schedule_parse(schedule, &parsed, &why) != PEN_OK) return last_error_set(&why);
     *lr = lr_schedule_rate(&parsed, 1, applied);
     return PEN_OK;

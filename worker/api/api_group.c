@@ -16,7 +16,7 @@ pen_group *pen_group_get(pen_ctx *ctx, pen_group_kind kind)
         return NULL;
     }
     if (kind != PEN_GROUP_WORLD && kind != PEN_GROUP_NODE && kind != PEN_GROUP_ACROSS) {
-        last_error_say(PEN_INVALID_ARGUMENT, "pen_group_get: invalid kind %d", (int)kind);
+        last_error_report(PEN_INVALID_ARGUMENT, "pen_group_get: invalid kind %d", (int)kind);
         return NULL;
     }
     pen_error why;
@@ -45,7 +45,7 @@ int pen_size(const pen_group *g)
 int pen_group_ranks(const pen_group *g, int *ranks, int cap)
 {
     if (g == NULL) {
-        last_error_say(PEN_INVALID_ARGUMENT, "pen_group_ranks: the group is NULL");
+        last_error_report(PEN_INVALID_ARGUMENT, "pen_group_ranks: the group is NULL");
         return -1;
     }
     g = of_now(g);
@@ -59,11 +59,11 @@ static pen_status enter(pen_group *parent, const char *function, pen_group **g)
     pen_status status = api_coll_enter(parent, function, NULL, true);
     if (status != PEN_OK) return status;
     if (g == NULL)
-        status = last_error_say(PEN_INVALID_ARGUMENT, "%s: g is NULL", function);
+        status = last_error_report(PEN_INVALID_ARGUMENT, "%s: g is NULL", function);
     else if (parent->engine == NULL)
-        status = last_error_say(PEN_WRONG_STATE, "%s: the job has not begun", function);
+        status = last_error_report(PEN_WRONG_STATE, "%s: the job has not begun", function);
     else if (api_batch_is_open(parent->ctx))
-        status = last_error_say(
+        status = last_error_report(
             PEN_WRONG_STATE, "%s: not allowed in a batch; call it after pen_batch_end()", function);
     if (status != PEN_OK) return context_leave(parent->ctx, status);
     *g = NULL;
@@ -80,17 +80,18 @@ static bool is_member(const pen_group *g, int rank)
 static pen_status check_ranks(const pen_group *parent, const int *ranks, int n)
 {
     if (ranks == NULL || n < 1 || n > parent->size)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_group_new: invalid n %d; expected 1 to %d members of the parent",
-                              n, parent->size);
+        return last_error_report(
+            PEN_INVALID_ARGUMENT,
+            "pen_group_new: invalid n %d; expected 1 to %d members of the parent", n, parent->size);
     for (int i = 0; i < n; i++) {
         if (!is_member(parent, ranks[i]))
-            return last_error_say(PEN_INVALID_ARGUMENT,
-                                  "pen_group_new: rank %d is not a member of the parent", ranks[i]);
+            return last_error_report(PEN_INVALID_ARGUMENT,
+                                     "pen_group_new: rank %d is not a member of the parent",
+                                     ranks[i]);
         for (int j = 0; j < i; j++)
             if (ranks[j] == ranks[i])
-                return last_error_say(PEN_INVALID_ARGUMENT, "pen_group_new: rank %d is named twice",
-                                      ranks[i]);
+                return last_error_report(PEN_INVALID_ARGUMENT,
+                                         "pen_group_new: rank %d is named twice", ranks[i]);
     }
     return PEN_OK;
 }

@@ -1,6 +1,6 @@
 /* api_memory.c - pen_alloc and pen_free: host memory in segments that other workers can map, or device memory. */
 #include "worker/api/api.h"
-#include "worker/tensor/device_copy/mirror.h"
+#include "worker/tensor/device_copy/device_copies.h"
 
 #include "common/compute/device/device.h"
 #include "common/system/fp_env.h"
@@ -11,7 +11,7 @@
 /* The device of the context, else that of the calling thread (cudaSetDevice()), else the first. */
 static int device_for(const pen_ctx *ctx, const device_ops *device)
 {
-    if (ctx != NULL && mirror_device(ctx) >= 0) return mirror_device(ctx);
+    if (ctx != NULL && device_copies_device(ctx) >= 0) return device_copies_device(ctx);
     return device->current() >= 0 ? device->current() : 0;
 }
 
@@ -21,7 +21,7 @@ static void *alloc_on_device(const pen_ctx *ctx, size_t bytes)
     pen_error why;
     const device_ops *device = device_beside_host(note, sizeof note);
     if (device == NULL) {
-        last_error_say(PEN_UNSUPPORTED, "pen_alloc: no CUDA device: %s", note);
+        last_error_report(PEN_UNSUPPORTED, "pen_alloc: no CUDA device: %s", note);
         return NULL;
     }
     void *data = device->alloc(bytes, device_for(ctx, device), &why);
@@ -36,7 +36,7 @@ void *pen_alloc(pen_ctx *ctx, size_t bytes, pen_space where)
     if (ctx != NULL && context_check(ctx, "pen_alloc") != PEN_OK) return NULL;
     if (where == PEN_CUDA) return alloc_on_device(ctx, bytes);
     if (where != PEN_HOST && where != PEN_HOST_PINNED) {
-        last_error_say(PEN_INVALID_ARGUMENT, "pen_alloc: invalid memory space %d", (int)where);
+        last_error_report(PEN_INVALID_ARGUMENT, "pen_alloc: invalid memory space %d", (int)where);
         return NULL;
     }
     void *data = segment_alloc(bytes, &why);

@@ -6,9 +6,9 @@
 #include "common/system/fp_env.h"
 #include "common/trace/trace.h"
 #include "worker/step_open.h"
-#include "worker/tensor/device_copy/mirror.h"
+#include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/grad_sum.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/param_memory.h"
 
 bool api_is_last_micro(const pen_ctx *ctx)
 {
@@ -53,7 +53,7 @@ static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error
         if (!n->trained) continue;
         status = grad_slot_move(&n->slot, goes ? GRAD_LEND : GRAD_ADD, n->name, step, why);
         if (n->grad == NULL && n->slot.bytes != NULL && (goes || ctx->stage >= 2))
-            held_grad_pass(n, goes ? sum : NULL);
+            param_grad_pass(n, goes ? sum : NULL);
     }
     if (status != PEN_OK || !goes) return status;
     trace_moment(TRACE_READY, &(trace_note){.step = step, .label = base->name});
@@ -61,10 +61,10 @@ static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error
     return PEN_OK;
 }
 
-/* ---- on a device: mirror.h ----------------------------------------------------------------------- */
+/* ---- on a device: device_copies.h ----------------------------------------------------------------------- */
 static pen_status copy_down(pen_ctx *ctx, pen_tensor *t, bool with_grad, pen_error *why)
 {
-    if (mirror_copy(t, with_grad, why) != PEN_OK) return why->status;
+    if (device_copies_copy(t, with_grad, why) != PEN_OK) return why->status;
     return grad_slot_move(&t->slot, GRAD_COPY, t->name, ctx->step.next_index, why);
 }
 
@@ -72,8 +72,8 @@ static pen_status ready_on_device(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 {
     const bool has_one_name = t->tied_to == NULL && t->next_alias == NULL;
     if (!has_one_name || goes_now(ctx)) return copy_down(ctx, t, true, why);
-    if (mirror_accumulate(t, why) != PEN_OK) return why->status;
-    if (t->grad == NULL && ctx->stage >= 2) held_grad_pass(t, NULL);
+    if (device_copies_accumulate(t, why) != PEN_OK) return why->status;
+    if (t->grad == NULL && ctx->stage >= 2) param_grad_pass(t, NULL);
     return grad_slot_move(&t->slot, GRAD_ADD, t->name, ctx->step.next_index, why);
 }
 
@@ -99,7 +99,7 @@ void api_send_sums(pen_ctx *ctx)
             (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
             continue;
         pen_status status = PEN_OK;
-        if (t->grad == NULL && held_grad(t, &why) == NULL) status = why.status;
+        if (t->grad == NULL && param_grad(t, &why) == NULL) status = why.status;
         if (status == PEN_OK) status = copy_down(ctx, t, false, &why);
         if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
     }
@@ -173,7 +173,7 @@ static pen_status begin_micro(pen_ctx *ctx, int m, pen_error *why)
     for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
         pen_tensor *t = model_name(&ctx->model, i);
         (void)grad_slot_move(&t->slot, GRAD_NEXT, t->name, s->next_index, NULL);
-        held_grad_begin(t);
+        param_grad_begin(t);
     }
     return PEN_OK;
 }
@@ -184,7 +184,7 @@ pen_status pen_step_micro(pen_ctx *ctx, int m)
     pen_error why;
     pen_status status = context_enter(ctx, "pen_step_micro", false);
     if (status != PEN_OK) return status;
-    mirror_drain(ctx);
+    device_copies_drain(ctx);
     status = api_lock_step(ctx, "pen_step_micro");
     if (status != PEN_OK) return status;
     status = begin_micro(ctx, m, &why);
@@ -203,13 +203,13 @@ static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, pen_error *why)
                        "pen_ready('%s'): a frozen tensor has no gradient", t->name);
     if (grad_slot_move(&t->slot, GRAD_READY, t->name, ctx->step.next_index, why) != PEN_OK)
         return why->status;
-    const void *grad = t->grad != NULL ? t->grad : held_grad_seen(t);
+    const void *grad = t->grad != NULL ? t->grad : param_grad_seen(t);
     if (grad == NULL && (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
         return why_set(why, PEN_WRONG_STATE,
                        "pen_ready('%s'): missing gradient buffer; pass one to pen_register or "
                        "pen_bind, or write to pen_view(PEN_GRAD)",
                        t->name);
-    if (grad != NULL && mirror_has_grad(t)) return ready_on_device(ctx, t, why);
+    if (grad != NULL && device_copies_has_grad(t)) return ready_on_device(ctx, t, why);
     return offer(ctx, t, grad, why);
 }
 

@@ -16,9 +16,9 @@ pen_status pen_snapshot(pen_ctx *ctx, const pen_opts *o, pen_req *req)
     pen_status status = context_check(ctx, "pen_snapshot");
     if (status != PEN_OK) return status;
     if (req == NULL && ctx->mode != MODE_LOCAL)
-        return last_error_say(PEN_WRONG_STATE,
-                              "pen_snapshot: req is NULL, but the snapshot is taken with the next "
-                              "step; pass a pen_req and call pen_wait() after that step");
+        return last_error_report(
+            PEN_WRONG_STATE, "pen_snapshot: req is NULL, but the snapshot is taken with the next "
+                             "step; pass a pen_req and call pen_wait() after that step");
     request *r;
     status = context_enter(ctx, "pen_snapshot", req == NULL);
     if (status == PEN_OK) status = api_check_opts(o);
@@ -71,7 +71,7 @@ static pen_status compare(pen_ctx *ctx, uint32_t crc)
 {
     const int ranks = ctx->world->size;
     uint64_t own = crc, *all = calloc((size_t)ranks, sizeof *all);
-    if (all == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for %d digests", ranks);
+    if (all == NULL) return last_error_report(PEN_NO_MEMORY, "no memory for %d digests", ranks);
     const coll_call call = {.kind  = COLL_ALL_GATHER,
                             .dtype = PEN_U64,
                             .n     = 1,
@@ -124,7 +124,7 @@ pen_status pen_digest(pen_ctx *ctx, uint32_t *crc32c_out)
     pen_status status = context_enter(ctx, "pen_digest", true);
     if (status != PEN_OK) return status;
     if (crc32c_out == NULL)
-        status = last_error_say(PEN_INVALID_ARGUMENT, "pen_digest: crc32c is NULL");
+        status = last_error_report(PEN_INVALID_ARGUMENT, "pen_digest: crc32c is NULL");
     else
         status = api_check_committed(ctx, "pen_digest");
     if (status == PEN_OK) status = api_wait_for_values(ctx, "pen_digest");

@@ -167,21 +167,22 @@ int pen_spawn(int n, int (*fn)(pen_ctx *ctx, void *arg), void *arg)
     ranks r = {.n = n};
     int port;
     if (fn == NULL || n < 1 || n > SPAWN_MAX) {
-        last_error_say(PEN_INVALID_ARGUMENT,
-                       "pen_spawn: n is %d and fn is %s; expected a function and 1 to %d ranks", n,
-                       fn != NULL ? "given" : "NULL", SPAWN_MAX);
+        last_error_report(PEN_INVALID_ARGUMENT,
+                          "pen_spawn: n is %d and fn is %s; expected a function and 1 to %d ranks",
+                          n, fn != NULL ? "given" : "NULL", SPAWN_MAX);
         return FAILED_TO_BEGIN;
     }
     if ((port = free_port()) < 0) {
-        last_error_say(PEN_INTERNAL, "pen_spawn: no free port on 127.0.0.1: %s", strerror(errno));
+        last_error_report(PEN_INTERNAL, "pen_spawn: no free port on 127.0.0.1: %s",
+                          strerror(errno));
         return FAILED_TO_BEGIN;
     }
     fflush(NULL); /* else children would write the buffered output again */
     for (int i = 0; i < n; i++) {
         r.pid[i] = start_child(i, n, port, fn, arg);
         if (r.pid[i] < 0) {
-            last_error_say(PEN_NO_MEMORY, "pen_spawn: cannot start rank %d: %s", i,
-                           strerror(errno));
+            last_error_report(PEN_NO_MEMORY, "pen_spawn: cannot start rank %d: %s", i,
+                              strerror(errno));
             r.code   = FAILED_TO_BEGIN;
             r.pid[i] = 0;
             r.n      = i;
@@ -192,6 +193,6 @@ int pen_spawn(int n, int (*fn)(pen_ctx *ctx, void *arg), void *arg)
     }
     const int code = wait_for(&r);
     if (code != 0)
-        last_error_say(PEN_PEER_LOST, "pen_spawn: a rank failed first with exit code %d", code);
+        last_error_report(PEN_PEER_LOST, "pen_spawn: a rank failed first with exit code %d", code);
     return code;
 }

@@ -6,8 +6,8 @@
 #include "common/system/fp_env.h"
 #include "common/trace/trace.h"
 #include "worker/step_open.h"
-#include "worker/tensor/device_copy/mirror.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/device_copy/device_copies.h"
+#include "worker/tensor/param_memory.h"
 #include "worker/train/schedule/precision.h"
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -30,7 +30,7 @@ static void begin(pen_ctx *ctx, pen_step *step)
     for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
         pen_tensor *t = model_name(&ctx->model, i);
         grad_slot_begin(&t->slot);
-        held_grad_begin(t);
+        param_grad_begin(t);
     }
 }
 
@@ -39,19 +39,20 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
     FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_step_begin", false);
     if (status != PEN_OK) return status;
-    if (step == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_step_begin: step is NULL");
+    if (step == NULL)
+        return last_error_report(PEN_INVALID_ARGUMENT, "pen_step_begin: step is NULL");
     if (api_check_committed(ctx, "pen_step_begin") != PEN_OK) return PEN_WRONG_STATE;
     if (atomic_load(&ctx->is_aborting) && ctx->mode == MODE_LOCAL)
-        return last_error_say(PEN_ABORTED, "pen_abort: %s", ctx->abort_why);
+        return last_error_report(PEN_ABORTED, "pen_abort: %s", ctx->abort_why);
     const uint64_t steps = ctx->settings.steps;
     if (steps > 0 && (uint64_t)ctx->step.next_index >= steps) return PEN_END;
     if (atomic_load(&ctx->stop_wanted)) return PEN_END;
 
-    mirror_drain(ctx);
+    device_copies_drain(ctx);
     status = api_lock_step(ctx, "pen_step_begin");
     if (status != PEN_OK) return status;
     if (ctx->step.is_open)
-        status = last_error_say(
+        status = last_error_report(
             PEN_WRONG_STATE,
             "pen_step_begin: step %lld has sent gradients; call pen_step_end() first",
             (long long)ctx->step.next_index);
@@ -66,42 +67,44 @@ static pen_status check_end(pen_ctx *ctx, const pen_step *step)
 {
     pen_error why;
     context_step *s = &ctx->step;
-    if (step == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_step_end: step is NULL");
+    if (step == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "pen_step_end: step is NULL");
     if (api_check_committed(ctx, "pen_step_end") != PEN_OK) return PEN_WRONG_STATE;
     if (!s->is_begun)
-        return last_error_say(PEN_WRONG_STATE, "pen_step_end: no step is begun; the order is: "
-                                               "register, then commit, then step");
+        return last_error_report(PEN_WRONG_STATE, "pen_step_end: no step is begun; the order is: "
+                                                  "register, then commit, then step");
     if (s->remembered.status != PEN_OK) {
         pen_error first      = s->remembered;
         s->remembered.status = PEN_OK;
         return last_error_set(&first);
     }
     if (step != s->given)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_step_end: step differs from the one passed to pen_step_begin");
+        return last_error_report(
+            PEN_INVALID_ARGUMENT,
+            "pen_step_end: step differs from the one passed to pen_step_begin");
     if (model_check_reserved(step->reserved, 12, "pen_step", &why) != PEN_OK)
         return last_error_set(&why);
     if (s->is_open && (step->weight != s->weight || step->lr_scale != s->lr_scale))
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "pen_step_end: step.weight or step.lr_scale changed after the first "
-                              "pen_ready() of step %lld, which sends them; set them before it",
-                              (long long)s->next_index);
+        return last_error_report(
+            PEN_INVALID_ARGUMENT,
+            "pen_step_end: step.weight or step.lr_scale changed after the first "
+            "pen_ready() of step %lld, which sends them; set them before it",
+            (long long)s->next_index);
     if (!api_is_last_micro(ctx))
-        return last_error_say(PEN_WRONG_STATE,
-                              "pen_step_end: step %lld is at micro-batch %d of %llu (setting "
-                              "accum); call pen_step_micro() before each",
-                              (long long)s->next_index, s->micro,
-                              (unsigned long long)ctx->settings.accum);
+        return last_error_report(PEN_WRONG_STATE,
+                                 "pen_step_end: step %lld is at micro-batch %d of %llu (setting "
+                                 "accum); call pen_step_micro() before each",
+                                 (long long)s->next_index, s->micro,
+                                 (unsigned long long)ctx->settings.accum);
     return api_close_gradients(ctx, &why) == PEN_OK ? PEN_OK : last_error_set(&why);
 }
 
 static void fill_step(pen_ctx *ctx, pen_step *step, const pen_result *result)
 {
-    const exchange_outcome *o = &ctx->step.outcome;
-    step->outcome             = o->outcome;
-    step->grad_norm           = o->norm;
-    step->clip                = o->clip;
-    step->applied             = o->applied;
+    const ps_client_outcome *o = &ctx->step.outcome;
+    step->outcome              = o->outcome;
+    step->grad_norm            = o->norm;
+    step->clip                 = o->clip;
+    step->applied              = o->applied;
     step->version    = model_is_decided(&ctx->model) ? (uint64_t)o->applied : result->version;
     step->staleness  = result->staleness;
     step->bad_rank   = o->has_bad ? o->bad_rank : -1;
@@ -154,14 +157,14 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
     ctx->step.applied = ctx->step.outcome.applied;
     ctx->step.totals  = ctx->step.outcome.scalars;
     status            = precision_step_ended(ctx, &why);
-    if (status == PEN_OK) status = mirror_stepped(ctx, step->lazy == 0, &why);
+    if (status == PEN_OK) status = device_copies_stepped(ctx, step->lazy == 0, &why);
     ctx->step.next_index++;
     atomic_store(&ctx->step_index, ctx->step.next_index);
     ctx->step.is_begun = ctx->step.is_open = false;
     for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
         pen_tensor *t = model_name(&ctx->model, i);
         grad_slot_begin(&t->slot);
-        held_grad_step_end(t, ctx->stage < 2);
+        param_grad_step_end(t, ctx->stage < 2);
     }
     return status == PEN_OK ? status : last_error_set(&why);
 }
@@ -181,12 +184,12 @@ pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
     FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_step_end", true);
     if (status != PEN_OK) return status;
-    if (ctx->mirror != NULL) api_send_sums(ctx);
-    mirror_drain(ctx);
+    if (ctx->device_copies != NULL) api_send_sums(ctx);
+    device_copies_drain(ctx);
     pthread_mutex_lock(&ctx->step.lock);
     const trace_note note = {.step = ctx->step.next_index};
     const uint64_t begun = trace_begin(), since = stat_begin(&ctx->stats);
-    progress_enter(&ctx->step.progress, PROGRESS_EXCHANGE, clock_ns(&clock_real));
+    progress_enter(&ctx->step.progress, PROGRESS_PS, clock_ns(&clock_real));
     status = end_step(ctx, step);
     if (status == PEN_OK) {
         stat_took(&ctx->stats, STAT_SPREAD_EXCHANGE, since);

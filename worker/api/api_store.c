@@ -13,15 +13,16 @@
 static pen_status check_key(const char *call, const char *key)
 {
     if (key == NULL || key[0] == '\0')
-        return last_error_say(PEN_INVALID_ARGUMENT, "%s: the key is %s", call,
-                              key == NULL ? "NULL" : "empty");
+        return last_error_report(PEN_INVALID_ARGUMENT, "%s: the key is %s", call,
+                                 key == NULL ? "NULL" : "empty");
     if (strlen(key) >= VALUE_KEY_BYTES)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "%s: the key has %zu bytes; at most %d are allowed", call,
-                              strlen(key), VALUE_KEY_BYTES - 1);
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "%s: the key has %zu bytes; at most %d are allowed", call,
+                                 strlen(key), VALUE_KEY_BYTES - 1);
     if (!utf8_is_clean(key))
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "%s: invalid key; expected UTF-8 without control characters", call);
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "%s: invalid key; expected UTF-8 without control characters",
+                                 call);
     return PEN_OK;
 }
 
@@ -44,10 +45,10 @@ pen_status pen_store_set(pen_ctx *ctx, const char *key, const void *data, size_t
     if (status != PEN_OK) return status;
     status = check_key("pen_store_set", key);
     if (status == PEN_OK && data == NULL && size > 0)
-        status = last_error_say(PEN_INVALID_ARGUMENT,
-                                "pen_store_set: data is NULL, but size is %zu", size);
+        status = last_error_report(PEN_INVALID_ARGUMENT,
+                                   "pen_store_set: data is NULL, but size is %zu", size);
     if (status == PEN_OK && size > VALUE_BYTES_MAX)
-        status = last_error_say(
+        status = last_error_report(
             PEN_UNSUPPORTED,
             "pen_store_set: the value of '%.200s' has %zu bytes; at most %d are allowed", key, size,
             VALUE_BYTES_MAX);
@@ -64,7 +65,7 @@ pen_status pen_store_get(pen_ctx *ctx, const char *key, pen_bytes *data, const p
     status = api_check_opts(o);
     if (status == PEN_OK) status = check_key("pen_store_get", key);
     if (status == PEN_OK && data == NULL)
-        status = last_error_say(PEN_INVALID_ARGUMENT, "pen_store_get: data is NULL");
+        status = last_error_report(PEN_INVALID_ARGUMENT, "pen_store_get: data is NULL");
     const requests_change what = {.op = WIRE_STORE_GET, .key = key};
     if (status == PEN_OK) status = run(ctx, o, &what, data, NULL);
     return context_leave(ctx, status);

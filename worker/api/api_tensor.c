@@ -4,8 +4,8 @@
 #include "common/base/clock.h"
 #include "common/base/why.h"
 #include "common/system/fp_env.h"
-#include "worker/tensor/device_copy/mirror.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/device_copy/device_copies.h"
+#include "worker/tensor/param_memory.h"
 
 #include <stdlib.h>
 
@@ -57,15 +57,15 @@ static pen_status freeze(pen_ctx *ctx)
     pen_error why;
     if (ctx->remembered.status != PEN_OK) return last_error_set(&ctx->remembered);
     if (ctx->phase == CONTEXT_COMMITTED)
-        return last_error_say(PEN_UNSUPPORTED,
-                              "pen_commit: called a second time; call it once, after pen_register");
+        return last_error_report(
+            PEN_UNSUPPORTED, "pen_commit: called a second time; call it once, after pen_register");
     ctx->step.rate = calloc(ctx->model.n_groups, sizeof *ctx->step.rate);
     if (ctx->step.rate == NULL)
-        return last_error_say(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
+        return last_error_report(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
     const char *mode  = context_mode_name(ctx);
     pen_status status = model_freeze(&ctx->model, &ctx->settings, mode, ctx->sync, &why);
     if (status == PEN_OK) status = model_make_units(&ctx->model, &ctx->settings, &why);
-    if (status == PEN_OK) status = mirror_commit(ctx, api_deliver, &why);
+    if (status == PEN_OK) status = device_copies_commit(ctx, api_deliver, &why);
     if (status == PEN_OK) status = model_first_values(&ctx->model, &why);
     return status == PEN_OK ? status : last_error_set(&why);
 }
@@ -89,7 +89,8 @@ pen_status pen_commit(pen_ctx *ctx)
     if (status != PEN_OK) return status;
     status = freeze(ctx);
     if (status == PEN_OK) status = run_commit(ctx);
-    if (status == PEN_OK && mirror_changed(ctx, &why) != PEN_OK) status = last_error_set(&why);
+    if (status == PEN_OK && device_copies_changed(ctx, &why) != PEN_OK)
+        status = last_error_set(&why);
     if (status == PEN_OK) {
         ctx->phase        = CONTEXT_COMMITTED;
         ctx->committed_ms = clock_ms(&clock_real);
@@ -113,13 +114,13 @@ static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *wh
                        "pen_view(), or pass param to pen_register",
                        t->name);
     if (param != NULL) {
-        held_param_drop(t);
+        param_memory_drop(t);
         t->holds_param = false;
-        if (mirror_place(t, PEN_PARAM, param, why) != PEN_OK) return why->status;
+        if (device_copies_place(t, PEN_PARAM, param, why) != PEN_OK) return why->status;
     }
     if (grad == NULL) return PEN_OK;
-    held_grad_step_end(t, false);
-    return mirror_place(t, PEN_GRAD, grad, why);
+    param_grad_step_end(t, false);
+    return device_copies_place(t, PEN_GRAD, grad, why);
 }
 
 /* From two flat buffers, in registration order without gaps. */
@@ -142,8 +143,8 @@ pen_status pen_bind(pen_ctx *ctx, pen_tensor *t, void *param, void *grad)
     pen_status status = context_check(ctx, "pen_bind");
     if (status != PEN_OK) return status;
     if (request_is_sdk_thread())
-        return last_error_say(PEN_WRONG_STATE,
-                              "pen_bind: called from a callback; bind between steps");
+        return last_error_report(PEN_WRONG_STATE,
+                                 "pen_bind: called from a callback; bind between steps");
     pthread_mutex_lock(&ctx->step.lock);
     if (t != NULL && t->ctx != ctx)
         status =

@@ -4,8 +4,8 @@
 #include "common/base/why.h"
 #include "common/compute/device/device.h"
 #include "common/system/fp_env.h"
-#include "worker/tensor/device_copy/mirror.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/device_copy/device_copies.h"
+#include "worker/tensor/param_memory.h"
 #include "worker/tensor/unit_use.h"
 
 /* ---- units ----------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *st
         return why->status;
     }
     const pen_status status = unit_use(ctx, handle, phase, step_in_progress(ctx), why);
-    if (status != PEN_OK || mirror_use(ctx, handle, stream, why) == PEN_OK) return status;
+    if (status != PEN_OK || device_copies_use(ctx, handle, stream, why) == PEN_OK) return status;
     unit_release(ctx, handle, phase);
     return why->status;
 }
@@ -109,7 +109,7 @@ pen_status pen_release(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
     if (status != PEN_OK) return status;
     const pen_unit *handle = handle_of(ctx, u, "pen_release", &why);
     if (handle == NULL || check_phase(phase, "pen_release", &why) != PEN_OK ||
-        mirror_release(ctx, handle, stream, &why) != PEN_OK)
+        device_copies_release(ctx, handle, stream, &why) != PEN_OK)
         return remember(ctx, &why);
     unit_release(ctx, handle, phase);
     return phase == PEN_BACKWARD ? ready_all(ctx, handle) : PEN_OK;
@@ -119,10 +119,11 @@ pen_status pen_release(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
 static void *view_param(pen_ctx *ctx, pen_tensor *name, pen_error *why)
 {
     pen_tensor *t = name->tied_to != NULL ? name->tied_to : name;
-    if (ctx->phase == CONTEXT_OPEN) return held_param(t, why) == PEN_OK ? mirror_param_of(t) : NULL;
-    pthread_mutex_lock(&ctx->held_lock);
-    void *data = mirror_param_of(t);
-    pthread_mutex_unlock(&ctx->held_lock);
+    if (ctx->phase == CONTEXT_OPEN)
+        return param_memory(t, why) == PEN_OK ? device_copies_param_of(t) : NULL;
+    pthread_mutex_lock(&ctx->grad_lock);
+    void *data = device_copies_param_of(t);
+    pthread_mutex_unlock(&ctx->grad_lock);
     if (data != NULL) return data;
     const unit_set *set = &ctx->model.units;
     const char *unit    = set->unit[set->of[t->index]].name;
@@ -135,17 +136,17 @@ static void *view_param(pen_ctx *ctx, pen_tensor *name, pen_error *why)
 static void *view_grad(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 {
     strategy *s = ctx->strategy;
-    if (t->grad != NULL) return mirror_grad_of(t);
+    if (t->grad != NULL) return device_copies_grad_of(t);
     if (!t->trained) {
         why_set(why, PEN_INVALID_ARGUMENT, "pen_view('%s'): a frozen tensor has no gradient",
                 t->name);
         return NULL;
     }
     if (api_ask(ctx, t, GRAD_VIEW, why) != PEN_OK) return NULL;
-    if (s != NULL && s->ops->view != NULL && held_grad_seen(t) == NULL &&
+    if (s != NULL && s->ops->view != NULL && param_grad_seen(t) == NULL &&
         s->ops->view(s, t, why) != PEN_OK)
         return NULL;
-    return held_grad(t, why);
+    return param_grad(t, why);
 }
 
 void *pen_view(pen_ctx *ctx, pen_tensor *t, int64_t slice, pen_what what)

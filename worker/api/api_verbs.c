@@ -2,73 +2,75 @@
 #include "worker/api/api.h"
 
 #include "common/system/fp_env.h"
-#include "worker/tensor/device_copy/mirror.h"
+#include "worker/tensor/device_copy/device_copies.h"
 
 #include <string.h>
 
 static pen_status refuse_decided(const pen_ctx *ctx, const char *call, const pen_tensor *t)
 {
     if (ctx->settings.clip > 0)
-        return last_error_say(PEN_WRONG_STATE,
-                              "%s('%s'): clipping needs all gradients before any update; use "
-                              "pen_ready() and pen_step_end()",
-                              call, t->name);
-    return last_error_say(PEN_WRONG_STATE,
-                          "%s('%s'): commit=decide applies or skips whole steps; use pen_ready() "
-                          "and pen_step_end(), or commit=eager",
-                          call, t->name);
+        return last_error_report(PEN_WRONG_STATE,
+                                 "%s('%s'): clipping needs all gradients before any update; use "
+                                 "pen_ready() and pen_step_end()",
+                                 call, t->name);
+    return last_error_report(
+        PEN_WRONG_STATE,
+        "%s('%s'): commit=decide applies or skips whole steps; use pen_ready() "
+        "and pen_step_end(), or commit=eager",
+        call, t->name);
 }
 
 static pen_status check(const pen_ctx *ctx, const char *call, bool pushes, const pen_tensor *t,
                         int64_t slice)
 {
     if (t == NULL || t->ctx != ctx)
-        return last_error_say(PEN_INVALID_ARGUMENT,
-                              "%s: the tensor does not belong to this context", call);
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "%s: the tensor does not belong to this context", call);
     if (api_check_committed(ctx, call) != PEN_OK) return PEN_WRONG_STATE;
     if (slice != PEN_ALL && slice != 0)
-        return last_error_say(
+        return last_error_report(
             PEN_INVALID_ARGUMENT,
             "%s('%s'): invalid slice %lld; use PEN_ALL, because no tensor is stacked", call,
             t->name, (long long)slice);
     if (!t->trained)
-        return last_error_say(PEN_INVALID_ARGUMENT, "%s('%s'): a frozen tensor never changes", call,
-                              t->name);
-    if (model_rule_of(&ctx->model, t) == EXCHANGE_DECIDE) return refuse_decided(ctx, call, t);
+        return last_error_report(PEN_INVALID_ARGUMENT, "%s('%s'): a frozen tensor never changes",
+                                 call, t->name);
+    if (model_rule_of(&ctx->model, t) == STEP_TWO_PHASE) return refuse_decided(ctx, call, t);
     const char *schedule = ctx->model.group[t->desc.group]->schedule;
     if (pushes && strcmp(schedule, "constant") != 0)
-        return last_error_say(PEN_UNSUPPORTED,
-                              "%s('%s'): the schedule '%.64s' of its group counts steps; use "
-                              "pen_ready() and pen_step_end()",
-                              call, t->name, schedule);
+        return last_error_report(PEN_UNSUPPORTED,
+                                 "%s('%s'): the schedule '%.64s' of its group counts steps; use "
+                                 "pen_ready() and pen_step_end()",
+                                 call, t->name, schedule);
     return PEN_OK;
 }
 
 /* ---- memory of a device ------------------------------------------------------------------------ */
 /* Host memory that the strategy reads and writes in place of device memory. */
 typedef struct {
-    twin *from, *to; /* NULL: already host memory */
+    pinned_pair *from, *to; /* NULL: already host memory */
 } loans;
 
 static bool is_on_device(const pen_tensor *t, const void *from, const void *to)
 {
-    return t->mirror != NULL || !device_is_host(device_of(from)) || !device_is_host(device_of(to));
+    return t->device_copies != NULL || !device_is_host(device_of(from)) ||
+           !device_is_host(device_of(to));
 }
 
 static pen_status borrow(request *r, loans *l, void *stream, pen_error *why)
 {
     pen_tensor *t     = r->u.verb.tensor;
-    const bool pushes = r->u.verb.verb != EXCHANGE_PULL, pulls = r->u.verb.verb != EXCHANGE_PUSH;
+    const bool pushes = r->u.verb.verb != PS_PULL, pulls = r->u.verb.verb != PS_PUSH;
     why->status = PEN_OK;
     if (pushes && r->u.verb.from == t->grad) {
-        if (mirror_fetch_grad(t, stream, why) != PEN_OK) return why->status;
+        if (device_copies_fetch_grad(t, stream, why) != PEN_OK) return why->status;
     } else if (pushes) {
-        l->from =
-            mirror_lend(t, (void *)(uintptr_t)r->u.verb.from, t->grad_bytes, true, stream, why);
+        l->from = device_copies_lend(t, (void *)(uintptr_t)r->u.verb.from, t->grad_bytes, true,
+                                     stream, why);
         if (l->from != NULL) r->u.verb.from = l->from->host;
     }
     if (why->status == PEN_OK && pulls && r->u.verb.to != t->param) {
-        l->to = mirror_lend(t, r->u.verb.to, t->bytes, false, stream, why);
+        l->to = device_copies_lend(t, r->u.verb.to, t->bytes, false, stream, why);
         if (l->to != NULL) r->u.verb.to = l->to->host;
     }
     return why->status;
@@ -76,10 +78,10 @@ static pen_status borrow(request *r, loans *l, void *stream, pen_error *why)
 
 static pen_status give_back(pen_tensor *t, const loans *l, bool is_written, pen_error *why)
 {
-    const pen_status status = mirror_unlend(t, l->from, false, why);
-    const pen_status later  = mirror_unlend(t, l->to, is_written, why);
+    const pen_status status = device_copies_unlend(t, l->from, false, why);
+    const pen_status later  = device_copies_unlend(t, l->to, is_written, why);
     if (status != PEN_OK || later != PEN_OK) return status != PEN_OK ? status : later;
-    return is_written ? mirror_changed_one(t, why) : PEN_OK;
+    return is_written ? device_copies_changed_one(t, why) : PEN_OK;
 }
 
 static pen_status run_on_device(request *r, const pen_opts *o)
@@ -99,21 +101,22 @@ static pen_status run_on_device(request *r, const pen_opts *o)
     return status;
 }
 
-static pen_status run(pen_ctx *ctx, const char *call, exchange_verb verb, pen_tensor *t,
+static pen_status run(pen_ctx *ctx, const char *call, ps_client_verb verb, pen_tensor *t,
                       const void *from, void *to, const pen_opts *o, pen_req *req)
 {
     request *r;
-    if (verb != EXCHANGE_PULL && from == NULL && t->grad == NULL)
-        return last_error_say(
+    if (verb != PS_PULL && from == NULL && t->grad == NULL)
+        return last_error_report(
             PEN_WRONG_STATE,
             "%s('%s'): missing gradient buffer; pass one here, to pen_register or to pen_bind",
             call, t->name);
     const bool on_device = is_on_device(t, from, to);
     if (on_device && req != NULL)
-        return last_error_say(PEN_UNSUPPORTED,
-                              "%s('%s'): device memory needs a call that waits; pass req NULL, or "
-                              "use pen_ready() and pen_step_end() to overlap",
-                              call, t->name);
+        return last_error_report(
+            PEN_UNSUPPORTED,
+            "%s('%s'): device memory needs a call that waits; pass req NULL, or "
+            "use pen_ready() and pen_step_end() to overlap",
+            call, t->name);
     pen_status status = api_check_opts(o);
     if (status == PEN_OK) status = request_begin(ctx, REQUEST_VERB, o, req, &r);
     if (status != PEN_OK) return status;
@@ -124,12 +127,12 @@ static pen_status run(pen_ctx *ctx, const char *call, exchange_verb verb, pen_te
     return on_device ? run_on_device(r, o) : api_start(r, o, req);
 }
 
-static pen_status verb(pen_ctx *ctx, const char *call, exchange_verb what, pen_tensor *t,
+static pen_status verb(pen_ctx *ctx, const char *call, ps_client_verb what, pen_tensor *t,
                        int64_t slice, const void *from, void *to, const pen_opts *o, pen_req *req)
 {
     pen_status status = context_enter(ctx, call, req == NULL);
     if (status != PEN_OK) return status;
-    status = check(ctx, call, what != EXCHANGE_PULL, t, slice);
+    status = check(ctx, call, what != PS_PULL, t, slice);
     if (status == PEN_OK) status = api_wait_for_values(ctx, call);
     if (status == PEN_OK) status = run(ctx, call, what, t, from, to, o, req);
     return req == NULL ? context_leave(ctx, status) : status;
@@ -139,19 +142,19 @@ pen_status pen_push(pen_ctx *ctx, pen_tensor *t, int64_t slice, const void *grad
                     pen_req *req)
 {
     FP_ENV_OURS();
-    return verb(ctx, "pen_push", EXCHANGE_PUSH, t, slice, grad, NULL, o, req);
+    return verb(ctx, "pen_push", PS_PUSH, t, slice, grad, NULL, o, req);
 }
 
 pen_status pen_pull(pen_ctx *ctx, pen_tensor *t, int64_t slice, void *param, const pen_opts *o,
                     pen_req *req)
 {
     FP_ENV_OURS();
-    return verb(ctx, "pen_pull", EXCHANGE_PULL, t, slice, NULL, param, o, req);
+    return verb(ctx, "pen_pull", PS_PULL, t, slice, NULL, param, o, req);
 }
 
 pen_status pen_push_pull(pen_ctx *ctx, pen_tensor *t, int64_t slice, const void *grad, void *param,
                          const pen_opts *o, pen_req *req)
 {
     FP_ENV_OURS();
-    return verb(ctx, "pen_push_pull", EXCHANGE_PUSH_PULL, t, slice, grad, param, o, req);
+    return verb(ctx, "pen_push_pull", PS_PUSH_PULL, t, slice, grad, param, o, req);
 }

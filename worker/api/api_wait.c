@@ -9,7 +9,7 @@
 pen_status pen_wait(pen_req *req, pen_result *result)
 {
     FP_ENV_OURS();
-    if (req == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: req is NULL");
+    if (req == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "pen_wait: req is NULL");
     if (result != NULL) *result = (pen_result){0};
     if (req->ctx == NULL) return PEN_OK;
     const pen_status status = context_check(req->ctx, "pen_wait");
@@ -23,11 +23,11 @@ pen_status pen_wait_any(pen_req *reqs, size_t n, int64_t timeout_ms, size_t *ind
     FP_ENV_OURS();
     pen_ctx *ctx = NULL;
     if (reqs == NULL && n > 0)
-        return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_any: reqs is NULL");
+        return last_error_report(PEN_INVALID_ARGUMENT, "pen_wait_any: reqs is NULL");
     for (size_t i = 0; i < n; i++) {
         if (reqs[i].ctx == NULL) continue;
         if (ctx != NULL && reqs[i].ctx != ctx)
-            return last_error_say(
+            return last_error_report(
                 PEN_INVALID_ARGUMENT,
                 "pen_wait_any: requests belong to two contexts; wait for each context by itself");
         ctx = reqs[i].ctx;
@@ -41,10 +41,10 @@ pen_status pen_wait_stream(pen_req *req, void *stream)
 {
     FP_ENV_OURS();
     (void)stream; /* waiting on the host comes before anything that is enqueued later */
-    if (req == NULL) return last_error_say(PEN_INVALID_ARGUMENT, "pen_wait_stream: req is NULL");
+    if (req == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "pen_wait_stream: req is NULL");
     char note[256];
     if (device_beside_host(note, sizeof note) == NULL)
-        return last_error_say(
+        return last_error_report(
             PEN_UNSUPPORTED,
             "pen_wait_stream: no CUDA device (%s); use pen_wait() to wait on the host", note);
     return pen_wait(req, NULL);

@@ -3,7 +3,7 @@
 
 /* clang-format off */
 #define NOT_YET(name, why, ...) \
-    pen_status name(__VA_ARGS__) { return last_error_say(PEN_UNSUPPORTED, #name " is not in this version: " why); }
+    pen_status name(__VA_ARGS__) { return last_error_report(PEN_UNSUPPORTED, #name " is not in this version: " why); }
 #define TABLES "tables by key come later"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 

@@ -95,7 +95,7 @@ static bool await_answer(alone *a, const request *r, pen_call *call)
     return is_ready;
 }
 
-static pen_status take_answer(const request *r, pen_call *call, pen_error *why)
+static pen_status on_answer(const request *r, pen_call *call, pen_error *why)
 {
     if (call->status != PEN_OK)
         return why_set(why, call->status, "worker 0 refused command %d: %s", r->u.command.head,
@@ -124,7 +124,7 @@ static pen_status do_command(alone *a, request *r, pen_error *why)
     if (!await_answer(a, r, call))
         return why_set(why, PEN_TIMED_OUT, "worker 0 has not answered command %d", head);
     r->result.count   = 1;
-    pen_status status = take_answer(r, call, why);
+    pen_status status = on_answer(r, call, why);
     free(call->data);
     free(call);
     return status;
@@ -148,7 +148,7 @@ static void alone_start(job_link *l, request *r)
     alone *a                = (alone *)l;
     const pen_status status = run(a, r, &why);
     request_end(r, status, status != PEN_OK ? &why : NULL);
-    request_tell(&a->ctx->requests); /* callbacks may begin more requests */
+    request_notify(&a->ctx->requests); /* callbacks may begin more requests */
 }
 
 static void alone_abort(job_link *l)

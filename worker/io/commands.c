@@ -94,7 +94,7 @@ static void forget_below(asker *a, uint64_t done_below)
     }
 }
 
-static void say_reply(commands *self, const pen_call *call)
+static void send_reply(commands *self, const pen_call *call)
 {
     char text[256]     = "";
     wire_control c     = {.kind = WIRE_REPLY};
@@ -137,7 +137,7 @@ void commands_answer(commands *self, pen_call *call)
 {
     call->is_ready = true;
     if (!call->is_over) {
-        if (!self->has_failed) say_reply(self, call);
+        if (!self->has_failed) send_reply(self, call);
         return;
     }
     asker *a      = meet_asker(self, call->asker);
@@ -156,7 +156,7 @@ void commands_receive(commands *self, const wire_control *c)
     pen_call *call = a->calls;
     while (call != NULL && call->id != c->u.command.id) call = call->next;
     if (call != NULL) {
-        if (call->is_ready) say_reply(self, call);
+        if (call->is_ready) send_reply(self, call);
         return;
     }
     call = add_call(a, c);

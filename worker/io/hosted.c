@@ -24,7 +24,7 @@ void hosted_settings(const worker_settings *s, const worker_env *env, scheduler_
 }
 
 /* Reads the settings that lead to the scheduler, one by one, so that a mistake in one does not hide another. */
-static void take_place(worker_settings *s, const char *const *strings)
+static void on_place(worker_settings *s, const char *const *strings)
 {
     static const char *const wanted[][2] = {{"scheduler", "PENSTOCK_SCHEDULER"},
                                             {"encryption", "PENSTOCK_ENCRYPTION"},
@@ -50,7 +50,7 @@ void hosted_decline(const char *const *strings, const pen_error *why)
     scheduler_settings hosted;
     pen_error told;
     char host[256] = "";
-    take_place(&s, strings);
+    on_place(&s, strings);
     if (worker_env_resolve(&s, config_env, &env, &told) != PEN_OK || env.alone) return;
     if (env.rank != 0 || env.world_size < 2 || s.scheduler == SCHEDULER_EXTERNAL) return;
     if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';

@@ -12,7 +12,7 @@ typedef struct job_link job_link;
 
 typedef struct {
     /* Begins a request: JOIN, COMMIT, SNAPSHOT (with servers), COMMAND, STORE or LEAVE.  request_end() and
-     * request_tell()
+     * request_notify()
      * follow, now or later.  In any thread. */
     void (*start)(job_link *l, request *r);
 
@@ -30,7 +30,7 @@ struct job_link { /* the first member of each implementation */
 };
 
 /* For pen_init(); REQUEST_JOIN follows. Sets ctx->link, which the caller closes also after a failure. */
-pen_status alone_open(pen_ctx *ctx, pen_error *why);  /* alone.c */
-pen_status client_open(pen_ctx *ctx, pen_error *why); /* client_life.c */
+pen_status alone_open(pen_ctx *ctx, pen_error *why); /* alone.c */
+pen_status io_open(pen_ctx *ctx, pen_error *why);    /* io_life.c */
 
 #endif

@@ -19,7 +19,7 @@ typedef enum {
     PROGRESS_OTHER,
     PROGRESS_FORWARD,
     PROGRESS_BACKWARD,
-    PROGRESS_EXCHANGE,
+    PROGRESS_PS,
     PROGRESS_PHASES
 } progress_phase;
 

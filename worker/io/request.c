@@ -116,10 +116,10 @@ pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, pen
     request *r        = status == PEN_OK ? take(table) : NULL;
     pthread_mutex_unlock(&table->lock);
     if (status != PEN_OK)
-        return last_error_say(status,
-                              "%llu requests are in flight; wait for one, or raise requests_max",
-                              (unsigned long long)table->in_flight_max);
-    if (r == NULL) return last_error_say(PEN_NO_MEMORY, "no memory for another request");
+        return last_error_report(status,
+                                 "%llu requests are in flight; wait for one, or raise requests_max",
+                                 (unsigned long long)table->in_flight_max);
+    if (r == NULL) return last_error_report(PEN_NO_MEMORY, "no memory for another request");
 
     int64_t deadline =
         o != NULL && o->deadline_ms != 0 ? o->deadline_ms : ctx->settings.deadline_ms;
@@ -178,7 +178,7 @@ static void run_callback(request_table *table, request *r)
     pthread_mutex_unlock(&table->lock);
 }
 
-void request_tell(request_table *table)
+void request_notify(request_table *table)
 {
     request *callbacks = NULL, **last = &callbacks;
     bool is_awaited = false, was_full = false;
@@ -224,7 +224,7 @@ static pen_status conclude(request_table *table, request *r, pen_result *result)
     if (r->why != NULL)
         last_error_set(r->why);
     else if (status != PEN_OK)
-        last_error_say(status, "%s", pen_status_info(status)->text);
+        last_error_report(status, "%s", pen_status_info(status)->text);
     give(table, r);
     return status;
 }
@@ -259,8 +259,8 @@ static pen_status wait_locked(request_table *table, request *r, pen_result *resu
 
 static pen_status refuse_to_wait(const char *what)
 {
-    return last_error_say(PEN_WRONG_STATE,
-                          "%s: called from a callback, where waiting would wait for itself", what);
+    return last_error_report(
+        PEN_WRONG_STATE, "%s: called from a callback, where waiting would wait for itself", what);
 }
 
 pen_status request_await(request *r, pen_result *result)
@@ -279,7 +279,7 @@ pen_status request_wait(request_table *table, pen_req *req, pen_result *result)
     request *r = find(table, req->id);
     if (r == NULL)
         status =
-            last_error_say(PEN_INVALID_ARGUMENT, "pen_wait: the request was already waited for");
+            last_error_report(PEN_INVALID_ARGUMENT, "pen_wait: the request was already waited for");
     else if (!r->is_done && request_is_sdk_thread())
         status = refuse_to_wait("pen_wait");
     else

@@ -9,7 +9,7 @@
 
 #include "common/base/loop.h"
 #include "penstock.h"
-#include "worker/ps/exchange.h"
+#include "worker/ps/ps_client.h"
 #include "worker/io/requests.h"
 
 #include <pthread.h>
@@ -44,7 +44,7 @@ typedef struct request {
     pen_error *why; /* of a failure; NULL without memory */
     union {
         struct {
-            exchange_verb verb;
+            ps_client_verb verb;
             pen_tensor *tensor;
             const void *from;
             void *to;
@@ -83,8 +83,8 @@ typedef struct {
     uint32_t n_blocks;
     request *free;
     uint64_t in_flight, in_flight_max;
-    atomic_ullong n_tells;          /* how often request_tell() had ended requests */
-    request *told_head, *told_tail; /* ended since the last request_tell() */
+    atomic_ullong n_tells;          /* how often request_notify() had ended requests */
+    request *told_head, *told_tail; /* ended since the last request_notify() */
     bool is_draining;
 } request_table;
 
@@ -98,9 +98,9 @@ pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, pen
 
 /* Ends it with status and sentence; the result fields were set before.  Ends a lazy step's verdict, too. 
  * Waiters see it
- * after request_tell(). */
+ * after request_notify(). */
 void request_end(request *r, pen_status status, const pen_error *why);
-void request_tell(request_table *table); /* wakes waiters, runs callbacks */
+void request_notify(request_table *table); /* wakes waiters, runs callbacks */
 
 /* Waits for a request that was begun without a pen_req, and frees it. */
 pen_status request_await(request *r, pen_result *result);

@@ -197,8 +197,8 @@ pen_status requests_shrink(requests *self, uint64_t group, const int32_t *ranks,
     return begin(self, p, now_ms);
 }
 
-pen_status requests_store(requests *self, const requests_change *change, void *token,
-                          uint64_t deadline_ms, uint64_t now_ms)
+pen_status requests_kv(requests *self, const requests_change *change, void *token,
+                       uint64_t deadline_ms, uint64_t now_ms)
 {
     const size_t length = strlen(change->key) + 1;
     pending *p          = make(WIRE_STORE, 1, length + change->size);
@@ -318,7 +318,7 @@ void requests_fail(requests *self, const pen_error *why)
 }
 
 /* ---- receiving --------------------------------------------------------------------------------- */
-static void take_faulted(requests *self, const wire_fault *f)
+static void on_faulted(requests *self, const wire_fault *f)
 {
     for (pending *p = seek(self->first, WIRE_FAULT), *next; p != NULL; p = next) {
         next = seek(p->next, WIRE_FAULT);
@@ -328,7 +328,7 @@ static void take_faulted(requests *self, const wire_fault *f)
     self->act.faulted(self->user, f->group, f->call, &f->why);
 }
 
-static void take_shrunk(requests *self, const wire_control *c)
+static void on_shrunk(requests *self, const wire_control *c)
 {
     pen_error why;
     pending *p = find_shrink(self, c->u.shrunk.group);
@@ -349,7 +349,7 @@ typedef struct { /* common part of STORED and REPLY; BORROWED */
 } told;
 
 /* Without memory it is dropped, and sent again. */
-static void take_answer(requests *self, pending *p, uint32_t i, const told *from)
+static void on_answer(requests *self, pending *p, uint32_t i, const told *from)
 {
     reply *to = &p->replies[i];
     if (to->is_here) return;
@@ -366,16 +366,16 @@ static void take_answer(requests *self, pending *p, uint32_t i, const told *from
     if (++p->n_here == p->n) conclude(self, p, from->value);
 }
 
-static void take_stored(requests *self, const wire_control *c)
+static void on_stored(requests *self, const wire_control *c)
 {
     const told from = {c->u.stored.status, c->u.stored.text, c->u.stored.data,
                        c->u.stored.data_size, c->u.stored.value};
     pending *p      = seek(self->first, WIRE_STORE);
     while (p != NULL && p->message.u.store.id != c->u.stored.id) p = seek(p->next, WIRE_STORE);
-    if (p != NULL) take_answer(self, p, 0, &from);
+    if (p != NULL) on_answer(self, p, 0, &from);
 }
 
-static void take_reply(requests *self, const wire_control *c)
+static void on_reply(requests *self, const wire_control *c)
 {
     const told from = {c->u.reply.status, c->u.reply.text, c->u.reply.data, c->u.reply.data_size,
                        0};
@@ -384,7 +384,7 @@ static void take_reply(requests *self, const wire_control *c)
     if (p == NULL || c->u.reply.role != p->message.u.command.role) return;
     const int32_t asked = p->message.u.command.rank, rank = c->u.reply.rank;
     const int64_t i = asked < 0 ? rank : rank == asked ? 0 : -1;
-    if (i >= 0 && i < p->n) take_answer(self, p, (uint32_t)i, &from);
+    if (i >= 0 && i < p->n) on_answer(self, p, (uint32_t)i, &from);
 }
 
 static void send_all_again(requests *self)
@@ -397,10 +397,10 @@ void requests_receive(requests *self, const wire_control *message, uint64_t now_
     if (self->has_failed) return;
     switch (message->kind) {
     case WIRE_WELCOME: send_all_again(self); break; /* messages in flight may be lost */
-    case WIRE_FAULTED: take_faulted(self, &message->u.fault); break;
-    case WIRE_SHRUNK: take_shrunk(self, message); break;
-    case WIRE_STORED: take_stored(self, message); break;
-    case WIRE_REPLY: take_reply(self, message); break;
+    case WIRE_FAULTED: on_faulted(self, &message->u.fault); break;
+    case WIRE_SHRUNK: on_shrunk(self, message); break;
+    case WIRE_STORED: on_stored(self, message); break;
+    case WIRE_REPLY: on_reply(self, message); break;
     default: return;
     }
     send_due(self, now_ms); /* the window may have moved */

@@ -43,7 +43,7 @@ typedef struct {
     /* Answer to requests_shrink(); why not NULL: no agreement. */
     void (*shrunk)(void *user, uint64_t group, uint64_t new_group, const int32_t *ranks, uint32_t n,
                    const pen_error *why);
-    /* End of requests_store() and requests_command(), once each. answer is NULL when why is not. */
+    /* End of requests_kv() and requests_command(), once each. answer is NULL when why is not. */
     void (*ended)(void *user, void *token, const requests_answer *answer, const pen_error *why);
 } requests_actions;
 
@@ -72,8 +72,8 @@ pen_status requests_fault(requests *self, uint64_t group, uint64_t call, const p
                           uint64_t now_ms);
 pen_status requests_shrink(requests *self, uint64_t group, const int32_t *ranks, uint32_t n,
                            uint64_t now_ms);
-pen_status requests_store(requests *self, const requests_change *change, void *token,
-                          uint64_t deadline_ms, uint64_t now_ms);
+pen_status requests_kv(requests *self, const requests_change *change, void *token,
+                       uint64_t deadline_ms, uint64_t now_ms);
 pen_status requests_command(requests *self, const requests_question *question, void *token,
                             uint64_t deadline_ms, uint64_t now_ms);
 

@@ -1,7 +1,7 @@
 /* export_read.c - parameters from a safetensors file, by name. */
-#include "worker/tensor/device_copy/mirror.h"
+#include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/export.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/param_memory.h"
 
 #include "common/base/log.h"
 #include "common/base/why.h"
@@ -87,7 +87,7 @@ static pen_status read_tensor(safetensors_reader *r, const safetensors_row *row,
                               float *piece, pen_error *why)
 {
     const size_t width = t->desc.dtype == PEN_F32 ? 4 : 2;
-    if (held_param(t, why) != PEN_OK) return why->status;
+    if (param_memory(t, why) != PEN_OK) return why->status;
     char *to          = t->param;
     pen_status status = PEN_OK;
     for (uint64_t at = 0; at < t->elements && status == PEN_OK; at += SAFETENSORS_PIECE) {
@@ -96,7 +96,7 @@ static pen_status read_tensor(safetensors_reader *r, const safetensors_row *row,
         status              = safetensors_read(r, row, at, n, piece, why);
         if (status == PEN_OK) simd()->encode(to + at * width, piece, t->desc.dtype, n);
     }
-    return status == PEN_OK ? mirror_changed_one(t, why) : status;
+    return status == PEN_OK ? device_copies_changed_one(t, why) : status;
 }
 
 static pen_status read_all(pen_ctx *ctx, const char *path, safetensors_reader *r, pen_error *why)

@@ -4,7 +4,7 @@
 #include "common/base/why.h"
 #include "common/compute/simd/simd.h"
 #include "worker/context.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/param_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,10 +55,10 @@ static void round_in_place(float *sum, pen_dtype as, size_t n)
 static pen_status add_names(pen_tensor *base, const pen_tensor *first, const void **sum,
                             pen_error *why)
 {
-    const pen_dtype as    = base->desc.grad_dtype;
-    const size_t n        = base->elements;
-    const bool is_in_held = first == base && base->grad == NULL && as == PEN_F32;
-    float *to             = is_in_held ? held_grad_seen(base) : NULL;
+    const pen_dtype as            = base->desc.grad_dtype;
+    const size_t n                = base->elements;
+    const bool is_in_param_memory = first == base && base->grad == NULL && as == PEN_F32;
+    float *to                     = is_in_param_memory ? param_grad_seen(base) : NULL;
     if (to == NULL) {
         if (make(base, &base->tied_sum, base->elements * sizeof(float), why) != PEN_OK)
             return why->status;

@@ -6,8 +6,8 @@
 #include "common/containers/vec.h"
 #include "proto/plan.h"
 #include "worker/context.h"
-#include "worker/tensor/device_copy/mirror.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/device_copy/device_copies.h"
+#include "worker/tensor/param_memory.h"
 #include "worker/train/schedule/precision.h"
 
 #include <stdio.h>
@@ -109,7 +109,7 @@ pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen
         return no_memory(why);
     }
     const wire_group rules = {.sync = p->sync};
-    p->rule                = plan_group_averages(&rules) ? ctx->rule : EXCHANGE_FREE;
+    p->rule                = plan_group_averages(&rules) ? ctx->rule : STEP_ASYNC;
     status                 = lr_schedule_parse(p->schedule, &p->rates, why);
     if (status == PEN_OK) status = precision_check_group(ctx, p->name, p->rule, why);
     if (status != PEN_OK) {
@@ -211,8 +211,8 @@ static pen_status describe(const pen_tensor_desc *d, pen_tensor *t, pen_error *w
 static void free_tensor(pen_tensor *t)
 {
     if (t == NULL) return;
-    if (t->ctx != NULL) held_free(t);
-    if (t->ctx != NULL) mirror_forget(t);
+    if (t->ctx != NULL) param_memory_free(t);
+    if (t->ctx != NULL) device_copies_forget(t);
     free(t->tied_sum);
     free(t->accumulated);
     free(t->rounded);
@@ -225,15 +225,15 @@ static void free_tensor(pen_tensor *t)
 static pen_status take_memory(pen_tensor *t, const pen_tensor_desc *d, pen_error *why)
 {
     t->holds_param = d->param == NULL;
-    if (mirror_place(t, PEN_PARAM, d->param, why) != PEN_OK ||
-        mirror_place(t, PEN_GRAD, d->grad, why) != PEN_OK)
+    if (device_copies_place(t, PEN_PARAM, d->param, why) != PEN_OK ||
+        device_copies_place(t, PEN_GRAD, d->grad, why) != PEN_OK)
         return why->status;
     if (t->init[0] == '\0') return PEN_OK;
-    if (draw_parse(t->init, &t->draw, why) != PEN_OK) {
+    if (init_parse(t->init, &t->draw, why) != PEN_OK) {
         const pen_error found = *why;
         return why_set(why, found.status, "'%s': %.300s", t->name, found.text);
     }
-    t->has_draw  = true;
+    t->has_init  = true;
     t->desc.init = t->init;
     return PEN_OK;
 }
@@ -320,7 +320,7 @@ pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pe
     return status;
 }
 
-exchange_rule model_rule_of(const model *m, const pen_tensor *t)
+ps_client_rule model_rule_of(const model *m, const pen_tensor *t)
 {
     return m->group[t->desc.group]->rule;
 }
@@ -334,7 +334,7 @@ pen_dtype model_push_dtype(const model *m, const pen_tensor *t)
 bool model_is_decided(const model *m)
 {
     for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) == EXCHANGE_DECIDE) return true;
+        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) == STEP_TWO_PHASE) return true;
     return false;
 }
 

@@ -5,9 +5,9 @@
 #include "common/base/loop.h"
 #include "common/compute/optim/optim.h"
 #include "proto/wire/wire.h"
-#include "worker/ps/exchange.h"
-#include "worker/tensor/draw.h"
+#include "worker/ps/ps_client.h"
 #include "worker/tensor/grad_slot.h"
+#include "worker/tensor/init.h"
 #include "worker/tensor/unit.h"
 #include "worker/train/schedule/lr_schedule.h"
 #include "worker/worker_settings.h"
@@ -23,7 +23,7 @@ struct pen_params {
     lr_schedule rates; /* what `schedule` says */
     const optim_ops *ops;
     optim_hyper hyper;
-    exchange_rule rule;
+    ps_client_rule rule;
 };
 
 struct pen_tensor {
@@ -33,20 +33,20 @@ struct pen_tensor {
     wire_tensor desc;
     uint64_t elements;
     size_t bytes, grad_bytes;
-    void *param, *grad; /* NULL while they are away; held.h */
+    void *param, *grad; /* NULL while they are away; param_memory.h */
     bool trained;       /* neither frozen nor a buffer */
     char *unit;         /* label of registration; "": none */
     bool stays;         /* its values are in param from pen_commit() on */
     grad_slot slot;     /* owner of its gradient; under the step's lock */
 
-    /* Memory of the SDK; under the context's held_lock. */
+    /* Memory of the SDK; under the context's grad_lock. */
     bool holds_param, is_grad_seen;
-    void *held_grad;
-    struct held_lent *lent;
-    struct mirror_tensor *mirror; /* mirror.h; NULL: no device memory */
-    char *init;                   /* as registered; "": rank 0's values */
-    bool has_draw;
-    draw_rule draw;
+    void *param_grad;
+    struct grads_lent *lent;
+    struct device_copies_tensor *device_copies; /* device_copies.h; NULL: no device memory */
+    char *init;                                 /* as registered; "": rank 0's values */
+    bool has_init;
+    init_rule draw;
 
     /* A second name for the values of another tensor is in model.alias[] only; see grad_sum.h. */
     pen_tensor *tied_to, *next_alias; /* next_alias: of the same tensor, in registration order */
@@ -87,10 +87,10 @@ static inline pen_tensor *model_name(const model *m, uint32_t i)
 }
 
 /* How a tensor is trained, and the type in which its gradient travels. */
-exchange_rule model_rule_of(const model *m, const pen_tensor *t);
+ps_client_rule model_rule_of(const model *m, const pen_tensor *t);
 pen_dtype model_push_dtype(const model *m, const pen_tensor *t);
 
-/* Some tensor has the rule EXCHANGE_DECIDE: steps are decided over the whole model. */
+/* Some tensor has the rule STEP_TWO_PHASE: steps are decided over the whole model. */
 bool model_is_decided(const model *m);
 
 pen_status model_init(model *m, pen_ctx *ctx, pen_error *why);

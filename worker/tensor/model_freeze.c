@@ -131,7 +131,7 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         const pen_tensor *t = m->tensor[i];
         m->wire_tensors[i]  = t->desc;
-        m->n_free += t->trained && model_rule_of(m, t) == EXCHANGE_FREE;
+        m->n_free += t->trained && model_rule_of(m, t) == STEP_ASYNC;
     }
     pen_status status = freeze_groups(m, why);
     if (status == PEN_OK) status = check_overlap(m, why);

@@ -1,8 +1,8 @@
 /* model_unit.c - which values of a model come and go, in which units, and their initial values. */
 #include "common/base/why.h"
 #include "worker/context.h"
-#include "worker/tensor/held.h"
 #include "worker/tensor/model.h"
+#include "worker/tensor/param_memory.h"
 
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@ static bool stays(const model *m, const pen_tensor *t)
 {
     const bool is_moving = t->ctx->stage == 3 && t->holds_param &&
                            t->elements >= t->ctx->settings.persistence_threshold;
-    return !is_moving || (t->trained && model_rule_of(m, t) != EXCHANGE_DECIDE);
+    return !is_moving || (t->trained && model_rule_of(m, t) != STEP_TWO_PHASE);
 }
 
 pen_status model_make_units(model *m, const worker_settings *s, pen_error *why)
@@ -38,7 +38,7 @@ pen_status model_make_units(model *m, const worker_settings *s, pen_error *why)
 void model_forget_init(model *m)
 {
     for (uint32_t i = 0; i < m->n_tensors; i++) {
-        m->tensor[i]->has_draw  = false;
+        m->tensor[i]->has_init  = false;
         m->tensor[i]->desc.init = "";
     }
 }
@@ -48,8 +48,8 @@ pen_status model_first_values(model *m, pen_error *why)
 {
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         pen_tensor *t = m->tensor[i];
-        if (t->stays && held_param(t, why) != PEN_OK) return why->status;
-        if (t->param != NULL) (void)held_draw_as_is(t, 0, t->elements, t->param);
+        if (t->stays && param_memory(t, why) != PEN_OK) return why->status;
+        if (t->param != NULL) (void)param_memory_init_as_is(t, 0, t->elements, t->param);
     }
     return PEN_OK;
 }

@@ -3,7 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/base/why.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/param_memory.h"
 
 #include <stdlib.h>
 
@@ -62,7 +62,7 @@ pen_status unit_make(pen_ctx *ctx, uint32_t number, pen_error *why)
     pen_status status    = PEN_OK;
     for (uint32_t i = 0; i < unit->n_tensors && status == PEN_OK; i++) {
         pen_tensor *t = ctx->model.tensor[unit->tensor[i]];
-        if (!t->stays) status = held_param(t, why);
+        if (!t->stays) status = param_memory(t, why);
     }
     return status;
 }
@@ -72,7 +72,7 @@ void unit_drop(pen_ctx *ctx, uint32_t number)
     const pen_unit *unit = &ctx->model.units.unit[number];
     for (uint32_t i = 0; i < unit->n_tensors; i++) {
         pen_tensor *t = ctx->model.tensor[unit->tensor[i]];
-        if (!t->stays) held_param_drop(t);
+        if (!t->stays) param_memory_drop(t);
     }
 }
 

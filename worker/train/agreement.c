@@ -44,7 +44,7 @@ void agreement_fini(agreement *a)
     *a = (agreement){0};
 }
 
-void agreement_show(agreement *a, talk *t, const wire_inputs *inputs)
+void agreement_show(agreement *a, group_calls *t, const wire_inputs *inputs)
 {
     const shown s = {inputs->weight, inputs->loss_scale, inputs->clip,
                      inputs->skip,   inputs->snapshot,   inputs->scalars};
@@ -53,12 +53,13 @@ void agreement_show(agreement *a, talk *t, const wire_inputs *inputs)
     agreement_show_again(a, t);
 }
 
-void agreement_show_again(agreement *a, talk *t)
+void agreement_show_again(agreement *a, group_calls *t)
 {
     a->n = t->group->size < a->room ? t->group->size : a->room;
     memcpy(a->ranks, t->group->ranks, (size_t)a->n * sizeof *a->ranks);
     if (a->all != a->own)
-        talk_gather(t, PEN_U8, a->bytes, NULL, a->own, a->all, "weights and rates of a step");
+        group_calls_gather(t, PEN_U8, a->bytes, NULL, a->own, a->all,
+                           "weights and rates of a step");
 }
 
 static void read_shown(const agreement *a, int position, wire_inputs *in)

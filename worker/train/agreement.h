@@ -6,7 +6,7 @@
 #ifndef WORKER_TRAIN_AGREEMENT_H
 #define WORKER_TRAIN_AGREEMENT_H
 
-#include "worker/train/talk.h"
+#include "worker/train/group_calls.h"
 
 typedef struct {
     size_t bytes; /* of one rank */
@@ -19,11 +19,11 @@ typedef struct {
 pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *why);
 void agreement_fini(agreement *a); /* zeroed is fine */
 
-/* A step: shows inputs to all members of t's group; *a is BORROWED until talk_wait(). */
-void agreement_show(agreement *a, talk *t, const wire_inputs *inputs);
+/* A step: shows inputs to all members of t's group; *a is BORROWED until group_calls_wait(). */
+void agreement_show(agreement *a, group_calls *t, const wire_inputs *inputs);
 
 /* The same again, to the survivors. */
-void agreement_show_again(agreement *a, talk *t);
+void agreement_show_again(agreement *a, group_calls *t);
 
 /* After the wait: compares all members, and sums their weights.  MISMATCH, the same on all, names two of them. */
 pen_status agreement_check(const agreement *a, double *weight_sum, pen_error *why);
@@ -35,7 +35,7 @@ void agreement_scalars(const agreement *a, wire_scalars *sum);
  * made it so. */
 int32_t agreement_last_with_weight(const agreement *a);
 
-/* Whether any member wants a snapshot after this step: for keeper_step(). */
+/* Whether any member wants a snapshot after this step: for snapshot_writer_step(). */
 bool agreement_wants_snapshot(const agreement *a);
 
 #endif

@@ -6,7 +6,7 @@
  *   ready   the gradient, rounded as on the wire and times this rank's weight, goes into a bucket
  *           (reducer.h), which is summed over the ranks in rank order;
  *   end     all ranks hold equal sums and equal inputs, so each makes the same decision and the
- *           same values by itself (replica.h).  No further message, unless an element is not
+ *           same values by itself (update_state.h).  No further message, unless an element is not
  *           finite: then one more all_reduce finds the rank that added it.
  * A group of one has nothing to show or to sum: its weighed gradients are the sums (solo.h).  A worker that trains alone
  * is such a group; it also serves verbs and groups of every sync.
@@ -21,11 +21,11 @@
 #include "worker/train/agreement.h"
 #include "worker/train/culprit.h"
 #include "worker/train/first_values.h"
+#include "worker/train/group_calls.h"
 #include "worker/train/reducer.h"
-#include "worker/train/replica.h"
-#include "worker/train/snapshot/keeper.h"
+#include "worker/train/snapshot/snapshot_writer.h"
 #include "worker/train/solo.h"
-#include "worker/train/talk.h"
+#include "worker/train/update_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +33,8 @@
 typedef struct {
     strategy base;
     pen_ctx *ctx;
-    talk talk;
-    replica *replica;
+    group_calls group_calls;
+    update_state *update_state;
     solo *solo; /* of a group of one; else NULL, and: */
     reducer *reducer;
     void *arrays;       /* of the reducer: */
@@ -66,10 +66,10 @@ static pen_status make_group(trainer *t, pen_error *why)
     if (t->ranks == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d ranks", t->n);
     for (int i = 0; i < t->n; i++) t->ranks[i] = i;
-    t->goes_on    = ctx->settings.on_worker_loss == LOSS_CONTINUE;
-    t->talk.group = world;
+    t->goes_on           = ctx->settings.on_worker_loss == LOSS_CONTINUE;
+    t->group_calls.group = world;
     if (t->n == 1) return PEN_OK;
-    return group_new(world, t->ranks, t->n, context_deadline(ctx), &t->talk.group, why);
+    return group_new(world, t->ranks, t->n, context_deadline(ctx), &t->group_calls.group, why);
 }
 
 static pen_status make_reducer(trainer *t, pen_error *why)
@@ -92,8 +92,8 @@ static pen_status make_reducer(trainer *t, pen_error *why)
                                  .first_bytes  = ctx->settings.bucket_first_bytes,
                                  .bucket_bytes = ctx->settings.bucket_bytes,
                                  .stats        = &ctx->stats,
-                                 .submit       = talk_submit,
-                                 .user         = &t->talk};
+                                 .submit       = group_calls_submit,
+                                 .user         = &t->group_calls};
     return reducer_create(&setup, &t->reducer, why);
 }
 
@@ -122,11 +122,12 @@ static pen_status set_up(trainer *t, pen_error *why)
     const bool is_alone = ctx->mode == MODE_LOCAL;
     pen_status status   = is_alone ? PEN_OK : first_values_check(&ctx->model, why);
     if (status == PEN_OK) status = make_group(t, why);
-    if (status == PEN_OK && t->n > 1) status = first_values_spread(&t->talk, NULL, why);
-    if (status == PEN_OK) status = replica_create(&ctx->model, &t->replica, why);
+    if (status == PEN_OK && t->n > 1) status = first_values_spread(&t->group_calls, NULL, why);
+    if (status == PEN_OK) status = update_state_create(&ctx->model, &t->update_state, why);
     if (status == PEN_OK) status = make_sums(t, why);
     if (status == PEN_OK) status = make_shown(t, why);
-    return status == PEN_OK ? keeper_commit(ctx, is_alone ? NULL : &t->talk, why) : status;
+    return status == PEN_OK ? snapshot_writer_commit(ctx, is_alone ? NULL : &t->group_calls, why)
+                            : status;
 }
 
 /* ---- the step, while gradients come ---------------------------------------------------------- */
@@ -146,14 +147,14 @@ static void allreduce_step_open(strategy *s, uint64_t index, const wire_inputs *
     t->is_behind = t->has_sums = false;
     if (t->is_to_lay_out) (void)lay_out_anew(t, &why); /* a NULL order cannot fail */
     if (t->reducer != NULL) reducer_begin(t->reducer);
-    agreement_show(&t->agreement, &t->talk, inputs);
+    agreement_show(&t->agreement, &t->group_calls, inputs);
 }
 
 static void add_gradient(trainer *t, const pen_tensor *x)
 {
     const uint32_t i = t->gradient[x->index];
-    replica_weigh(reducer_room(t->reducer, i), x->pushed, x->desc.grad_dtype,
-                  model_push_dtype(&t->ctx->model, x), t->inputs->weight, x->elements);
+    update_state_weigh(reducer_room(t->reducer, i), x->pushed, x->desc.grad_dtype,
+                       model_push_dtype(&t->ctx->model, x), t->inputs->weight, x->elements);
     reducer_ready(t->reducer, i);
 }
 
@@ -163,7 +164,7 @@ static void allreduce_ready(strategy *s, pen_tensor *x, const void *grad)
     x->pushed  = grad;
     if (t->reducer == NULL) return; /* nothing travels */
     stat_set *stats = &t->ctx->stats;
-    const plan *p   = replica_plan(t->replica);
+    const plan *p   = update_state_plan(t->update_state);
     stat_add(stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
     stat_add(stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* as it is added up */
     add_gradient(t, x);
@@ -183,17 +184,18 @@ static pen_status find_culprit(trainer *t, const plan_chunk *c, int32_t *at, pen
     if (t->is_behind || t->reducer == NULL) return PEN_OK;
     const pen_tensor *x = t->ctx->model.tensor[c->tensor];
     const pen_status status =
-        culprit_find(&t->talk, x, c->start, c->count, t->inputs->weight, at, why);
+        culprit_find(&t->group_calls, x, c->start, c->count, t->inputs->weight, at, why);
     return status == PEN_PEER_LOST && t->goes_on ? PEN_OK : status;
 }
 
 static pen_status decide(trainer *t, double weight_sum, wire_decision *decision, pen_error *why)
 {
     uint32_t bad_chunk;
-    int32_t bad_rank  = -1;
-    const bool is_bad = replica_decide(t->replica, t->inputs, weight_sum, decision, &bad_chunk);
+    int32_t bad_rank = -1;
+    const bool is_bad =
+        update_state_decide(t->update_state, t->inputs, weight_sum, decision, &bad_chunk);
     if (is_bad) {
-        const plan_chunk *c = &replica_plan(t->replica)->chunk[bad_chunk];
+        const plan_chunk *c = &update_state_plan(t->update_state)->chunk[bad_chunk];
         bad_rank            = agreement_last_with_weight(&t->agreement);
         if (find_culprit(t, c, &bad_rank, why) != PEN_OK) return why->status;
         bad_rank = t->is_behind ? t->agreement.ranks[bad_rank] : t->ranks[bad_rank];
@@ -208,7 +210,7 @@ static pen_status arrange(trainer *t, pen_error *why)
 {
     if (t->is_arranged || t->is_to_lay_out || t->n_trained == 0) return PEN_OK;
     const pen_status status =
-        talk_arrange(&t->talk, t->reducer, t->n_trained, &t->is_arranged, why);
+        group_calls_arrange(&t->group_calls, t->reducer, t->n_trained, &t->is_arranged, why);
     if (status == PEN_PEER_LOST && t->goes_on) return PEN_OK; /* the next step finds that, too */
     if (status == PEN_OK)
         log_info("%u gradients travel in %u buckets, in the order of rank 0's first step",
@@ -223,21 +225,21 @@ static pen_status complete_sums(trainer *t, pen_error *why)
 {
     const coll_call call = {
         .kind = COLL_BARRIER, .dtype = PEN_U8, .scale = 1, .label = "sums of a step are complete"};
-    if (talk_wait_for_sums(&t->talk, t->reducer, why) != PEN_OK) return why->status;
+    if (group_calls_wait_for_sums(&t->group_calls, t->reducer, why) != PEN_OK) return why->status;
     t->has_sums = true;
     if (!t->goes_on) return PEN_OK;
-    talk_begin(&t->talk, &call);
-    return talk_wait(&t->talk, why);
+    group_calls_begin(&t->group_calls, &call);
+    return group_calls_wait(&t->group_calls, why);
 }
 
 static pen_status leave_the_lost(trainer *t, pen_error *why)
 {
     pen_group *left;
-    if (engine_shrink(t->talk.group, context_deadline(t->ctx), &left, why) != PEN_OK)
+    if (engine_shrink(t->group_calls.group, context_deadline(t->ctx), &left, why) != PEN_OK)
         return why->status;
-    group_destroy(t->talk.group);
-    t->talk.group = left;
-    t->n          = left->size;
+    group_destroy(t->group_calls.group);
+    t->group_calls.group = left;
+    t->n                 = left->size;
     memcpy(t->ranks, left->ranks, (size_t)t->n * sizeof *t->ranks);
     return PEN_OK;
 }
@@ -247,7 +249,8 @@ static pen_status renew_world(const trainer *t, pen_error *why)
 {
     pen_ctx *ctx = t->ctx;
     pen_group *world;
-    if (group_new(t->talk.group, t->ranks, t->n, context_deadline(ctx), &world, why) != PEN_OK)
+    if (group_new(t->group_calls.group, t->ranks, t->n, context_deadline(ctx), &world, why) !=
+        PEN_OK)
         return why->status;
     world->is_world = true;
     ctx->world      = world;
@@ -258,8 +261,8 @@ static pen_status renew_world(const trainer *t, pen_error *why)
 static pen_status compare_steps(trainer *t, pen_error *why)
 {
     int64_t own = t->ctx->step.next_index;
-    talk_gather(&t->talk, PEN_I64, 1, NULL, &own, t->at, "steps of the survivors");
-    if (talk_wait(&t->talk, why) != PEN_OK) return why->status;
+    group_calls_gather(&t->group_calls, PEN_I64, 1, NULL, &own, t->at, "steps of the survivors");
+    if (group_calls_wait(&t->group_calls, why) != PEN_OK) return why->status;
     t->is_behind = false;
     for (int i = 0; i < t->n; i++) t->is_behind |= t->at[i] > own;
     if (t->is_behind && !t->has_sums)
@@ -291,7 +294,7 @@ static pen_status sum_again(trainer *t, pen_error *why)
     if (lay_out_anew(t, why) != PEN_OK) return why->status;
     t->has_sums = false;
     reducer_begin(t->reducer);
-    agreement_show_again(&t->agreement, &t->talk);
+    agreement_show_again(&t->agreement, &t->group_calls);
     for (uint32_t i = m->n_tensors; i-- > 0;)
         if (m->tensor[i]->trained) add_gradient(t, m->tensor[i]);
     return complete_sums(t, why);
@@ -311,18 +314,18 @@ static pen_status sum_up(trainer *t, pen_error *why)
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
-static pen_status allreduce_holding(strategy *s, holding *h, pen_error *why)
+static pen_status allreduce_state_ranges(strategy *s, state_ranges *h, pen_error *why)
 {
     const trainer *t = (trainer *)s;
     h->copies        = t->n;
-    h->copy          = t->talk.group->rank;
-    return replica_holding(t->replica, h, why);
+    h->copy          = t->group_calls.group->rank;
+    return update_state_state_ranges(t->update_state, h, why);
 }
 
 static pen_status allreduce_restored(strategy *s, int64_t applied, pen_error *why)
 {
     (void)why;
-    replica_restored(((trainer *)s)->replica, applied);
+    update_state_restored(((trainer *)s)->update_state, applied);
     return PEN_OK;
 }
 
@@ -330,7 +333,7 @@ static pen_status keep(trainer *t, pen_error *why)
 {
     pen_ctx *ctx            = t->ctx;
     const bool is_wanted    = !t->is_behind && agreement_wants_snapshot(&t->agreement);
-    const pen_status status = keeper_step(ctx, ctx->step.next_index + 1, is_wanted, why);
+    const pen_status status = snapshot_writer_step(ctx, ctx->step.next_index + 1, is_wanted, why);
     return status == PEN_PEER_LOST && t->goes_on ? PEN_OK
                                                  : status; /* the next step finds that, too */
 }
@@ -339,7 +342,7 @@ static pen_status keep(trainer *t, pen_error *why)
 /* Sums are of weighted gradients; a push that is applied alone is scaled when it is applied. */
 static double weight_of(const trainer *t, const pen_tensor *x)
 {
-    return model_rule_of(&t->ctx->model, x) == EXCHANGE_FREE ? 1 : t->inputs->weight;
+    return model_rule_of(&t->ctx->model, x) == STEP_ASYNC ? 1 : t->inputs->weight;
 }
 
 static pen_status give_sum(trainer *t, const pen_tensor *x, pen_error *why)
@@ -347,7 +350,7 @@ static pen_status give_sum(trainer *t, const pen_tensor *x, pen_error *why)
     const float *sum = t->reducer != NULL ? reducer_sum(t->reducer, t->gradient[x->index])
                                           : solo_weigh(t->solo, x, x->pushed, weight_of(t, x), why);
     if (sum == NULL) return why->status;
-    replica_give(t->replica, x, sum);
+    update_state_give(t->update_state, x, sum);
     return PEN_OK;
 }
 
@@ -355,8 +358,8 @@ static void carry_out(trainer *t, const pen_tensor *x, double weight_sum,
                       const wire_decision *decision)
 {
     stat_set *stats = &t->ctx->stats;
-    const plan *p   = replica_plan(t->replica);
-    replica_carry_out(t->replica, x, t->inputs, weight_sum, decision);
+    const plan *p   = update_state_plan(t->update_state);
+    update_state_carry_out(t->update_state, x, t->inputs, weight_sum, decision);
     if (t->reducer == NULL) return;
     stat_add(stats, STAT_PULL_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
     stat_add(stats, STAT_PULL_BYTES, x->bytes);
@@ -372,15 +375,15 @@ static pen_status finish_step(trainer *t, pen_error *why)
     for (uint32_t i = 0; i < m->n_tensors; i++)
         if (m->tensor[i]->trained && give_sum(t, m->tensor[i], why) != PEN_OK) return why->status;
 
-    step->outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    step->outcome = (ps_client_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
     agreement_scalars(&t->agreement, &step->outcome.scalars);
     if (!model_is_decided(m))
-        replica_count_step(t->replica);
+        update_state_count_step(t->update_state);
     else if (decide(t, weight_sum, &decision, why) != PEN_OK)
         return why->status;
     for (uint32_t i = 0; i < m->n_tensors; i++)
         if (m->tensor[i]->trained) carry_out(t, m->tensor[i], weight_sum, &decision);
-    step->outcome.applied = replica_applied(t->replica);
+    step->outcome.applied = update_state_applied(t->update_state);
     return arrange(t, why) == PEN_OK ? keep(t, why) : why->status;
 }
 
@@ -391,20 +394,20 @@ static pen_status push(trainer *t, const request *r, pen_error *why)
     if (t->solo == NULL) return strategy_refuse_push(x, why);
     const float *sum = solo_weigh(t->solo, x, r->u.verb.from, 1, why);
     if (sum == NULL) return why->status;
-    replica_give(t->replica, x, sum);
-    replica_update(t->replica, x, t->ctx->model.group[x->desc.group]->hyper.lr, 1);
+    update_state_give(t->update_state, x, sum);
+    update_state_update(t->update_state, x, t->ctx->model.group[x->desc.group]->hyper.lr, 1);
     return PEN_OK;
 }
 
 static pen_status do_verb(trainer *t, request *r, pen_error *why)
 {
     const pen_tensor *x = r->u.verb.tensor;
-    if (r->u.verb.verb != EXCHANGE_PULL && push(t, r, why) != PEN_OK) return why->status;
-    if (r->u.verb.verb != EXCHANGE_PUSH) {
-        replica_values(t->replica, x, r->u.verb.to);
+    if (r->u.verb.verb != PS_PULL && push(t, r, why) != PEN_OK) return why->status;
+    if (r->u.verb.verb != PS_PUSH) {
+        update_state_values(t->update_state, x, r->u.verb.to);
         r->result.count = x->bytes;
     }
-    r->result.version = replica_version(t->replica, x);
+    r->result.version = update_state_version(t->update_state, x);
     return PEN_OK;
 }
 
@@ -414,7 +417,7 @@ static pen_status run(trainer *t, request *r, pen_error *why)
     if (r->kind == REQUEST_VERB) return do_verb(t, r, why);
     if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: nothing is newer than what is here */
     const pen_status status = finish_step(t, why);
-    r->result.version       = (uint64_t)replica_applied(t->replica);
+    r->result.version       = (uint64_t)update_state_applied(t->update_state);
     return status;
 }
 
@@ -435,27 +438,27 @@ static void allreduce_close(strategy *s)
     trainer *t = (trainer *)s;
     reducer_destroy(t->reducer);
     solo_destroy(t->solo);
-    replica_destroy(t->replica);
+    update_state_destroy(t->update_state);
     agreement_fini(&t->agreement);
     free(t->arrays);
     free(t->ranks);
     free(t->at);
-    talk_fini(&t->talk);
+    group_calls_fini(&t->group_calls);
     free(t);
 }
 
 pen_status allreduce_open(pen_ctx *ctx, pen_error *why)
 {
-    static const strategy_ops ops = {.holding   = allreduce_holding,
-                                     .restored  = allreduce_restored,
-                                     .start     = allreduce_start,
-                                     .step_open = allreduce_step_open,
-                                     .ready     = allreduce_ready,
-                                     .close     = allreduce_close};
+    static const strategy_ops ops = {.state_ranges = allreduce_state_ranges,
+                                     .restored     = allreduce_restored,
+                                     .start        = allreduce_start,
+                                     .step_open    = allreduce_step_open,
+                                     .ready        = allreduce_ready,
+                                     .close        = allreduce_close};
     trainer *t                    = calloc(1, sizeof *t);
     if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training without servers");
     strategy_init(&t->base, &ops, ctx);
     t->ctx = ctx;
-    talk_init(&t->talk, ctx);
+    group_calls_init(&t->group_calls, ctx);
     return set_up(t, why);
 }

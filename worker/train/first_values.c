@@ -8,7 +8,7 @@
 pen_status first_values_check(const model *m, pen_error *why)
 {
     for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) == EXCHANGE_FREE)
+        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) == STEP_ASYNC)
             return why_set(why, PEN_UNSUPPORTED,
                            "'%s' is in group '%s' with sync=%s, which needs servers; use sync=bsp, "
                            "or a mode with servers",
@@ -17,16 +17,17 @@ pen_status first_values_check(const model *m, pen_error *why)
     return PEN_OK;
 }
 
-pen_status first_values_spread(talk *t, const bool *apart, pen_error *why)
+pen_status first_values_spread(group_calls *t, const bool *sharded_out, pen_error *why)
 {
     const model *m   = &t->ctx->model;
     uint32_t differ  = 0;
     const char *name = "";
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         const pen_tensor *x = m->tensor[i];
-        if ((apart != NULL && apart[i]) || x->has_draw) continue;
+        if ((sharded_out != NULL && sharded_out[i]) || x->has_init) continue;
         const uint32_t own = crc32c(0, x->param, x->bytes);
-        if (talk_broadcast(t, x->param, x->bytes, x->name, why) != PEN_OK) return why->status;
+        if (group_calls_broadcast(t, x->param, x->bytes, x->name, why) != PEN_OK)
+            return why->status;
         if (crc32c(0, x->param, x->bytes) == own) continue;
         if (differ++ == 0) name = x->name;
     }

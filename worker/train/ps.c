@@ -10,40 +10,40 @@
 #include <stdlib.h>
 
 /* ---- requests, in the loop's thread ---------------------------------------------------------- */
-static void begin_verb(client *c, request *r, uint64_t now)
+static void begin_verb(io_thread *c, request *r, uint64_t now)
 {
-    exchange_request *e = exchange_open(c->exchange, now);
+    ps_client_request *e = ps_client_open(c->ps_client, now);
     if (e == NULL) {
-        client_refuse_for_memory(r);
+        io_refuse_for_memory(r);
         return;
     }
-    exchange_add(c->exchange, e, r->u.verb.verb, r->u.verb.tensor->index, r->u.verb.from,
-                 r->u.verb.to);
-    exchange_close(c->exchange, e, r, r->deadline_ms, now);
+    ps_client_add(c->ps_client, e, r->u.verb.verb, r->u.verb.tensor->index, r->u.verb.from,
+                  r->u.verb.to);
+    ps_client_close(c->ps_client, e, r, r->deadline_ms, now);
 }
 
-static void begin_pull_free(client *c, request *r, uint64_t now)
+static void begin_pull_free(io_thread *c, request *r, uint64_t now)
 {
-    const model *m      = &c->ctx->model;
-    exchange_request *e = exchange_open(c->exchange, now);
+    const model *m       = &c->ctx->model;
+    ps_client_request *e = ps_client_open(c->ps_client, now);
     if (e == NULL) {
-        client_refuse_for_memory(r);
+        io_refuse_for_memory(r);
         return;
     }
     for (uint32_t t = 0; t < m->n_tensors; t++)
-        if (m->tensor[t]->trained && model_rule_of(m, m->tensor[t]) == EXCHANGE_FREE)
-            exchange_add(c->exchange, e, EXCHANGE_PULL, t, NULL, m->tensor[t]->param);
-    exchange_close(c->exchange, e, r, r->deadline_ms, now);
+        if (m->tensor[t]->trained && model_rule_of(m, m->tensor[t]) == STEP_ASYNC)
+            ps_client_add(c->ps_client, e, PS_PULL, t, NULL, m->tensor[t]->param);
+    ps_client_close(c->ps_client, e, r, r->deadline_ms, now);
 }
 
 static void begin_step_end(ps *p, request *r, uint64_t now)
 {
     if (p->step == NULL) {
-        client_refuse_for_memory(r);
+        io_refuse_for_memory(r);
         return;
     }
     p->step = NULL;
-    exchange_step_close(p->c->exchange, r, r->deadline_ms, now);
+    ps_client_step_close(p->c->ps_client, r, r->deadline_ms, now);
 }
 
 static void begin(void *user)
@@ -51,7 +51,7 @@ static void begin(void *user)
     request *r         = user;
     ps *p              = ps_of(r->ctx);
     const uint64_t now = loop_now_ms(p->c->loop);
-    if (client_refuses(p->c, r)) return;
+    if (io_refuses(p->c, r)) return;
     if (r->kind == REQUEST_VERB)
         begin_verb(p->c, r, now);
     else if (r->kind == REQUEST_PULL_FREE)
@@ -72,7 +72,7 @@ void ps_start(strategy *s, request *r)
 void ps_init(ps *p, const strategy_ops *ops, pen_ctx *ctx)
 {
     strategy_init(&p->base, ops, ctx);
-    p->c = client_of(ctx);
+    p->c = io_of(ctx);
 }
 
 void ps_fini(ps *p)

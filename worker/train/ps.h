@@ -2,16 +2,16 @@
 #ifndef WORKER_TRAIN_PS_H
 #define WORKER_TRAIN_PS_H
 
-#include "worker/io/thread/client.h"
+#include "worker/io/thread/io_thread.h"
 #include "worker/train/strategy.h"
 
 typedef struct ps_units ps_units;
 
 typedef struct ps {
     strategy base;
-    client *c;
-    uint64_t index;         /* of the newest step */
-    exchange_request *step; /* of the loop's thread, as the rest; NULL: none is open */
+    io_thread *c;
+    uint64_t index;          /* of the newest step */
+    ps_client_request *step; /* of the loop's thread, as the rest; NULL: none is open */
     loop_task open;
     void *zeros;     /* size of the largest gradient; made when first needed */
     ps_units *units; /* stage 3: values are fetched and dropped; else NULL */
@@ -23,7 +23,7 @@ static inline ps *ps_of(const pen_ctx *ctx)
     return (ps *)ctx->strategy;
 }
 
-/* client_push.c: members of strategy_ops */
+/* io_push.c: members of strategy_ops */
 void ps_step_open(strategy *s, uint64_t index, const wire_inputs *inputs);
 void ps_ready(strategy *s, pen_tensor *t, const void *grad);
 
@@ -31,7 +31,7 @@ void ps_init(ps *p, const strategy_ops *ops, pen_ctx *ctx);
 void ps_start(strategy *s, request *r); /* strategy_ops.start */
 void ps_fini(ps *p);
 
-/* client_unit.c: gradients and values that a worker does not keep in zero2 and zero3 */
+/* io_unit.c: gradients and values that a worker does not keep in zero2 and zero3 */
 pen_status ps_units_open(ps *p, pen_error *why);
 pen_status ps_units_use(strategy *s, const pen_unit *u, pen_phase phase, int64_t step,
                         pen_error *why);

@@ -328,7 +328,7 @@ float *reducer_room(reducer *r, uint32_t i)
     return b->in != NULL ? b->in + (r->start[i] - b->start) : NULL;
 }
 
-static void tell_sums(const reducer *r, const bucket *b)
+static void notify_sums(const reducer *r, const bucket *b)
 {
     for (uint32_t i = b->first; i < b->first + b->n; i++) {
         const uint32_t g = r->laid[i];
@@ -341,7 +341,7 @@ static void end_call(void *user, pen_status status, const pen_error *why)
 {
     bucket *b  = user;
     reducer *r = b->owner;
-    if (status == PEN_OK && r->setup.summed != NULL) tell_sums(r, b);
+    if (status == PEN_OK && r->setup.summed != NULL) notify_sums(r, b);
     pthread_mutex_lock(&r->lock);
     keep_failure(r, status, why);
     return_buffer(r, b);

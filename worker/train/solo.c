@@ -3,7 +3,7 @@
 
 #include "common/base/why.h"
 #include "worker/context.h"
-#include "worker/train/replica.h"
+#include "worker/train/update_state.h"
 
 #include <stdlib.h>
 
@@ -48,6 +48,6 @@ const float *solo_weigh(solo *s, const pen_tensor *t, const void *grad, double w
         }
         count_bytes(t, 1);
     }
-    replica_weigh(*sum, grad, t->desc.grad_dtype, as, weight, t->elements);
+    update_state_weigh(*sum, grad, t->desc.grad_dtype, as, weight, t->elements);
     return *sum;
 }

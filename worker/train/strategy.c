@@ -22,12 +22,12 @@ void strategy_close(pen_ctx *ctx)
 
 void strategy_note_decision(pen_ctx *ctx, const wire_decision *d, bool is_bad, int32_t bad_rank)
 {
-    exchange_outcome *outcome = &ctx->step.outcome;
-    outcome->outcome          = d->outcome;
-    outcome->norm             = d->norm;
-    outcome->clip             = d->clip;
-    outcome->has_bad          = is_bad;
-    outcome->bad_rank         = bad_rank;
+    ps_client_outcome *outcome = &ctx->step.outcome;
+    outcome->outcome           = d->outcome;
+    outcome->norm              = d->norm;
+    outcome->clip              = d->clip;
+    outcome->has_bad           = is_bad;
+    outcome->bad_rank          = bad_rank;
 }
 
 pen_status strategy_refuse_push(const pen_tensor *t, pen_error *why)
@@ -42,5 +42,5 @@ void strategy_end(request *r, pen_status status, const pen_error *why)
 {
     pen_ctx *ctx = r->ctx; /* it may be gone as soon as it has ended */
     request_end(r, status, status != PEN_OK ? why : NULL);
-    request_tell(&ctx->requests);
+    request_notify(&ctx->requests);
 }

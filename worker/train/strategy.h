@@ -8,19 +8,19 @@
 
 #include "proto/wire/wire.h"
 #include "worker/io/request.h"
-#include "worker/train/holding.h"
+#include "worker/train/state_ranges.h"
 
 typedef struct strategy strategy;
 
 typedef struct {
-    /* Snapshots without servers (train/keeper.h); both or neither.  NULL: servers write them.
+    /* Snapshots without servers (snapshot/snapshot_writer.h); both or neither.  NULL: servers write them.
      * holding: this rank's state between two steps.
      * restored: the holding was overwritten, versions too; `applied` updates are in it.  Makes the
      * program's values from it. */
-    pen_status (*holding)(strategy *s, holding *h, pen_error *why);
+    pen_status (*state_ranges)(strategy *s, state_ranges *h, pen_error *why);
     pen_status (*restored)(strategy *s, int64_t applied, pen_error *why);
 
-    /* Begins a request of STEP, VERB or PULL_FREE; request_end() and request_tell() follow, now or later. */
+    /* Begins a request of STEP, VERB or PULL_FREE; request_end() and request_notify() follow, now or later. */
     void (*start)(strategy *s, request *r);
 
     /* The step, in this order: open once, ready once per trained tensor, start(REQUEST_STEP) once.

@@ -1,5 +1,5 @@
 /* strategy_choice.c - chooses the job's strategy. */
-#include "worker/io/thread/client.h"
+#include "worker/io/thread/io_thread.h"
 #include "worker/train/strategy.h"
 
 /* In smaller models the calls inside the node cost more than the pushes they save. */
@@ -7,7 +7,7 @@ enum { PAYS_BYTES = 1 << 20 };
 
 /* ---- whether sums of nodes pay ----------------------------------------------------------------- */
 /* From the epoch's record, so that all ranks get the same result. */
-static uint32_t count_nodes(const client_record *r)
+static uint32_t count_nodes(const io_recorder *r)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_workers; i++) {
@@ -19,7 +19,7 @@ static uint32_t count_nodes(const client_record *r)
 }
 
 /* Over sockets a sum of a node costs as much as the pushes it saves. */
-static bool have_shared_memory(const client_record *r)
+static bool have_shared_memory(const io_recorder *r)
 {
     for (uint32_t i = 0; i < r->n_workers; i++)
         for (uint32_t k = 0; k < i; k++)
@@ -46,7 +46,7 @@ static bool has_only(const model *m, bool (*is_fine)(const model *m, const pen_t
 
 static bool is_decided(const model *m, const pen_tensor *t)
 {
-    return model_rule_of(m, t) == EXCHANGE_DECIDE;
+    return model_rule_of(m, t) == STEP_TWO_PHASE;
 }
 
 /* A sum in 16 bits is rounded once more than its terms were. */
@@ -57,7 +57,7 @@ static bool is_in_float(const model *m, const pen_tensor *t)
 
 static bool is_worth_it(const pen_ctx *ctx)
 {
-    const client *c      = client_of(ctx);
+    const io_thread *c   = io_of(ctx);
     const model *m       = &ctx->model;
     const uint32_t nodes = count_nodes(&c->record);
     if (nodes == c->record.n_workers || !have_shared_memory(&c->record)) return false;

@@ -29,9 +29,9 @@
 #include "common/system/segment.h"
 #include "proto/scalars.h"
 #include "worker/train/culprit.h"
+#include "worker/train/group_calls.h"
 #include "worker/train/reducer.h"
-#include "worker/train/replica.h"
-#include "worker/train/talk.h"
+#include "worker/train/update_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,8 +53,9 @@ typedef struct { /* shown by one rank to its node */
 
 struct two_level {
     ps ps;
-    talk talk, everyone; /* the node; all ranks, only to find the rank that pushed a NaN */
-    int size, rank;      /* of and in the node */
+    group_calls group_calls,
+        everyone;   /* the node; all ranks, only to find the rank that pushed a NaN */
+    int size, rank; /* of and in the node */
     reducer *reducer;
     void *arrays;       /* all below that have a size */
     uint32_t n;         /* pieces */
@@ -86,7 +87,7 @@ struct two_level {
 static pen_status check_rules(const model *m, pen_error *why)
 {
     for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) != EXCHANGE_DECIDE)
+        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) != STEP_TWO_PHASE)
             return why_set(why, PEN_UNSUPPORTED,
                            "'%s' is in group '%s' with sync=%s, but sums of nodes need sync=bsp; "
                            "use that, or mode=ps-bsp with two_level=no",
@@ -99,11 +100,11 @@ static pen_status make_groups(pen_ctx *ctx, two_level *l, pen_error *why)
 {
     const uint64_t until = context_deadline(ctx);
     const int rank       = ctx->env.rank;
-    if (group_split(ctx->world, ctx->env.node, rank, until, &l->talk.group, why) != PEN_OK ||
+    if (group_split(ctx->world, ctx->env.node, rank, until, &l->group_calls.group, why) != PEN_OK ||
         group_split(ctx->world, 0, rank, until, &l->everyone.group, why) != PEN_OK)
         return why->status;
-    l->size = l->talk.group->size;
-    l->rank = l->talk.group->rank;
+    l->size = l->group_calls.group->size;
+    l->rank = l->group_calls.group->rank;
     return PEN_OK;
 }
 
@@ -175,9 +176,9 @@ static pen_status make_reducer(pen_ctx *ctx, two_level *l, pen_error *why)
                                  .owner        = l->owner,
                                  .size         = l->size,
                                  .rank         = l->rank,
-                                 .submit       = talk_submit,
+                                 .submit       = group_calls_submit,
                                  .summed       = push_piece,
-                                 .user         = &l->talk};
+                                 .user         = &l->group_calls};
     return reducer_create(&setup, &l->reducer, why);
 }
 
@@ -199,41 +200,41 @@ static pen_status set_up(pen_ctx *ctx, two_level *l, pen_error *why)
 }
 
 /* ---- in the loop's thread -------------------------------------------------------------------- */
-static void open_exchange(void *user)
+static void open_ps_client(void *user)
 {
     two_level *l = user;
-    client *c    = l->ps.c;
-    l->ps.step   = exchange_step_open(c->exchange, l->ps.index, &l->inputs, loop_now_ms(c->loop));
-    talk_end(&l->talk, PEN_OK, NULL);
+    io_thread *c = l->ps.c;
+    l->ps.step   = ps_client_step_open(c->ps_client, l->ps.index, &l->inputs, loop_now_ms(c->loop));
+    group_calls_end(&l->group_calls, PEN_OK, NULL);
 }
 
-static void weigh_exchange(void *user)
+static void weigh_ps_client(void *user)
 {
     two_level *l = user;
-    exchange_step_weigh(l->ps.c->exchange, l->weight, l->snapshot, &l->scalars);
+    ps_client_step_weigh(l->ps.c->ps_client, l->weight, l->snapshot, &l->scalars);
 }
 
 static void add_piece(void *user)
 {
     const piece *x        = user;
     const two_level *l    = x->level;
-    client *c             = l->ps.c;
+    io_thread *c          = l->ps.c;
     const uint32_t i      = (uint32_t)(x - l->piece);
     const plan_chunk *cut = &c->plan->chunk[x->chunk];
     const pen_tensor *t   = c->ctx->model.tensor[cut->tensor];
     const void *from =
         t->desc.grad_dtype == PEN_F32 ? reducer_sum(l->reducer, i) : reducer_room(l->reducer, i);
     if (l->ps.step != NULL)
-        exchange_add_chunk(c->exchange, l->ps.step, EXCHANGE_STEP, x->chunk, from,
-                           l->own + (x->at - l->own_at));
+        ps_client_add_chunk(c->ps_client, l->ps.step, PS_STEP, x->chunk, from,
+                            l->own + (x->at - l->own_at));
 }
 
 /* ---- in the thread that ends calls ----------------------------------------------------------- */
 /* Sums of 16-bit gradients travel in their type, encoded into the input's memory, which is free now. */
 static void push_piece(void *user, uint32_t i)
 {
-    two_level *l          = (two_level *)((talk *)user)->ctx->strategy;
-    client *c             = l->ps.c;
+    two_level *l          = (two_level *)((group_calls *)user)->ctx->strategy;
+    io_thread *c          = l->ps.c;
     piece *x              = &l->piece[i];
     const plan_chunk *cut = &c->plan->chunk[x->chunk];
     const pen_dtype as    = c->ctx->model.tensor[cut->tensor]->desc.grad_dtype;
@@ -255,10 +256,10 @@ static void add_up_weights(void *user, pen_status status, const pen_error *why)
         scalars_add(&l->scalars, &l->theirs[r].scalars);
     }
     if (status == PEN_OK) {
-        l->weigh = (loop_task){.fn = weigh_exchange, .user = l};
+        l->weigh = (loop_task){.fn = weigh_ps_client, .user = l};
         loop_post(l->ps.c->loop, &l->weigh);
     }
-    talk_end(&l->talk, status, why);
+    group_calls_end(&l->group_calls, status, why);
 }
 
 /* ---- in the program's thread ----------------------------------------------------------------- */
@@ -266,10 +267,10 @@ static void add_up_weights(void *user, pen_status status, const pen_error *why)
 static void open_and_wait(two_level *l)
 {
     pen_error why;
-    talk_count(&l->talk);
-    l->ps.open = (loop_task){.fn = open_exchange, .user = l};
+    group_calls_count(&l->group_calls);
+    l->ps.open = (loop_task){.fn = open_ps_client, .user = l};
     loop_post(l->ps.c->loop, &l->ps.open);
-    (void)talk_wait(&l->talk, &why); /* it cannot fail */
+    (void)group_calls_wait(&l->group_calls, &why); /* it cannot fail */
 }
 
 static void two_level_step_open(strategy *s, uint64_t index, const wire_inputs *inputs)
@@ -289,30 +290,30 @@ static void two_level_step_open(strategy *s, uint64_t index, const wire_inputs *
                             .out   = l->theirs,
                             .scale = 1,
                             .label = "weights of a node"};
-    talk_count(&l->talk);
-    const pen_status status = talk_submit(&l->talk, &call, add_up_weights, l, &why);
-    if (status != PEN_OK) talk_end(&l->talk, status, &why);
+    group_calls_count(&l->group_calls);
+    const pen_status status = group_calls_submit(&l->group_calls, &call, add_up_weights, l, &why);
+    if (status != PEN_OK) group_calls_end(&l->group_calls, status, &why);
 }
 
 static void two_level_ready(strategy *s, pen_tensor *t, const void *grad)
 {
     two_level *l       = (two_level *)s;
-    const client *c    = l->ps.c;
+    const io_thread *c = l->ps.c;
     const size_t width = plan_dtype_bytes(t->desc.grad_dtype);
     const pen_dtype as = model_push_dtype(&c->ctx->model, t);
     t->pushed          = grad;
     for (uint32_t i = l->first[t->index]; i < l->first[t->index + 1]; i++) {
         const plan_chunk *cut = &c->plan->chunk[l->piece[i].chunk];
         const void *from      = grad != NULL ? (const char *)grad + cut->start * width : NULL;
-        replica_weigh(reducer_room(l->reducer, i), from, t->desc.grad_dtype, as, l->inputs.weight,
-                      cut->count);
+        update_state_weigh(reducer_room(l->reducer, i), from, t->desc.grad_dtype, as,
+                           l->inputs.weight, cut->count);
         reducer_ready(l->reducer, i);
     }
 }
 
 /* Own chunks are decided and pulled as in ps.c.  Two requests: one ends with the verdict. */
-static pen_status begin_exchange_end(pen_ctx *ctx, pen_req *decided, pen_req *pulled,
-                                     pen_error *why)
+static pen_status begin_ps_client_end(pen_ctx *ctx, pen_req *decided, pen_req *pulled,
+                                      pen_error *why)
 {
     const pen_opts no_wait = {.flags = PEN_NOWAIT};
     request *verdict, *values;
@@ -330,7 +331,7 @@ static pen_status begin_exchange_end(pen_ctx *ctx, pen_req *decided, pen_req *pu
     return PEN_OK;
 }
 
-static pen_status wait_for_exchange(pen_req *req, pen_result *result, pen_error *why)
+static pen_status wait_for_ps_client(pen_req *req, pen_result *result, pen_error *why)
 {
     const pen_status status = request_wait(&req->ctx->requests, req, result);
     if (status != PEN_OK) pen_last_error(why);
@@ -339,14 +340,14 @@ static pen_status wait_for_exchange(pen_req *req, pen_result *result, pen_error 
 
 static pen_status gather_values(two_level *l, pen_error *why)
 {
-    talk_gather(&l->talk, PEN_U8, l->counts[l->rank], l->counts, l->own, l->all,
-                "new values of a node");
-    return talk_wait(&l->talk, why);
+    group_calls_gather(&l->group_calls, PEN_U8, l->counts[l->rank], l->counts, l->own, l->all,
+                       "new values of a node");
+    return group_calls_wait(&l->group_calls, why);
 }
 
 static void hand_out_values(pen_ctx *ctx, const two_level *l)
 {
-    const client *c = l->ps.c;
+    const io_thread *c = l->ps.c;
     for (uint32_t i = 0; i < l->n; i++) {
         const plan_chunk *cut = &c->plan->chunk[l->piece[i].chunk];
         const pen_tensor *t   = ctx->model.tensor[cut->tensor];
@@ -358,19 +359,19 @@ static void hand_out_values(pen_ctx *ctx, const two_level *l)
 /* A vote names the rank that pushed its node's sum, not the rank that added the bad value. */
 static pen_status name_culprit(pen_ctx *ctx, two_level *l, pen_error *why)
 {
-    exchange_outcome *o = &ctx->step.outcome;
+    ps_client_outcome *o = &ctx->step.outcome;
     if (!o->has_bad) return PEN_OK;
     const pen_tensor *t = ctx->model.tensor[o->bad_tensor];
     return culprit_find(&l->everyone, t, 0, t->elements, l->inputs.weight, &o->bad_rank, why);
 }
 
 /* Lets pen_step_end() of a lazy step return. */
-static void tell_verdict(pen_ctx *ctx, request *r)
+static void notify_verdict(pen_ctx *ctx, request *r)
 {
     if (r->u.step.decided == NULL) return;
     request_end(r->u.step.decided, PEN_OK, NULL);
     r->u.step.decided = NULL;
-    request_tell(&ctx->requests);
+    request_notify(&ctx->requests);
 }
 
 static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_error *why)
@@ -378,21 +379,21 @@ static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_
     two_level *l = (two_level *)ctx->strategy;
     pen_req decided, pulled;
     pen_error later;
-    pen_status status = talk_wait_for_sums(&l->talk, l->reducer, why);
-    if (status == PEN_OK) status = begin_exchange_end(ctx, &decided, &pulled, why);
+    pen_status status = group_calls_wait_for_sums(&l->group_calls, l->reducer, why);
+    if (status == PEN_OK) status = begin_ps_client_end(ctx, &decided, &pulled, why);
     if (status != PEN_OK) return status;
-    status = wait_for_exchange(&decided, NULL, why);
+    status = wait_for_ps_client(&decided, NULL, why);
     if (status == PEN_OK) status = name_culprit(ctx, l, why);
     if (status != PEN_OK) {
-        (void)wait_for_exchange(&pulled, NULL, &later); /* it has a deadline, as all have */
+        (void)wait_for_ps_client(&pulled, NULL, &later); /* it has a deadline, as all have */
         return status;
     }
-    tell_verdict(ctx, r);
-    status = wait_for_exchange(&pulled, result, why);
+    notify_verdict(ctx, r);
+    status = wait_for_ps_client(&pulled, result, why);
     if (status == PEN_OK) status = gather_values(l, why);
     if (status != PEN_OK) return status;
     hand_out_values(ctx, l);
-    return talk_arrange(&l->talk, l->reducer, l->n, &l->is_arranged, why);
+    return group_calls_arrange(&l->group_calls, l->reducer, l->n, &l->is_arranged, why);
 }
 
 static void end_step(pen_ctx *ctx, request *r)
@@ -416,7 +417,7 @@ static void *end_lazy_steps(void *user)
         if (l->lazy == NULL) break;
         request *r = l->lazy;
         pthread_mutex_unlock(&l->lock);
-        end_step(l->talk.ctx, r);
+        end_step(l->group_calls.ctx, r);
         pthread_mutex_lock(&l->lock);
         l->lazy = NULL;
         pthread_cond_broadcast(&l->changed);
@@ -454,7 +455,7 @@ static void stop_thread(two_level *l)
 static void two_level_start(strategy *s, request *r)
 {
     two_level *l = (two_level *)s;
-    if (r->u.step.decided == NULL || !end_in_thread(l, r)) end_step(l->talk.ctx, r);
+    if (r->u.step.decided == NULL || !end_in_thread(l, r)) end_step(l->group_calls.ctx, r);
 }
 
 static void two_level_close(strategy *s)
@@ -467,8 +468,8 @@ static void two_level_close(strategy *s)
     segment_free(l->own);
     segment_free(l->all);
     free(l->arrays);
-    talk_fini(&l->talk);
-    talk_fini(&l->everyone);
+    group_calls_fini(&l->group_calls);
+    group_calls_fini(&l->everyone);
     ps_fini(&l->ps);
     free(l);
 }
@@ -482,8 +483,8 @@ pen_status two_level_open(pen_ctx *ctx, pen_error *why)
     two_level *l                  = calloc(1, sizeof *l);
     if (l == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training on two levels");
     ps_init(&l->ps, &ops, ctx);
-    talk_init(&l->talk, ctx);
-    talk_init(&l->everyone, ctx);
+    group_calls_init(&l->group_calls, ctx);
+    group_calls_init(&l->everyone, ctx);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     return set_up(ctx, l, why);

@@ -145,7 +145,7 @@ void peers_ended(peers *self, int fd)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-peers_standing peers_hear(peers *self, uint32_t number)
+peers_standing peers_receive(peers *self, uint32_t number)
 {
     one *o = find(self, number);
     if (o != NULL) {

@@ -42,7 +42,7 @@ void peers_ended(peers *self, int fd);
 /* A message of that peer was read.  NEW: read all events, then call peers_meet().  MET: not respected yet. GONE:
  * its end was already reported; drop the message. */
 typedef enum { PEERS_KNOWN, PEERS_MET, PEERS_NEW, PEERS_GONE } peers_standing;
-peers_standing peers_hear(peers *self, uint32_t number);
+peers_standing peers_receive(peers *self, uint32_t number);
 
 /* The first message of a peer, on descriptor fd.  False: no such descriptor, or no memory. */
 bool peers_meet(peers *self, uint32_t number, int fd);

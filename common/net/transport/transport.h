@@ -73,7 +73,7 @@ typedef struct {
     uint64_t queue_bytes_max;
     /* Listening.  Bytes queued for all untrusted peers (transport_trust()); beyond it the connections furthest
      * behind are ended until half of it remains; 0 = unlimited. */
-    uint64_t guests_bytes_max;
+    uint64_t observers_bytes_max;
 
     uint32_t heartbeat_ms; /* of the connection; 0 = 2000.  Silent for 3 of them: DOWN           */
     uint32_t connect_ms;   /* time-out of one attempt; 0 = 1000                                  */
@@ -170,7 +170,7 @@ pen_status transport_recv(transport *t, transport_event *event);
 enum { TRANSPORT_BLAMES = 100 };
 void transport_blame(transport *t, uint32_t peer);
 
-/* This peer of a listener is a member of the job, as the layer above knows by now: guests_bytes_max no longer
+/* This peer of a listener is a member of the job, as the layer above knows by now: observers_bytes_max no longer
  * applies to it, and bodies may be lent both ways.  Cheap enough for each message; forgotten with the connection. */
 void transport_trust(transport *t, uint32_t peer);
 

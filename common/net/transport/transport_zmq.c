@@ -206,7 +206,7 @@ static bool refuse(transport_event *event, const char *note)
 }
 
 /* News for the owner of a dialler, one event at a time. */
-static bool tell_dialled(dialled *l, bool has_keys, transport_event *event)
+static bool notify_dialled(dialled *l, bool has_keys, transport_event *event)
 {
     if (l->told_up && l->broke) {
         l->told_up = l->broke = false;
@@ -244,7 +244,7 @@ static bool tell_limit(endpoint *e, transport_event *event)
     return refuse(event, text);
 }
 
-static bool tell_end(endpoint *e, transport_event *event)
+static bool notify_end(endpoint *e, transport_event *event)
 {
     uint32_t number = 0;
     switch (peers_take_end(&e->peers, &number)) {
@@ -393,7 +393,7 @@ static verdict judge_proof(prove_result result)
 /* What to do with a message of `n` frames of this peer.  REFUSE: *fault says why. */
 static verdict judge_peer(endpoint *e, uint32_t number, int n, const char **fault)
 {
-    const peers_standing standing = peers_hear(&e->peers, number);
+    const peers_standing standing = peers_receive(&e->peers, number);
     if (standing == PEERS_GONE) return DROP;
     if (standing == PEERS_KNOWN) return TAKE;
     if (standing == PEERS_NEW) {
@@ -526,7 +526,7 @@ static void on_dry(endpoint *e)
 
 static pen_status recv_listening(endpoint *e, transport_event *event)
 {
-    if (e->is_telling && tell_end(e, event)) return PEN_OK;
+    if (e->is_telling && notify_end(e, event)) return PEN_OK;
     e->is_telling = false;
     if (tell_limit(e, event)) return PEN_OK;
     if (recv_message(e, event) || recv_last_message(e, event)) {
@@ -536,7 +536,7 @@ static pen_status recv_listening(endpoint *e, transport_event *event)
     on_dry(e);
     watch_look(e, true);
     if (tell_limit(e, event)) return PEN_OK;
-    return e->is_telling && tell_end(e, event) ? PEN_OK : PEN_AGAIN;
+    return e->is_telling && notify_end(e, event) ? PEN_OK : PEN_AGAIN;
 }
 
 /* All messages of the broken connection were read.  The other end may still be closing: redial a little later. */
@@ -566,11 +566,11 @@ static pen_status recv_dialled(endpoint *e, transport_event *event)
     /* UP comes before the first message of the connection. */
     if (!e->link.told_up) read_monitor(e);
     dial_heed_answer(e);
-    if (!e->link.told_up && tell_dialled(&e->link, e->has_keys, event)) return PEN_OK;
+    if (!e->link.told_up && notify_dialled(&e->link, e->has_keys, event)) return PEN_OK;
     if (recv_message(e, event) || recv_last_message(e, event)) return PEN_OK;
     renew_if_broken(e);
     redial_if_due(e);
-    return tell_dialled(&e->link, e->has_keys, event) ? PEN_OK : PEN_AGAIN;
+    return notify_dialled(&e->link, e->has_keys, event) ? PEN_OK : PEN_AGAIN;
 }
 
 static pen_status socket_recv(void *state, transport_event *event)

@@ -18,12 +18,12 @@ typedef struct {
     watched *at; /* [n] by descriptor */
     size_t n;
     uint32_t living, connections_max;
-    uint64_t accepted;          /* connections so far */
-    uint64_t message_bytes_max; /* limit of an incomplete message */
-    uint64_t queue_bytes_max;   /* 0: any */
-    uint64_t guests_bytes_max;  /* 0: any */
-    uint64_t guests_bytes;      /* upper bound of their queued bytes */
-    int timer_fd;               /* ticks while there are connections; -1: none yet */
+    uint64_t accepted;            /* connections so far */
+    uint64_t message_bytes_max;   /* limit of an incomplete message */
+    uint64_t queue_bytes_max;     /* 0: any */
+    uint64_t observers_bytes_max; /* 0: any */
+    uint64_t observers_bytes;     /* upper bound of their queued bytes */
+    int timer_fd;                 /* ticks while there are connections; -1: none yet */
     struct {
         uint32_t peer;
         const char *text;

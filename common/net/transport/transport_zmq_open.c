@@ -156,7 +156,7 @@ static bool has_port(const char *address, long lowest)
            number <= UINT16_MAX;
 }
 
-static pen_status tell_failed(const char *verb, const char *address, int error, pen_error *why)
+static pen_status notify_failed(const char *verb, const char *address, int error, pen_error *why)
 {
     if (error == EINVAL)
         return why_set(why, PEN_INVALID_ARGUMENT,
@@ -185,9 +185,9 @@ pen_status endpoint_listen(void *state, const char *address, const transport_opt
     const pen_status status = open_socket(e, ZMQ_ROUTER, address, o, why);
     if (status != PEN_OK) return status;
     if (strcmp(address, "ipc://*") == 0) address = make_name(e);
-    if (!has_port(address, 0)) return tell_failed("listen at", address, EINVAL, why);
-    if (is_served(address)) return tell_failed("listen at", address, EADDRINUSE, why);
-    if (zmq_bind(e->socket, address) != 0) return tell_failed("listen at", address, errno, why);
+    if (!has_port(address, 0)) return notify_failed("listen at", address, EINVAL, why);
+    if (is_served(address)) return notify_failed("listen at", address, EADDRINUSE, why);
+    if (zmq_bind(e->socket, address) != 0) return notify_failed("listen at", address, errno, why);
     size_t size = sizeof e->address;
     zmq_getsockopt(e->socket, ZMQ_LAST_ENDPOINT, e->address, &size);
     return PEN_OK;
@@ -200,9 +200,9 @@ pen_status endpoint_dial(void *state, const char *address, const transport_optio
     const pen_status status = open_socket(e, ZMQ_DEALER, address, o, why);
     if (status != PEN_OK) return status;
     if (!has_port(address, 1) || strlen(address) >= sizeof e->address)
-        return tell_failed("dial", address, EINVAL, why);
+        return notify_failed("dial", address, EINVAL, why);
     snprintf(e->address, sizeof e->address, "%s", address);
-    if (!dial_begin(e)) return tell_failed("dial", address, errno, why);
+    if (!dial_begin(e)) return notify_failed("dial", address, errno, why);
     return PEN_OK;
 }
 

@@ -85,12 +85,12 @@ void watch_init(endpoint *e, const transport_options *o)
     const uint64_t largest =
         o->head_bytes_max > o->body_bytes_max ? o->head_bytes_max : o->body_bytes_max;
     struct rlimit files;
-    watch *w             = &e->watch;
-    w->timer_fd          = -1;
-    w->connections_max   = o->connections_max;
-    w->queue_bytes_max   = o->queue_bytes_max;
-    w->guests_bytes_max  = o->guests_bytes_max;
-    w->message_bytes_max = largest > INT64_MAX / 4 ? INT64_MAX / 2 : 2 * largest + SLACK_BYTES;
+    watch *w               = &e->watch;
+    w->timer_fd            = -1;
+    w->connections_max     = o->connections_max;
+    w->queue_bytes_max     = o->queue_bytes_max;
+    w->observers_bytes_max = o->observers_bytes_max;
+    w->message_bytes_max   = largest > INT64_MAX / 4 ? INT64_MAX / 2 : 2 * largest + SLACK_BYTES;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 2 < w->connections_max)
         w->connections_max = (uint32_t)(files.rlim_cur / 2); /* others need descriptors too */
 }
@@ -141,7 +141,7 @@ static bool is_stranger(const endpoint *e, int fd)
 }
 
 /* HOST:PORT of the other side; empty where there is none. */
-static void tell_from(int fd, char from[TRANSPORT_FROM_BYTES])
+static void notify_from(int fd, char from[TRANSPORT_FROM_BYTES])
 {
     struct sockaddr_storage at = {0};
     socklen_t size             = sizeof at;
@@ -162,7 +162,7 @@ static void end_peer(endpoint *e, int fd, const char *text)
     if (w->n_notes < WATCH_NOTES) {
         w->note[w->n_notes].peer = peers_number(&e->peers, fd);
         w->note[w->n_notes].text = text;
-        tell_from(fd, w->note[w->n_notes++].from);
+        notify_from(fd, w->note[w->n_notes++].from);
     }
     end_connection(e, fd);
 }
@@ -298,7 +298,7 @@ static uint64_t waiting_for(int fd, const watched *c)
 }
 
 /* Of all; the one for which most waits: *worst, or -1. */
-static uint64_t count_guests(endpoint *e, int *worst, uint64_t *most)
+static uint64_t count_observers(endpoint *e, int *worst, uint64_t *most)
 {
     uint64_t all = 0;
     *worst       = -1;
@@ -321,7 +321,7 @@ static void relieve(endpoint *e)
     watch *w = &e->watch;
     int worst;
     uint64_t most;
-    while ((w->guests_bytes = count_guests(e, &worst, &most)) > w->guests_bytes_max / 2 &&
+    while ((w->observers_bytes = count_observers(e, &worst, &most)) > w->observers_bytes_max / 2 &&
            worst >= 0)
         end_peer(e, worst,
                  "it does not read, and too much waits for observers and strangers: ended");
@@ -341,9 +341,9 @@ void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
     const uint64_t now = wire_bytes(e, bytes, frames);
     if (c == NULL) return;
     c->gave += now;
-    if (c->is_trusted || e->watch.guests_bytes_max == 0) return;
-    e->watch.guests_bytes += now;
-    if (e->watch.guests_bytes > e->watch.guests_bytes_max) relieve(e);
+    if (c->is_trusted || e->watch.observers_bytes_max == 0) return;
+    e->watch.observers_bytes += now;
+    if (e->watch.observers_bytes > e->watch.observers_bytes_max) relieve(e);
 }
 
 void watch_trust(endpoint *e, uint32_t peer)

@@ -1,15 +1,15 @@
 /* core_epoch.c - EPOCH, SEAL, SEALED: the members, the placement of copies, and the fate of an open step.
  *
  * DESIGN.  The epoch record names the members.  While a job trains it changes in four moves: all holders of state are
- * sealed and stand still; their reports are settled (settle.h), and the placement goes a step towards its goal
+ * sealed and stand still; their reports are settled (resolve.h), and the placement goes a step towards its goal
  * (placement.h); the new record is persisted; everybody is told.  Holders are the servers; in a job without servers the
  * workers, if all of them can be sealed.
  * Causes that come during a change become part of it: what a sealed holder reported stays true.  A holder that dies
  * meanwhile is one more cause.  Workers of servers are not waited for: one that missed a record gets the newest.
  */
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 #include "scheduler/core/core_state.h"
-#include "scheduler/core/epoch/settle.h"
+#include "scheduler/core/epoch/resolve.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ void core_epoch_begin(scheduler_core *core)
         return;
     }
     core_epoch_note(core);
-    if (core_keep(core)) core_send_all(&core->out, TO_WORKERS | TO_SERVERS, &core->epoch.record);
+    if (core_persist(core)) core_send_all(&core->out, TO_WORKERS | TO_SERVERS, &core->epoch.record);
 }
 
 /* ---- whether and when ------------------------------------------------------------------------ */
@@ -41,12 +41,12 @@ static void open_change(scheduler_core *core)
     c->due_ms =
         core->out.now_ms +
         (core->job.settings.lease_ms > CORE_SEAL_MS ? core->job.settings.lease_ms : CORE_SEAL_MS);
-    const seat_list *holders = core_holders(core);
-    SEAT_EACH(each, holders) each->is_sealed = false;
+    const member_slots *holders                     = core_holders(core);
+    MEMBER_SLOT_EACH(each, holders) each->is_sealed = false;
     core_log(&core->out, LOG_DEBUG, "ending epoch %" PRIu64 ": %s", core->epoch.number, c->cause);
     const wire_control seal = core_epoch_seal(core);
-    SEAT_EACH(one, holders)
-        if (seat_is_counted(one)) core_send(&core->out, one, &seal);
+    MEMBER_SLOT_EACH(one, holders)
+    if (member_slot_is_counted(one)) core_send(&core->out, one, &seal);
 }
 
 void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, ...)
@@ -71,9 +71,9 @@ void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, 
 
 void core_epoch_want_without_dead(scheduler_core *core)
 {
-    SEAT_EACH(s, &core->members.roster.workers)
-        if (s->in_record && !seat_is_counted(s))
-            core_epoch_want(core, core->out.now_ms, "%.120s is gone", SEAT_NAME(s));
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
+    if (s->in_view && !member_slot_is_counted(s))
+        core_epoch_want(core, core->out.now_ms, "%.120s is gone", MEMBER_NAME(s));
 }
 
 bool core_epoch_survives(const scheduler_core *core)
@@ -83,9 +83,9 @@ bool core_epoch_survives(const scheduler_core *core)
         bool lives = false;
         for (uint32_t i = 0; i < core->epoch.place.n && !lives; i++) {
             const wire_replica *r = &core->epoch.place.row[i].at;
-            const seat *s         = roster_find(&core->members.roster, PEN_SERVER, r->server);
+            const member_slot *s  = roster_find(&core->members.roster, PEN_SERVER, r->server);
             lives                 = r->shard == shard && s && core_epoch_is_part(s) &&
-                    (r->role != WIRE_LEARNER || plant(PLANT_LEARNER_PROMOTED));
+                    (r->role != WIRE_LEARNER || mutation(MUTATION_LEARNER_PROMOTED));
         }
         if (!lives) return false;
     }
@@ -95,27 +95,28 @@ bool core_epoch_survives(const scheduler_core *core)
 /* ---- deciding -------------------------------------------------------------------------------- */
 static bool all_sealed(const scheduler_core *core)
 {
-    SEAT_EACH(each, core_holders(core))
-        if (core_epoch_is_part(each) && !each->is_sealed) return plant(PLANT_SEAL_NOT_AWAITED);
+    MEMBER_SLOT_EACH(each, core_holders(core))
+    if (core_epoch_is_part(each) && !each->is_sealed) return mutation(MUTATION_SEAL_NOT_AWAITED);
     return true;
 }
 
-static bool settle_reports(scheduler_core *core, settled *out)
+static bool resolve_reports(scheduler_core *core, resolved *out)
 {
-    const seat_list *holders = core_holders(core);
-    settle_holder *facts     = calloc(holders->n + 1, sizeof *facts);
+    const member_slots *holders = core_holders(core);
+    resolve_holder *facts       = calloc(holders->n + 1, sizeof *facts);
     pen_error why;
     if (!facts) {
         core_epoch_fail(core);
         return false;
     }
     for (uint32_t i = 0; i < holders->n; i++)
-        facts[i] = (settle_holder){.is_alive  = core_epoch_is_part(holders->at[i]),
-                                   .n_reports = holders->at[i]->n_reports,
-                                   .report    = holders->at[i]->report};
-    const pen_status status = core->job.n_servers ? settle(&core->epoch.place, core->model.n_shards,
-                                                           facts, holders->n, out, &why)
-                                                  : settle_workers(facts, holders->n, out, &why);
+        facts[i] = (resolve_holder){.is_alive  = core_epoch_is_part(holders->at[i]),
+                                    .n_reports = holders->at[i]->n_reports,
+                                    .report    = holders->at[i]->report};
+    const pen_status status =
+        core->job.n_servers
+            ? resolve_epoch(&core->epoch.place, core->model.n_shards, facts, holders->n, out, &why)
+            : resolve_workers(facts, holders->n, out, &why);
     free(facts);
     if (status == PEN_OK) return true;
     if (core->epoch.change.lost)
@@ -141,13 +142,13 @@ static void admit(scheduler_core *core)
 
 placement_server *core_epoch_servers(const scheduler_core *core)
 {
-    const seat_list *list = &core->members.roster.servers;
-    placement_server *all = calloc(list->n + 1, sizeof *all);
+    const member_slots *list = &core->members.roster.servers;
+    placement_server *all    = calloc(list->n + 1, sizeof *all);
     for (uint32_t i = 0; all && i < list->n; i++) {
-        const seat *s = list->at[i];
-        all[i]        = (placement_server){.places      = seat_is_counted(s) ? s->n_addresses : 0,
-                                           .is_draining = s->is_draining,
-                                           .machine     = s->machine};
+        const member_slot *s = list->at[i];
+        all[i] = (placement_server){.places      = member_slot_is_counted(s) ? s->n_addresses : 0,
+                                    .is_draining = s->is_draining,
+                                    .machine     = s->machine};
     }
     return all;
 }
@@ -170,18 +171,19 @@ static bool move_copies(scheduler_core *core)
 
 static bool have_members_changed(const scheduler_core *core)
 {
-    SEAT_EACH(each, &core->members.roster.workers)
-        if (each->in_record != core_epoch_listed(each)) return true;
+    MEMBER_SLOT_EACH(each, &core->members.roster.workers)
+    if (each->in_view != core_epoch_listed(each)) return true;
     return false;
 }
 
 /* ---- telling --------------------------------------------------------------------------------- */
 /* Where a late worker begins. */
-static void begin_late(scheduler_core *core, const settled *out)
+static void begin_late(scheduler_core *core, const resolved *out)
 {
     const wire_decision *d = &out->decision;
-    SEAT_EACH(s, &core->members.roster.workers) {
-        if (!seat_is_counted(s) || s->in_record == s->incarnation) continue;
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
+    {
+        if (!member_slot_is_counted(s) || s->in_view == s->incarnation) continue;
         s->is_new     = true;
         s->begin_step = out->step >= 0 ? out->step : out->clock;
         s->begin_applied =
@@ -189,9 +191,10 @@ static void begin_late(scheduler_core *core, const settled *out)
     }
 }
 
-static void tell_late(scheduler_core *core)
+static void notify_late(scheduler_core *core)
 {
-    SEAT_EACH(s, &core->members.roster.workers) {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
+    {
         if (!s->is_new) continue;
         const wire_control done = core_model_committed(core, s);
         core_send(&core->out, s, &done);
@@ -200,7 +203,7 @@ static void tell_late(scheduler_core *core)
 }
 
 /* "server 1 (devbox) is gone; other servers took over 2 shards in 0.012 s (epoch 3)" */
-static void report(scheduler_core *core, const settled *out)
+static void report(scheduler_core *core, const resolved *out)
 {
     const core_change *c = &core->epoch.change;
     const double took    = (double)(core->out.now_ms - c->begun_ms) / 1e3;
@@ -218,7 +221,7 @@ static void report(scheduler_core *core, const settled *out)
         core_log(&core->out, LOG_INFO, "%s", line);
 }
 
-static void install(scheduler_core *core, const settled *out, bool changed)
+static void install(scheduler_core *core, const resolved *out, bool changed)
 {
     core->epoch.number++;
     if (!core_epoch_write(core, out, changed)) {
@@ -229,18 +232,19 @@ static void install(scheduler_core *core, const settled *out, bool changed)
     core_epoch_note(core);
     core->epoch.change.is_open = false;
     const unsigned all         = TO_WORKERS | TO_SERVERS | 1u << WIRE_LAUNCHER;
-    if (plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(&core->out, all, &core->epoch.record);
-    if (core_keep(core)) {
-        if (!plant(PLANT_EPOCH_BEFORE_KEEP)) core_send_all(&core->out, all, &core->epoch.record);
-        tell_late(core);
+    if (mutation(MUTATION_EPOCH_BEFORE_KEEP)) core_send_all(&core->out, all, &core->epoch.record);
+    if (core_persist(core)) {
+        if (!mutation(MUTATION_EPOCH_BEFORE_KEEP))
+            core_send_all(&core->out, all, &core->epoch.record);
+        notify_late(core);
         report(core, out);
     }
 }
 
 static void decide(scheduler_core *core)
 {
-    settled out;
-    if (!settle_reports(core, &out)) return;
+    resolved out;
+    if (!resolve_reports(core, &out)) return;
     admit(core);
     if (core->job.n_servers && !move_copies(core)) {
         core_epoch_fail(core);
@@ -262,7 +266,7 @@ void core_epoch_advance(scheduler_core *core)
     if (c->is_open && all_sealed(core)) decide(core);
 }
 
-void core_sealed(scheduler_core *core, seat *s, const wire_control *message)
+void core_sealed(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     if (!core->epoch.change.is_open || message->u.sealed.term != core->job.term ||
         message->u.sealed.epoch != core->epoch.number + 1) {
@@ -274,27 +278,27 @@ void core_sealed(scheduler_core *core, seat *s, const wire_control *message)
     if (!core_may_change(core) || !core_epoch_is_part(s))
         return; /* all workers have left meanwhile */
     if (!core_is_holder(core, s)) return;
-    if (seat_seal(s, message) != PEN_OK) {
+    if (member_slot_seal(s, message) != PEN_OK) {
         core_epoch_fail(core);
         return;
     }
     core->due |= DUE_EPOCH;
 }
 
-void core_epoch_lost(scheduler_core *core, const seat *server)
+void core_epoch_lost(scheduler_core *core, const member_slot *server)
 {
     core->epoch.goal_is_old = true;
     core->epoch.change.lost = server;
     if (core->epoch.change.is_open || core->epoch.change.is_wanted)
         snprintf(core->epoch.change.cause, sizeof core->epoch.change.cause, "%.120s is gone",
-                 SEAT_NAME(server));
-    core_epoch_want(core, core->out.now_ms, "%.120s is gone", SEAT_NAME(server));
+                 MEMBER_NAME(server));
+    core_epoch_want(core, core->out.now_ms, "%.120s is gone", MEMBER_NAME(server));
     core->due |= DUE_EPOCH;
 }
 
 /* ---- what primaries report of copies ------------------------------------------------------------ */
 /* The row of a copy whose primary is the sender; NULL: there is none. */
-static placement_row *row_of(const scheduler_core *core, const seat *s, uint32_t shard,
+static placement_row *row_of(const scheduler_core *core, const member_slot *s, uint32_t shard,
                              int32_t server)
 {
     const placement_row *lead = placement_primary(&core->epoch.place, shard);
@@ -304,7 +308,7 @@ static placement_row *row_of(const scheduler_core *core, const seat *s, uint32_t
     return row && row->at.server != s->rank ? row : NULL;
 }
 
-void core_caught_up(scheduler_core *core, seat *s, const wire_control *message)
+void core_caught_up(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     placement_row *row = row_of(core, s, message->u.caught_up.shard, message->u.caught_up.server);
     if (!row || row->at.role != WIRE_LEARNER) return;
@@ -313,7 +317,7 @@ void core_caught_up(scheduler_core *core, seat *s, const wire_control *message)
                     (int)row->at.server, row->at.shard);
 }
 
-void core_suspect(scheduler_core *core, seat *s, const wire_control *message)
+void core_suspect(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     placement_row *row = row_of(core, s, message->u.suspect.shard, message->u.suspect.server);
     if (!row || row->at.role != WIRE_BACKUP) return;
@@ -330,9 +334,9 @@ void core_suspect(scheduler_core *core, seat *s, const wire_control *message)
 static void lose_unsealed(scheduler_core *core)
 {
     core->epoch.change.due_ms = core->out.now_ms + CORE_SEAL_MS;
-    SEAT_EACH(s, core_holders(core))
-        if (core_epoch_is_part(s) && !s->is_sealed)
-            core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch");
+    MEMBER_SLOT_EACH(s, core_holders(core))
+    if (core_epoch_is_part(s) && !s->is_sealed)
+        core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch");
 }
 
 void core_epoch_tick(scheduler_core *core)

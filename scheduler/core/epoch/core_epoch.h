@@ -4,7 +4,7 @@
 
 #include "proto/plan.h"
 #include "scheduler/core/epoch/placement.h"
-#include "scheduler/core/epoch/settle.h"
+#include "scheduler/core/epoch/resolve.h"
 #include "scheduler/core/membership/roster.h"
 
 enum {
@@ -14,16 +14,16 @@ enum {
 
 typedef struct { /* a change of the epoch, wanted or under way */
     bool is_wanted, is_open;
-    uint64_t due_ms;   /* wanted: when it begins; open: when all must have sealed */
-    uint64_t begun_ms; /* when its first cause came */
-    const seat *lost;  /* a server whose death is a cause; else NULL */
+    uint64_t due_ms;         /* wanted: when it begins; open: when all must have sealed */
+    uint64_t begun_ms;       /* when its first cause came */
+    const member_slot *lost; /* a server whose death is a cause; else NULL */
     char cause[160];
 } core_change;
 
 typedef struct {
     uint64_t number;
     wire_control record; /* the newest EPOCH */
-    keep kept;           /* of `record` */
+    message_copy kept;   /* of `record` */
     core_change change;
     placement place, goal;
     bool goal_is_old; /* servers came, went or are being drained */
@@ -31,10 +31,10 @@ typedef struct {
 
 typedef struct {
     wire_model wire;
-    keep kept;       /* of `wire` */
-    seat *of;        /* whose REGISTER it is; NULL: none yet */
-    plan *plan;      /* NULL: none yet, or no servers */
-    uint32_t *shard; /* [plan->n_partitions] */
+    message_copy kept; /* of `wire` */
+    member_slot *of;   /* whose REGISTER it is; NULL: none yet */
+    plan *plan;        /* NULL: none yet, or no servers */
+    uint32_t *shard;   /* [plan->n_partitions] */
     uint32_t n_shards;
     uint64_t plan_term; /* of the plan */
     int64_t restore, applied;
@@ -44,11 +44,12 @@ typedef struct {
 
 const char *core_model_setting(const wire_model *model, const char *key); /* NULL: not there */
 
-/* core_epoch_record.c: the record */
+/* core_epoch_view.c: the record */
 bool core_epoch_adopt(core_epoch *self, const wire_control *epoch); /* false: no memory */
-uint64_t core_epoch_listed(const seat *s);    /* its incarnation in a record made now; 0: none */
-wire_member core_epoch_member(const seat *s); /* BORROWED from the seat */
-bool core_epoch_is_part(const seat *s);       /* alive and in the current record */
+uint64_t
+core_epoch_listed(const member_slot *s); /* its incarnation in a record made now; 0: none */
+wire_member core_epoch_member(const member_slot *s); /* BORROWED from the member slot */
+bool core_epoch_is_part(const member_slot *s);       /* alive and in the current record */
 void core_epoch_fini(core_epoch *self);
 
 #endif

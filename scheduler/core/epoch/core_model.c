@@ -3,7 +3,7 @@
  * DESIGN.  READY of a server: it has allocated its memory.  READY of a worker: it has reached all that it needs.  COMMITTED
  * waits for both, so every connection of the first step has been made before.
  */
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 #include "scheduler/core/core_state.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,7 +14,8 @@
 static uint32_t count_shards(const scheduler_core *core)
 {
     uint32_t threads = 0, most = 0;
-    SEAT_EACH(one, &core->members.roster.servers) {
+    MEMBER_SLOT_EACH(one, &core->members.roster.servers)
+    {
         threads += one->n_addresses;
         if (one->n_addresses > most) most = one->n_addresses;
     }
@@ -65,7 +66,7 @@ static void place(scheduler_core *core)
         core_epoch_fail(core);
         return;
     }
-    if (!core_keep(core)) return;
+    if (!core_persist(core)) return;
     const wire_control servers = core_model_plan(core, true),
                        workers = core_model_plan(core, false);
     core_send_all(&core->out, TO_SERVERS, &servers);
@@ -77,17 +78,18 @@ static void place(scheduler_core *core)
 }
 
 /* ---- registering ------------------------------------------------------------------------ */
-static pen_status agree(scheduler_core *core, seat *s, const wire_control *message, pen_error *why)
+static pen_status agree(scheduler_core *core, member_slot *s, const wire_control *message,
+                        pen_error *why)
 {
     if (!core->model.of) {
-        if (!keep_model(&core->model.kept, &message->u.register_, &core->model.wire))
+        if (!message_copy_model(&core->model.kept, &message->u.register_, &core->model.wire))
             return why_set(why, PEN_NO_MEMORY,
                            "the scheduler has no memory for the names of %u tensors",
                            message->u.register_.n_tensors);
         core->model.of = s;
         return PEN_OK;
     }
-    const seat *other = core->model.of;
+    const member_slot *other = core->model.of;
     const bool is_higher =
         s->rank > other->rank; /* the sentence does not depend on who came first */
     const wire_model *now = &message->u.register_, *first = &core->model.wire;
@@ -97,17 +99,17 @@ static pen_status agree(scheduler_core *core, seat *s, const wire_control *messa
 
 static bool all_registered(const scheduler_core *core)
 {
-    SEAT_EACH(each, &core->members.roster.workers)
-        if (!each->is_registered && each->state != MEMBER_DEAD) return false;
+    MEMBER_SLOT_EACH(each, &core->members.roster.workers)
+    if (!each->is_registered && each->state != MEMBER_DEAD) return false;
     return true;
 }
 
-static void register_late(scheduler_core *core, seat *s, const wire_control *message)
+static void register_late(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     pen_error why;
     if (plan_compare(&message->u.register_, s->rank, s->host, &core->model.wire, -1, "the job",
                      &why) != PEN_OK) {
-        core_refuse(&core->out, s->peer, why.status, "%s cannot join: %.400s", SEAT_NAME(s),
+        core_refuse(&core->out, s->peer, why.status, "%s cannot join: %.400s", MEMBER_NAME(s),
                     why.text);
         return;
     }
@@ -115,7 +117,7 @@ static void register_late(scheduler_core *core, seat *s, const wire_control *mes
     core_model_catch_up(core, s);
 }
 
-void core_register(scheduler_core *core, seat *s, const wire_control *message)
+void core_register(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     if (core_is_late(core, s)) {
         register_late(core, s, message);
@@ -138,7 +140,7 @@ void core_register(scheduler_core *core, seat *s, const wire_control *message)
 static void begin_training(scheduler_core *core)
 {
     core->job.phase = PHASE_TRAINING;
-    if (!core_keep(core)) return;
+    if (!core_persist(core)) return;
     const wire_control done = core_model_committed(core, NULL);
     core_send_all(&core->out, TO_WORKERS, &done);
     core_epoch_want_without_dead(core);
@@ -146,11 +148,11 @@ static void begin_training(scheduler_core *core)
 
 static bool all_ready(const scheduler_core *core)
 {
-    const seat_list *servers = &core->members.roster.servers,
-                    *workers = &core->members.roster.workers;
-    SEAT_EACH(each, servers)
-        if (!each->is_ready) return false;
-    for (uint32_t i = 0; i < workers->n && !plant(PLANT_READY_NOT_AWAITED); i++)
+    const member_slots *servers = &core->members.roster.servers,
+                       *workers = &core->members.roster.workers;
+    MEMBER_SLOT_EACH(each, servers)
+    if (!each->is_ready) return false;
+    for (uint32_t i = 0; i < workers->n && !mutation(MUTATION_READY_NOT_AWAITED); i++)
         if (!workers->at[i]->is_ready && workers->at[i]->state != MEMBER_DEAD) return false;
     return true;
 }
@@ -175,21 +177,21 @@ static void take_states(scheduler_core *core, const wire_control *message)
     core->model.states_bytes = size;
 }
 
-static void late_ready(scheduler_core *core, seat *s)
+static void late_ready(scheduler_core *core, member_slot *s)
 {
     if (s->is_ready || (s->role == PEN_WORKER && !s->is_registered)) return;
     s->is_ready = true;
     core->epoch.goal_is_old |= s->role == PEN_SERVER;
-    core_epoch_want(core, core->out.now_ms, "%.120s has joined", SEAT_NAME(s));
+    core_epoch_want(core, core->out.now_ms, "%.120s has joined", MEMBER_NAME(s));
 }
 
 /* False: it has not restored the snapshot of the plan. */
-static bool take_restored(scheduler_core *core, const seat *s, const wire_control *message)
+static bool take_restored(scheduler_core *core, const member_slot *s, const wire_control *message)
 {
     if (core->model.restore >= 0 && message->u.ready.restored != core->model.restore) {
         pen_error why;
         why_set(&why, PEN_STORE, "%s did not restore step %" PRId64 " from its store %s",
-                SEAT_NAME(s), core->model.restore, s->store);
+                MEMBER_NAME(s), core->model.restore, s->store);
         why_culprit(&why, PEN_SERVER, s->rank, core->model.restore, NULL);
         core_verdict(core, &why);
         return false;
@@ -200,7 +202,7 @@ static bool take_restored(scheduler_core *core, const seat *s, const wire_contro
     return true;
 }
 
-void core_ready(scheduler_core *core, seat *s, const wire_control *message)
+void core_ready(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     if (s->role == PEN_WORKER && !s->is_ready) core_reached(&core->members, s);
     if (core_is_late(core, s)) {

@@ -12,7 +12,8 @@ const char *core_model_setting(const wire_model *model, const char *key)
 }
 
 /* Whole tensors, not bytes: people ask which layers were on that server. */
-const char *core_model_held(const scheduler_core *core, const seat *server, uint32_t *n_tensors)
+const char *core_model_held(const scheduler_core *core, const member_slot *server,
+                            uint32_t *n_tensors)
 {
     *n_tensors = 0;
     if (core->job.phase < PHASE_LOADING || !core->model.plan || !core->model.shard) return NULL;
@@ -52,7 +53,8 @@ bool core_model_adopt(scheduler_core *core, const wire_control *kept)
     pen_error why;
     const uint32_t n = kept->u.plan.n_partitions;
     core->model.of   = roster_find(&core->members.roster, PEN_WORKER, 0);
-    if (!core->model.of || !keep_model(&core->model.kept, &kept->u.plan.model, &core->model.wire))
+    if (!core->model.of ||
+        !message_copy_model(&core->model.kept, &kept->u.plan.model, &core->model.wire))
         return false;
     if (!core->job.n_servers) return true;
     if (plan_create(&core->model.wire, &core->model.plan, &why) != PEN_OK) return false;
@@ -62,7 +64,7 @@ bool core_model_adopt(scheduler_core *core, const wire_control *kept)
     return true;
 }
 
-wire_control core_model_committed(const scheduler_core *core, const seat *worker)
+wire_control core_model_committed(const scheduler_core *core, const member_slot *worker)
 {
     const bool is_late    = worker && worker->begin_step >= 0;
     wire_control c        = {.kind = WIRE_COMMITTED};
@@ -76,7 +78,7 @@ wire_control core_model_committed(const scheduler_core *core, const seat *worker
 }
 
 /* A late server is filled by others: it restores nothing and holds nothing yet. */
-static void send_plan(scheduler_core *core, const seat *s)
+static void send_plan(scheduler_core *core, const member_slot *s)
 {
     wire_control c    = core_model_plan(core, s->role == PEN_SERVER);
     const uint32_t n  = c.u.plan.n_replicas;
@@ -95,7 +97,7 @@ static void send_plan(scheduler_core *core, const seat *s)
     free(own);
 }
 
-void core_model_catch_up(scheduler_core *core, const seat *s)
+void core_model_catch_up(scheduler_core *core, const member_slot *s)
 {
     if (core->job.phase < PHASE_LOADING || core->job.phase > PHASE_STOPPING) return;
     if (s->role == PEN_WORKER || !s->is_ready) send_plan(core, s);

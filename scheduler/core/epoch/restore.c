@@ -13,14 +13,14 @@ static bool is_yes(const wire_model *model, const char *key)
     return false;
 }
 
-static bool holds(const seat *s, int64_t step)
+static bool holds(const member_slot *s, int64_t step)
 {
     for (uint32_t i = 0; i < s->n_snapshots; i++)
         if (s->snapshot[i] == step) return true;
     return false;
 }
 
-static int64_t newest_of(const seat *s)
+static int64_t newest_of(const member_slot *s)
 {
     int64_t newest = -1;
     for (uint32_t i = 0; i < s->n_snapshots; i++)
@@ -28,7 +28,7 @@ static int64_t newest_of(const seat *s)
     return newest;
 }
 
-static int64_t newest_common(const seat_list *servers)
+static int64_t newest_common(const member_slots *servers)
 {
     int64_t newest = -1;
     for (uint32_t i = 0; i < servers->at[0]->n_snapshots; i++) {
@@ -40,19 +40,20 @@ static int64_t newest_common(const seat_list *servers)
     return newest;
 }
 
-static const seat *with_newest(const seat_list *servers)
+static const member_slot *with_newest(const member_slots *servers)
 {
-    const seat *best = servers->at[0];
+    const member_slot *best = servers->at[0];
     for (uint32_t i = 1; i < servers->n; i++)
         if (newest_of(servers->at[i]) > newest_of(best)) best = servers->at[i];
     return best;
 }
 
-static pen_status refuse_resume(const seat_list *servers, pen_error *why)
+static pen_status refuse_resume(const member_slots *servers, pen_error *why)
 {
-    char name[SENTENCE_SEAT_BYTES];
-    SEAT_EACH(s, servers) {
-        sentence_seat(name, s);
+    char name[SENTENCE_MEMBER_BYTES];
+    MEMBER_SLOT_EACH(s, servers)
+    {
+        sentence_member(name, s);
         if (!s->store[0])
             return why_set(why, PEN_BAD_SETTING,
                            "--resume needs a store and %s has none; set --store DIR", name);
@@ -74,7 +75,7 @@ pen_status restore_choose(const roster *r, const wire_model *model, int64_t *ste
     if (resume && fresh)
         return why_set(why, PEN_BAD_SETTING, "--resume and --fresh contradict each other");
     if (!r->servers.n) return PEN_OK; /* workers look into their stores themselves */
-    const seat *newest = with_newest(&r->servers);
+    const member_slot *newest = with_newest(&r->servers);
     if (!resume && !fresh && newest_of(newest) >= 0)
         return why_set(why, PEN_BAD_SETTING,
                        "store %s holds a snapshot of step %" PRId64

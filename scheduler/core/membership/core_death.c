@@ -5,30 +5,30 @@
 /* ---- the death query ----------------------------------------------- */
 void core_conclude(scheduler_core *core)
 {
-    const core_query *q      = &core->members.query;
-    const sentence_debt debt = {
+    const core_query *q                = &core->members.query;
+    const sentence_owed_push owed_push = {
         .step = q->step, .tensor = q->step >= 0 ? core->model.wire.tensor[q->tensor].name : ""};
     pen_error why;
-    sentence_worker_gone(q->dead, &debt, q->died_ms, &why);
+    sentence_worker_gone(q->dead, &owed_push, q->died_ms, &why);
     core_add_silence(core, q->dead, q->died_ms, &why);
     core_verdict(core, &why);
 }
 
 static bool all_heard(const scheduler_core *core)
 {
-    SEAT_EACH(each, &core->members.roster.servers)
-        if (each->state == MEMBER_ACTIVE && !each->is_heard) return false;
+    MEMBER_SLOT_EACH(each, &core->members.roster.servers)
+    if (each->state == MEMBER_ACTIVE && !each->is_heard) return false;
     return true;
 }
 
-static void inquire(scheduler_core *core, seat *dead)
+static void inquire(scheduler_core *core, member_slot *dead)
 {
     core->members.query = (core_query){.dead    = dead,
                                        .died_ms = core->out.now_ms,
                                        .due_ms  = core->out.now_ms + CORE_QUERY_MS,
                                        .step    = -1};
     wire_control c      = {.kind = WIRE_ENQUIRE, .u.enquire = {.rank = dead->rank}};
-    SEAT_EACH(each, &core->members.roster.servers) each->is_heard = false;
+    MEMBER_SLOT_EACH(each, &core->members.roster.servers) each->is_heard = false;
     core_send_all(&core->out, TO_SERVERS, &c);
     if (all_heard(core)) core_conclude(core);
 }
@@ -40,7 +40,7 @@ static uint32_t tensor_index(const wire_model *model, const char *name)
     return index;
 }
 
-void core_missing(scheduler_core *core, seat *s, const wire_control *message)
+void core_missing(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     core_query *q = &core->members.query;
     if (!q->dead || q->dead->rank != message->u.missing.rank) return;
@@ -59,7 +59,7 @@ void core_missing(scheduler_core *core, seat *s, const wire_control *message)
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
-void core_judge(scheduler_core *core, seat *dead)
+void core_judge(scheduler_core *core, member_slot *dead)
 {
     if (core->members.query.dead) { /* of another; this one may have been the last to answer */
         if (all_heard(core)) core_conclude(core);

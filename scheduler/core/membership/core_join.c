@@ -12,7 +12,7 @@ static const char *text_of(const char *text)
     return text ? text : "";
 }
 
-static void welcome(scheduler_core *core, const seat *s)
+static void welcome(scheduler_core *core, const member_slot *s)
 {
     wire_control c          = {.kind = WIRE_WELCOME};
     c.u.welcome.incarnation = s->incarnation;
@@ -51,8 +51,8 @@ void core_join_begin(scheduler_core *core)
             core->out.now_ms; /* leases run from here on; before, the connection counts */
         core_move(&core->out, s, MEMBER_EVENT_BEGIN);
     }
-    core->job.phase       = PHASE_REGISTERING;
-    core->reports.will_ms = core->out.now_ms;
+    core->job.phase            = PHASE_REGISTERING;
+    core->reports.last_will_ms = core->out.now_ms;
     core_log(&core->out, LOG_INFO, "job '%s': %s and %s are here", core->job.name,
              MANY(core->members.roster.workers.n, "worker"), MANY(core->job.n_servers, "server"));
     core_epoch_begin(core);
@@ -60,17 +60,17 @@ void core_join_begin(scheduler_core *core)
 
 /* ---- taking a slot --------------------------------------------------------------------------- */
 /* Sends everything that a member missed which comes (back). */
-static void catch_up(scheduler_core *core, seat *s)
+static void catch_up(scheduler_core *core, member_slot *s)
 {
     if (core->job.has_verdict) {
-        core_tell(core, s);
+        core_notify(core, s);
         return;
     }
-    if (core->job.phase == PHASE_JOINING) core_prove_tell(core, s);
+    if (core->job.phase == PHASE_JOINING) core_prove_notify(core, s);
     if (s->rank < 0 || core->job.phase == PHASE_JOINING) return;
     const bool is_late = core_is_late(core, s);
-    if (seat_is_counted(s) || is_late) {
-        core_epoch_tell(core, s);
+    if (member_slot_is_counted(s) || is_late) {
+        core_epoch_notify(core, s);
         if (!is_late || s->role == PEN_SERVER || s->is_registered) core_model_catch_up(core, s);
         if (s->role == PEN_WORKER) core_loss_catch_up(core, s);
         if (s->is_stopped) core_send(&core->out, s, &(wire_control){.kind = WIRE_STOP});
@@ -81,7 +81,7 @@ static void catch_up(scheduler_core *core, seat *s)
 
 /* (term << 24) loses the top bit of today's milliseconds and stays unique for 34 years.  Nothing is persisted before a job
  * begins: a process that met a scheduler which died brings its incarnation. */
-static void number(scheduler_core *core, seat *s, const wire_control *hello)
+static void number(scheduler_core *core, member_slot *s, const wire_control *hello)
 {
     const bool had_one = core->job.phase == PHASE_JOINING && core->out.actions.keep &&
                          hello->from && hello->from >> 24 < core->job.term &&
@@ -100,7 +100,7 @@ static void number(scheduler_core *core, seat *s, const wire_control *hello)
 }
 
 /* PEN_OK: it has been told the verdict. */
-static pen_status refuse_taken(scheduler_core *core, const seat *s, uint32_t peer,
+static pen_status refuse_taken(scheduler_core *core, const member_slot *s, uint32_t peer,
                                const wire_control *c, pen_error *why)
 {
     const int rank   = (int)s->rank;
@@ -123,7 +123,7 @@ static pen_status refuse_taken(scheduler_core *core, const seat *s, uint32_t pee
 
 /* A restarted process can be quicker than the report of its predecessor's death.  So the member here has a beat's time to
  * show that it lives, and the newcomer, which repeats HELLO, gets no answer meanwhile. */
-static bool may_have_died(const scheduler_core *core, seat *s, const wire_control *c)
+static bool may_have_died(const scheduler_core *core, member_slot *s, const wire_control *c)
 {
     if (s->state != MEMBER_ACTIVE || !core_may_replace(core, s)) return false;
     if (s->rival != c->u.hello.nonce) s->rival_ms = core->out.now_ms;
@@ -131,28 +131,28 @@ static bool may_have_died(const scheduler_core *core, seat *s, const wire_contro
     return s->last_seen_ms <= s->rival_ms;
 }
 
-static bool is_free(const scheduler_core *core, const seat *s)
+static bool is_free(const scheduler_core *core, const member_slot *s)
 {
     const bool stops = core->job.phase == PHASE_STOPPING && s->role == PEN_SERVER;
     return s->state == MEMBER_ABSENT && (core->job.phase == PHASE_JOINING || stops);
 }
 
-static void greet(scheduler_core *core, seat *s)
+static void greet(scheduler_core *core, member_slot *s)
 {
     if (!core->members.has_begun) core->members.joining_ms = core->out.now_ms;
     core->members.has_begun = true;
     s->last_seen_ms         = core->out.now_ms;
     s->is_missed            = false;
     welcome(core, s);
-    core_will_tell(core, s);
+    core_last_will_notify(core, s);
     catch_up(core, s);
     core->due |= DUE_JOIN;
     core_pass_by(core);
 }
 
 /* AGAIN: the member before is gone, which has to be handled first; then handle HELLO once more. */
-static pen_status sit_down(scheduler_core *core, seat *s, uint32_t peer, const wire_control *c,
-                           pen_error *why)
+static pen_status sit_down(scheduler_core *core, member_slot *s, uint32_t peer,
+                           const wire_control *c, pen_error *why)
 {
     const bool is_same = s->incarnation && s->nonce == c->u.hello.nonce;
     if (!is_same && s->state == MEMBER_AWAY && core_may_replace(core, s)) {
@@ -165,16 +165,16 @@ static pen_status sit_down(scheduler_core *core, seat *s, uint32_t peer, const w
                        status_role_name(s->role), (int)s->rank, text_of(c->u.hello.host));
     if (!is_same && !is_free(core, s) && !is_late)
         return may_have_died(core, s, c) ? PEN_OK : refuse_taken(core, s, peer, c, why);
-    if (is_late) seat_vacate(s);
-    if (seat_describe(s, c) != PEN_OK)
+    if (is_late) member_slot_vacate(s);
+    if (member_slot_describe(s, c) != PEN_OK)
         return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for another process");
     if (!is_same) number(core, s, c);
     roster_bind(&core->members.roster, s, peer);
-    if (is_late && !core_keep(core)) return PEN_OK;
+    if (is_late && !core_persist(core)) return PEN_OK;
     if (core_move(&core->out, s, MEMBER_EVENT_HELLO))
         greet(core, s);
     else
-        core_tell(core, s);
+        core_notify(core, s);
     return PEN_OK;
 }
 
@@ -182,7 +182,7 @@ static pen_status sit_down(scheduler_core *core, seat *s, uint32_t peer, const w
 /* More servers may have come than the job has. */
 static void settle_servers(scheduler_core *core, uint32_t n)
 {
-    seat_list *servers      = &core->members.roster.servers;
+    member_slots *servers   = &core->members.roster.servers;
     core->job.n_servers     = n;
     core->job.servers_known = true;
     for (uint32_t i = n; i < servers->n; i++)
@@ -192,7 +192,7 @@ static void settle_servers(scheduler_core *core, uint32_t n)
     roster_shrink(&core->members.roster, servers, n);
 }
 
-static pen_status grow(seat_list *list, int32_t role, uint32_t n, pen_error *why)
+static pen_status grow(member_slots *list, int32_t role, uint32_t n, pen_error *why)
 {
     const pen_status status = roster_grow(list, role, n);
     return status == PEN_OK ? status
@@ -221,9 +221,9 @@ static pen_status check_kind(const core_job *job, const wire_control *c, pen_err
 static pen_status learn_size(scheduler_core *core, const wire_control *c, pen_error *why)
 {
     const int32_t world = c->u.hello.world_size, servers = c->u.hello.servers;
-    const int rank     = (int)c->u.hello.rank;
-    const char *host   = text_of(c->u.hello.host);
-    seat_list *workers = &core->members.roster.workers;
+    const int rank        = (int)c->u.hello.rank;
+    const char *host      = text_of(c->u.hello.host);
+    member_slots *workers = &core->members.roster.workers;
     if (world < 1 || world > ROSTER_WORKERS_MAX)
         return why_set(why, PEN_BAD_SETTING, "world_size %d of worker %d (%s) is not in 1 .. %d",
                        (int)world, rank, host, ROSTER_WORKERS_MAX);
@@ -244,9 +244,9 @@ static pen_status learn_size(scheduler_core *core, const wire_control *c, pen_er
 }
 
 /* A rank beyond the initial ones, in an elastic job that trains. */
-static seat *later_seat(scheduler_core *core, int32_t rank)
+static member_slot *later_member_slot(scheduler_core *core, int32_t rank)
 {
-    seat_list *list = &core->members.roster.workers;
+    member_slots *list = &core->members.roster.workers;
     if (core->job.phase != PHASE_TRAINING || !core_is_elastic(core)) return NULL;
     if (rank < 0 || (uint32_t)rank >= core->members.ranks_max) return NULL;
     if (roster_grow(list, PEN_WORKER, (uint32_t)rank + 1) != PEN_OK) return NULL;
@@ -265,8 +265,8 @@ static pen_status hello_worker(scheduler_core *core, uint32_t peer, const wire_c
     if ((uint32_t)c->u.hello.world_size != world && !may_differ)
         return why_set(why, PEN_MISMATCH, "worker %d (%s) has a world size of %d, the job has %s",
                        rank, host, (int)c->u.hello.world_size, MANY(world, "worker"));
-    seat *s = roster_find(&core->members.roster, PEN_WORKER, rank);
-    if (!s) s = later_seat(core, rank);
+    member_slot *s = roster_find(&core->members.roster, PEN_WORKER, rank);
+    if (!s) s = later_member_slot(core, rank);
     if (!s)
         return why_set(why, PEN_INVALID_ARGUMENT, "rank %d (%s) is not one of the job's 0 .. %u",
                        rank, host, world - 1);
@@ -274,36 +274,36 @@ static pen_status hello_worker(scheduler_core *core, uint32_t peer, const wire_c
 }
 
 /* ---- servers --------------------------------------------------------------------------------- */
-static seat *server_of(const scheduler_core *core, uint64_t nonce)
+static member_slot *server_of(const scheduler_core *core, uint64_t nonce)
 {
-    SEAT_EACH(each, &core->members.roster.servers)
-        if (each->incarnation && each->nonce == nonce) return each;
+    MEMBER_SLOT_EACH(each, &core->members.roster.servers)
+    if (each->incarnation && each->nonce == nonce) return each;
     return NULL;
 }
 
-static seat *late_server(scheduler_core *core)
+static member_slot *late_server(scheduler_core *core)
 {
-    seat_list *list = &core->members.roster.servers;
-    SEAT_EACH(each, list)
-        if (core_may_sit(core, each)) return each;
+    member_slots *list = &core->members.roster.servers;
+    MEMBER_SLOT_EACH(each, list)
+    if (core_may_sit(core, each)) return each;
     if (core->job.phase != PHASE_TRAINING || list->n >= core->job.settings.servers_max) return NULL;
     return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
 }
 
-static seat *free_server(scheduler_core *core)
+static member_slot *free_server(scheduler_core *core)
 {
-    seat_list *list = &core->members.roster.servers;
-    SEAT_EACH(each, list)
-        if (each->state == MEMBER_ABSENT) return each;
+    member_slots *list = &core->members.roster.servers;
+    MEMBER_SLOT_EACH(each, list)
+    if (each->state == MEMBER_ABSENT) return each;
     if (core->job.phase == PHASE_TRAINING) return late_server(core);
     if (core->job.servers_known || list->n == ROSTER_SERVERS_MAX) return NULL;
     return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
 }
 
-static seat *wanted_server(scheduler_core *core, int32_t rank)
+static member_slot *wanted_server(scheduler_core *core, int32_t rank)
 {
-    seat_list *list  = &core->members.roster.servers;
-    const bool later = core->job.phase == PHASE_TRAINING && rank >= 0 &&
+    member_slots *list = &core->members.roster.servers;
+    const bool later   = core->job.phase == PHASE_TRAINING && rank >= 0 &&
                        (uint64_t)rank < core->job.settings.servers_max;
     const bool grows =
         later || (!core->job.servers_known && rank >= 0 && rank < ROSTER_SERVERS_MAX);
@@ -317,7 +317,7 @@ static pen_status hello_server(scheduler_core *core, uint32_t peer, const wire_c
     const char *host = text_of(c->u.hello.host);
     if (!c->u.hello.n_addresses)
         return why_set(why, PEN_INVALID_ARGUMENT, "a server on %s gave no address", host);
-    seat *s = server_of(core, c->u.hello.nonce);
+    member_slot *s = server_of(core, c->u.hello.nonce);
     if (!s) s = c->u.hello.rank < 0 ? free_server(core) : wanted_server(core, c->u.hello.rank);
     if (s) return sit_down(core, s, peer, c, why);
     return why_set(why, PEN_MISMATCH, "a server on %s is not needed: the job has %u", host,
@@ -325,11 +325,11 @@ static pen_status hello_server(scheduler_core *core, uint32_t peer, const wire_c
 }
 
 /* ---- guests ---------------------------------------------------------------------------------- */
-static pen_status hello_guest(scheduler_core *core, uint32_t peer, const wire_control *c,
-                              pen_error *why)
+static pen_status hello_observer(scheduler_core *core, uint32_t peer, const wire_control *c,
+                                 pen_error *why)
 {
-    seat *s = roster_guest(&core->members.roster, c->u.hello.role, c->u.hello.nonce);
-    if (!s || seat_describe(s, c) != PEN_OK)
+    member_slot *s = roster_observer(&core->members.roster, c->u.hello.role, c->u.hello.nonce);
+    if (!s || member_slot_describe(s, c) != PEN_OK)
         return why_set(why, PEN_NO_MEMORY, "the scheduler has no room for another %s",
                        status_role_name(c->u.hello.role));
     if (!s->incarnation) number(core, s, c);
@@ -357,7 +357,7 @@ static pen_status hello(scheduler_core *core, uint32_t peer, const wire_control 
     case PEN_WORKER: return hello_worker(core, peer, c, why);
     case PEN_SERVER: return hello_server(core, peer, c, why);
     case WIRE_LAUNCHER:
-    case WIRE_OBSERVER: return hello_guest(core, peer, c, why);
+    case WIRE_OBSERVER: return hello_observer(core, peer, c, why);
     default: job->refused++; return PEN_OK;
     }
 }
@@ -373,7 +373,7 @@ bool core_hello(scheduler_core *core, uint32_t peer, const wire_control *message
 
 /* ---- missed members --------------------------------------------------------------------------------- */
 /* When a joined member counts as missed: a lease after its last message. */
-static uint64_t missed_ms(const scheduler_core *core, const seat *s)
+static uint64_t missed_ms(const scheduler_core *core, const member_slot *s)
 {
     const bool was_here = s->rank >= 0 && s->incarnation && !s->has_said_bye &&
                           (s->state == MEMBER_JOINING || s->state == MEMBER_ABSENT);
@@ -381,7 +381,7 @@ static uint64_t missed_ms(const scheduler_core *core, const seat *s)
 }
 
 /* Its slot is free: for itself, once it is back, and for a replacement. */
-static void miss(scheduler_core *core, seat *s)
+static void miss(scheduler_core *core, member_slot *s)
 {
     const uint64_t end = core->members.joining_ms + core->job.settings.init_timeout_ms;
     pen_error why;

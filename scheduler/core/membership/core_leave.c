@@ -9,16 +9,16 @@ static bool servers_may_go(const scheduler_core *core)
     return core->job.phase == PHASE_JOINING || core->job.phase >= PHASE_STOPPING;
 }
 
-static void leave(scheduler_core *core, seat *s)
+static void leave(scheduler_core *core, member_slot *s)
 {
-    if (s->role == PEN_SERVER && seat_is_counted(s) && !servers_may_go(core) &&
+    if (s->role == PEN_SERVER && member_slot_is_counted(s) && !servers_may_go(core) &&
         !core_scale_may_go(core, s)) {
         core_lose(core, s, MEMBER_EVENT_LOST, "it left while it was needed");
         return;
     }
     const member_state before = s->state;
     if (!core_move(&core->out, s, MEMBER_EVENT_BYE)) {
-        if (s->state == MEMBER_DEAD) core_tell(core, s);
+        if (s->state == MEMBER_DEAD) core_notify(core, s);
         return;
     }
     if (s->state == before) return;
@@ -28,10 +28,10 @@ static void leave(scheduler_core *core, seat *s)
     const bool is_gone =
         s->state == MEMBER_LEFT && (s->role == PEN_SERVER || core_is_elastic(core));
     if (is_gone)
-        core_epoch_want(core, core->out.now_ms + CORE_LEAVE_MS, "%.120s has left", SEAT_NAME(s));
+        core_epoch_want(core, core->out.now_ms + CORE_LEAVE_MS, "%.120s has left", MEMBER_NAME(s));
 }
 
-void core_bye(scheduler_core *core, seat *s)
+void core_bye(scheduler_core *core, member_slot *s)
 {
     const wire_control byed = {.kind = WIRE_BYED};
     const bool is_kept      = core->out.actions.keep && s->role == PEN_WORKER && s->rank >= 0;
@@ -42,13 +42,13 @@ void core_bye(scheduler_core *core, seat *s)
     else
         core_dismiss(core, s);
     if (!is_kept) return; /* else the next scheduler must know that it has left */
-    if (core->job.phase == PHASE_TRAINING && !core_keep(core)) return;
+    if (core->job.phase == PHASE_TRAINING && !core_persist(core)) return;
     core_send(&core->out, s, &byed);
 }
 
-void core_dismiss(scheduler_core *core, seat *guest)
+void core_dismiss(scheduler_core *core, member_slot *observer)
 {
-    roster_dismiss(&core->members.roster, guest);
+    roster_dismiss(&core->members.roster, observer);
     core->due |= DUE_END;
 }
 
@@ -74,7 +74,8 @@ static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, c
 static uint32_t started(const scheduler_core *core)
 {
     uint32_t n = 0;
-    SEAT_EACH(s, &core->members.roster.guests) {
+    MEMBER_SLOT_EACH(s, &core->members.roster.observers)
+    {
         if (s->role == WIRE_LAUNCHER && s->is_bound && s->said_local_size > 0)
             n += (uint32_t)s->said_local_size;
     }
@@ -94,10 +95,11 @@ static void wait_for_machines(scheduler_core *core, uint32_t n_passed)
  * do, it can never begin. */
 void core_pass_by(scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    const seat *passed       = NULL;
-    uint32_t n               = 0;
-    SEAT_EACH(each, workers) {
+    const member_slots *workers = &core->members.roster.workers;
+    const member_slot *passed   = NULL;
+    uint32_t n                  = 0;
+    MEMBER_SLOT_EACH(each, workers)
+    {
         if (!each->has_passed) continue;
         passed = each;
         n++;
@@ -114,7 +116,7 @@ void core_pass_by(scheduler_core *core)
 }
 
 /* A worker that failed after its BYE is restarted where the job waits for its workers: its slot must be free. */
-static member_event event_of_exit(const scheduler_core *core, const seat *s)
+static member_event event_of_exit(const scheduler_core *core, const member_slot *s)
 {
     const bool is_awaited = s->role == PEN_WORKER && s->state == MEMBER_LEFT && core_waits(core) &&
                             core->job.phase == PHASE_TRAINING;
@@ -122,10 +124,10 @@ static member_event event_of_exit(const scheduler_core *core, const seat *s)
 }
 
 /* About a predecessor or a missed process: the job waits for another. */
-static bool is_old_news(const seat *s, int32_t pid)
+static bool is_old_news(const member_slot *s, int32_t pid)
 {
     const bool sat_another = s->has_come_back || s->was_missed;
-    return s->is_missed || (sat_another && seat_is_here(s) && s->pid != pid);
+    return s->is_missed || (sat_another && member_slot_is_here(s) && s->pid != pid);
 }
 
 void core_exited(scheduler_core *core, const wire_control *message)
@@ -135,7 +137,7 @@ void core_exited(scheduler_core *core, const wire_control *message)
     char how[64];
     describe_exit(message, how, sizeof how);
     const bool in_order = !message->u.exited.signal && !message->u.exited.code;
-    seat *s             = roster_find(&core->members.roster, role, rank);
+    member_slot *s      = roster_find(&core->members.roster, role, rank);
     const char *note    = message->u.exited.note ? message->u.exited.note : "";
     if (s && is_old_news(s, message->u.exited.pid)) return;
 
@@ -149,9 +151,9 @@ void core_exited(scheduler_core *core, const wire_control *message)
                (role == PEN_SERVER && !servers_may_go(core) && !core_scale_may_go(core, s))) {
         s->has_no_restarts |= strcmp(note, "no restarts left") == 0;
         core_lose(core, s, event_of_exit(core, s), how);
-    } else if (seat_is_here(s)) {
+    } else if (member_slot_is_here(s)) {
         if (role == PEN_WORKER)
-            core_log(&core->out, LOG_WARNING, "%s ended without pen_finalize()", SEAT_NAME(s));
+            core_log(&core->out, LOG_WARNING, "%s ended without pen_finalize()", MEMBER_NAME(s));
         leave(core, s);
     }
     if (in_order && role == PEN_WORKER && s) s->has_ended = true;

@@ -12,7 +12,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static wire_control lost_message(const scheduler_core *core, const seat *dead)
+static wire_control lost_message(const scheduler_core *core, const member_slot *dead)
 {
     wire_control c       = {.kind = WIRE_LOST};
     c.u.lost.rank        = dead->rank;
@@ -21,16 +21,17 @@ static wire_control lost_message(const scheduler_core *core, const seat *dead)
     return c;
 }
 
-void core_loss_catch_up(scheduler_core *core, const seat *s)
+void core_loss_catch_up(scheduler_core *core, const member_slot *s)
 {
-    SEAT_EACH(dead, &core->members.roster.workers) {
+    MEMBER_SLOT_EACH(dead, &core->members.roster.workers)
+    {
         if (!core_loss_of(core, dead->rank) || dead == s) continue;
         const wire_control c = lost_message(core, dead);
         core_send(&core->out, s, &c);
     }
 }
 
-static bool remember(scheduler_core *core, seat *dead)
+static bool remember(scheduler_core *core, member_slot *dead)
 {
     if (core->members.first_lost < 0) core->members.first_lost = dead->rank;
     if (!dead->loss) dead->loss = malloc(sizeof *dead->loss);
@@ -43,12 +44,12 @@ static bool remember(scheduler_core *core, seat *dead)
 static uint32_t count_living(const scheduler_core *core)
 {
     uint32_t n = 0;
-    SEAT_EACH(each, &core->members.roster.workers) n += seat_is_counted(each);
+    MEMBER_SLOT_EACH(each, &core->members.roster.workers) n += member_slot_is_counted(each);
     return n;
 }
 
 /* The cause is the first death, which may have caused the others. */
-static void fail_all(scheduler_core *core, const seat *dead)
+static void fail_all(scheduler_core *core, const member_slot *dead)
 {
     const pen_error *first = core_loss_of(core, core->members.first_lost);
     const uint32_t living  = count_living(core);
@@ -71,9 +72,10 @@ static bool has_survivor(const scheduler_core *core)
 {
     const uint64_t needed = core->job.settings.workers_min ? core->job.settings.workers_min : 1;
     uint32_t n            = 0;
-    SEAT_EACH(s, &core->members.roster.workers) {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
+    {
         const bool has_done = s->state == MEMBER_LEFT && !s->is_stopped; /* the job ends */
-        const bool comes    = seat_is_here(s) && !core_is_late(core, s);
+        const bool comes    = member_slot_is_here(s) && !core_is_late(core, s);
         const bool may_come = s->state == MEMBER_ABSENT && !core->job.n_servers;
         n += comes || has_done || may_come;
     }
@@ -81,7 +83,7 @@ static bool has_survivor(const scheduler_core *core)
 }
 
 /* ---- the first values ------------------------------------------------------------------------ */
-static void ask_for_values(scheduler_core *core, const seat *dead)
+static void ask_for_values(scheduler_core *core, const member_slot *dead)
 {
     wire_control c = {.kind = WIRE_ENQUIRE, .u.enquire = {.rank = dead->rank}};
     if (dead->rank == 0 && core->model.restore < 0) core_send_all(&core->out, TO_SERVERS, &c);
@@ -103,7 +105,7 @@ void core_loss_missing(scheduler_core *core, const wire_control *message)
 }
 
 /* ---- a loss ---------------------------------------------------------------------------------- */
-void core_go_on(scheduler_core *core, seat *dead)
+void core_go_on(scheduler_core *core, member_slot *dead)
 {
     if (!remember(core, dead) || !has_survivor(core)) {
         fail_all(core, dead);
@@ -112,10 +114,10 @@ void core_go_on(scheduler_core *core, seat *dead)
     const wire_control lost = lost_message(core, dead);
     core_log(&core->out, core_has_launcher(&core->out) ? LOG_INFO : LOG_NOTICE,
              "%s; the job goes on without it", lost.u.lost.why.text);
-    core_tell(core, dead);
-    core_send_all(&core->out, TO_WORKERS | TO_GUESTS, &lost);
+    core_notify(core, dead);
+    core_send_all(&core->out, TO_WORKERS | TO_OBSERVERS, &lost);
     ask_for_values(core, dead);
     core_shrink_settle(&core->services.shrinks, &core->out);
-    core_epoch_want(core, core->out.now_ms, "%.120s is gone", SEAT_NAME(dead));
+    core_epoch_want(core, core->out.now_ms, "%.120s is gone", MEMBER_NAME(dead));
     core->due |= DUE_MODEL | DUE_END; /* nobody waits for the dead */
 }

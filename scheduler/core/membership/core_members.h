@@ -12,15 +12,15 @@ enum {
     CORE_PROVE_MS   = 5000 /* a worker that has not answered PROVE by then shares no memory */
 };
 
-typedef struct { /* death query: servers are asked which pushes a dead worker owes */
-    seat *dead;  /* NULL: none */
+typedef struct {       /* death query: servers are asked which pushes a dead worker owes */
+    member_slot *dead; /* NULL: none */
     uint64_t died_ms, due_ms;
     uint32_t tensor; /* of the first owed push known: index in the model */
     int64_t step;    /* -1: none known */
 } core_query;
 
 typedef struct { /* one member cannot reach another */
-    seat *from, *to;
+    member_slot *from, *to;
     uint64_t from_incarnation, to_incarnation, first_ms, newest_ms;
     bool is_confirmed; /* `from` repeated it after `to` had been heard */
     char address[320], words[96];
@@ -56,10 +56,10 @@ typedef struct {
 } core_members;
 
 /* core_reach.c: forgets what this member could not reach */
-void core_reached(core_members *self, const seat *s);
+void core_reached(core_members *self, const member_slot *s);
 
 /* core_slow.c: at a BEAT; the one before it came at since_ms (0: none) */
-void core_slow_beat(const seat_list *workers, const seat *waiting, uint64_t since_ms,
+void core_slow_beat(const member_slots *workers, const member_slot *waiting, uint64_t since_ms,
                     uint64_t now_ms);
 
 /* restore.c */

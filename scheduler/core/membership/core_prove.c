@@ -5,13 +5,13 @@
  * Workers that have read each other's numbers, all of them, share memory.  They are sets, named by their lowest member.
  * Boot ids, names and addresses prove nothing.  A worker that does not answer in time shares nothing, and the job begins.
  */
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 #include "scheduler/core/core_state.h"
 
 #include <stdlib.h>
 
 /* ---- asking ---------------------------------------------------------------------------------- */
-static bool is_asked(const seat *s)
+static bool is_asked(const member_slot *s)
 {
     return s->number != 0 && s->state == MEMBER_JOINING;
 }
@@ -19,20 +19,20 @@ static bool is_asked(const seat *s)
 static uint32_t count_asked(const scheduler_core *core)
 {
     uint32_t n = 0;
-    SEAT_EACH(each, &core->members.roster.workers) n += is_asked(each);
+    MEMBER_SLOT_EACH(each, &core->members.roster.workers) n += is_asked(each);
     return n;
 }
 
 /* To one, or to all (NULL).  False: no memory. */
-static bool ask(scheduler_core *core, const seat *s)
+static bool ask(scheduler_core *core, const member_slot *s)
 {
-    const seat_list *list = &core->members.roster.workers;
-    wire_member *member   = calloc(list->n + 1, sizeof *member);
-    wire_control c        = {.kind    = WIRE_PROVE,
-                             .u.prove = {.round = core->members.proof.round, .worker = member}};
+    const member_slots *list = &core->members.roster.workers;
+    wire_member *member      = calloc(list->n + 1, sizeof *member);
+    wire_control c           = {.kind    = WIRE_PROVE,
+                                .u.prove = {.round = core->members.proof.round, .worker = member}};
     if (!member) return false;
-    SEAT_EACH(each, list)
-        if (is_asked(each)) member[c.u.prove.n_workers++] = core_epoch_member(each);
+    MEMBER_SLOT_EACH(each, list)
+    if (is_asked(each)) member[c.u.prove.n_workers++] = core_epoch_member(each);
     if (s)
         core_send(&core->out, s, &c);
     else
@@ -41,7 +41,7 @@ static bool ask(scheduler_core *core, const seat *s)
     return true;
 }
 
-void core_prove_tell(scheduler_core *core, const seat *s)
+void core_prove_notify(scheduler_core *core, const member_slot *s)
 {
     if (!core->members.proof.is_open || s->role != PEN_WORKER || s->opened || !is_asked(s)) return;
     (void)ask(core, s);
@@ -50,11 +50,11 @@ void core_prove_tell(scheduler_core *core, const seat *s)
 void core_prove_anew(scheduler_core *core)
 {
     core->members.proof.is_open = false;
-    SEAT_EACH(each, &core->members.roster.workers) seat_close(each);
+    MEMBER_SLOT_EACH(each, &core->members.roster.workers) member_slot_close(each);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
-void core_proven(scheduler_core *core, seat *s, const wire_control *c)
+void core_proven(scheduler_core *core, member_slot *s, const wire_control *c)
 {
     const uint32_t n = core->members.roster.workers.n;
     if (!core->members.proof.is_open || c->u.proven.round != core->members.proof.round)
@@ -66,26 +66,28 @@ void core_proven(scheduler_core *core, seat *s, const wire_control *c)
         return;
     }
     for (uint32_t i = 0; i < c->u.proven.n_ranks; i++) {
-        const seat *other = roster_find(&core->members.roster, PEN_WORKER, c->u.proven.rank[i]);
+        const member_slot *other =
+            roster_find(&core->members.roster, PEN_WORKER, c->u.proven.rank[i]);
         if (!other || !other->number) continue;
-        if (other->number != c->u.proven.number[i] && !plant(PLANT_NUMBER_NOT_COMPARED)) continue;
+        if (other->number != c->u.proven.number[i] && !mutation(MUTATION_NUMBER_NOT_COMPARED))
+            continue;
         opened[other->rank / 8] |= (uint8_t)(1u << other->rank % 8);
     }
-    seat_close(s);
+    member_slot_close(s);
     s->opened = opened;
     core->due |= DUE_JOIN;
 }
 
 /* ---- sets -------------------------------------------------------------------- */
-static bool opens(const seat *s, const seat *other)
+static bool opens(const member_slot *s, const member_slot *other)
 {
     return s->opened && s->opened[other->rank / 8] >> other->rank % 8 & 1;
 }
 
-static bool belongs(const seat_list *list, const seat *first, const seat *s)
+static bool belongs(const member_slots *list, const member_slot *first, const member_slot *s)
 {
     for (int32_t i = first->rank; i < s->rank; i++) {
-        const seat *other = list->at[i];
+        const member_slot *other = list->at[i];
         if (other->sharing == first->rank && !(opens(other, s) && opens(s, other))) return false;
     }
     return true;
@@ -93,12 +95,12 @@ static bool belongs(const seat_list *list, const seat *first, const seat *s)
 
 static void gather(const scheduler_core *core)
 {
-    const seat_list *list = &core->members.roster.workers;
-    SEAT_EACH(each, list) each->sharing = each->rank;
+    const member_slots *list                   = &core->members.roster.workers;
+    MEMBER_SLOT_EACH(each, list) each->sharing = each->rank;
     for (uint32_t i = 0; i < list->n; i++) {
-        const seat *first = list->at[i];
+        const member_slot *first = list->at[i];
         for (uint32_t k = i + 1; first->sharing == first->rank && k < list->n; k++) {
-            seat *s = list->at[k];
+            member_slot *s = list->at[k];
             if (s->sharing == s->rank && belongs(list, first, s)) s->sharing = first->rank;
         }
     }
@@ -106,8 +108,8 @@ static void gather(const scheduler_core *core)
 
 static bool have_all_answered(const scheduler_core *core)
 {
-    SEAT_EACH(each, &core->members.roster.workers)
-        if (is_asked(each) && !each->opened) return false;
+    MEMBER_SLOT_EACH(each, &core->members.roster.workers)
+    if (is_asked(each) && !each->opened) return false;
     return true;
 }
 

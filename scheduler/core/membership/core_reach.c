@@ -20,9 +20,9 @@ enum {
     STALE_MS   = 3000 /* without a repeat by then it is over */
 };
 
-static bool may_miss(const seat *s) /* it takes part and is connected */
+static bool may_miss(const member_slot *s) /* it takes part and is connected */
 {
-    return seat_is_here(s) && s->is_bound;
+    return member_slot_is_here(s) && s->is_bound;
 }
 
 static bool is_proven(const core_gap *g)
@@ -32,7 +32,7 @@ static bool is_proven(const core_gap *g)
 
 static bool is_over(const core_gap *g, const void *now_ms)
 {
-    return !seat_is_here(g->from) || !seat_is_here(g->to) ||
+    return !member_slot_is_here(g->from) || !member_slot_is_here(g->to) ||
            g->from->incarnation != g->from_incarnation || g->to->incarnation != g->to_incarnation ||
            *(const uint64_t *)now_ms - g->newest_ms >= STALE_MS;
 }
@@ -48,7 +48,7 @@ static void forget(core_members *self, bool (*is)(const core_gap *g, const void 
 }
 
 /* ---- reports ------------------------------------------------------------------------------ */
-static core_gap *gap_of(scheduler_core *core, const seat *from, const seat *to)
+static core_gap *gap_of(scheduler_core *core, const member_slot *from, const member_slot *to)
 {
     for (uint32_t i = 0; i < core->members.n_gaps; i++)
         if (core->members.gap[i].from == from && core->members.gap[i].to == to)
@@ -61,12 +61,12 @@ static bool is_from(const core_gap *g, const void *s)
     return g->from == s;
 }
 
-void core_reached(core_members *self, const seat *s)
+void core_reached(core_members *self, const member_slot *s)
 {
     forget(self, is_from, s);
 }
 
-static core_gap *make_gap(scheduler_core *core, seat *from, seat *to)
+static core_gap *make_gap(scheduler_core *core, member_slot *from, member_slot *to)
 {
     if (core->members.n_gaps == CORE_GAPS_MAX) return NULL; /* enough to name one */
     core_gap *g = &core->members.gap[core->members.n_gaps++];
@@ -78,13 +78,13 @@ static core_gap *make_gap(scheduler_core *core, seat *from, seat *to)
     return g;
 }
 
-void core_unreached(scheduler_core *core, seat *s, const wire_control *message)
+void core_unreached(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     const int32_t role = message->u.unreached.role;
-    seat *to           = role == PEN_WORKER || role == PEN_SERVER
+    member_slot *to    = role == PEN_WORKER || role == PEN_SERVER
                              ? roster_find(&core->members.roster, role, message->u.unreached.rank)
                              : NULL;
-    if (!core_runs(core) || to == NULL || to == s || !seat_is_here(to)) return;
+    if (!core_runs(core) || to == NULL || to == s || !member_slot_is_here(to)) return;
     forget(&core->members, is_over, &core->out.now_ms);
     core_gap *g = gap_of(core, s, to);
     if (g == NULL) g = make_gap(core, s, to);
@@ -117,9 +117,9 @@ static bool has_end(const core_gap *g, const void *s)
     return g->from == s || g->to == s;
 }
 
-static const seat *common_end(const core_gap *gap, uint32_t n, const core_gap *named)
+static const member_slot *common_end(const core_gap *gap, uint32_t n, const core_gap *named)
 {
-    const seat *ends[] = {named->to, named->from};
+    const member_slot *ends[] = {named->to, named->from};
     for (int e = 0; e < 2; e++) {
         uint32_t i = 0;
         while (i < n && has_end(&gap[i], ends[e])) i++;
@@ -130,7 +130,7 @@ static const seat *common_end(const core_gap *gap, uint32_t n, const core_gap *n
 
 static void describe(const core_gap *gap, uint32_t n, const core_gap *named, pen_error *why)
 {
-    const seat *end        = n > 1 ? common_end(gap, n, named) : NULL;
+    const member_slot *end = n > 1 ? common_end(gap, n, named) : NULL;
     const sentence_gap all = {.from    = named->from,
                               .to      = named->to,
                               .address = named->address,
@@ -141,7 +141,7 @@ static void describe(const core_gap *gap, uint32_t n, const core_gap *named, pen
 }
 
 /* A member that came later and that the job can do without. */
-static bool is_newcomer(const scheduler_core *core, const seat *s)
+static bool is_newcomer(const scheduler_core *core, const member_slot *s)
 {
     if (core->job.phase != PHASE_TRAINING) return false;
     if (s->role == PEN_SERVER) return core_is_late(core, s) || s->has_come_back;
@@ -149,7 +149,7 @@ static bool is_newcomer(const scheduler_core *core, const seat *s)
            ((s->has_come_back || s->begin_step >= 0) && (core_waits(core) || core_goes_on(core)));
 }
 
-static void turn_away(scheduler_core *core, seat *s, const pen_error *why)
+static void turn_away(scheduler_core *core, member_slot *s, const pen_error *why)
 {
     core_refuse(&core->out, s->peer, PEN_UNREACHABLE, "%.800s", why->text);
     if (s->state != MEMBER_JOINING) {
@@ -162,16 +162,16 @@ static void turn_away(scheduler_core *core, seat *s, const pen_error *why)
 }
 
 /* The common end of all, or else an end of the named one, if it is a newcomer; NULL: it is not. */
-static seat *find_newcomer(const scheduler_core *core, uint32_t n, const core_gap *named)
+static member_slot *find_newcomer(const scheduler_core *core, uint32_t n, const core_gap *named)
 {
-    const seat *end = n > 1 ? common_end(core->members.gap, n, named) : NULL;
+    const member_slot *end = n > 1 ? common_end(core->members.gap, n, named) : NULL;
     if (end != named->to && is_newcomer(core, named->from)) return named->from;
     if (end != named->from && is_newcomer(core, named->to)) return named->to;
     return NULL;
 }
 
 /* A server whose shards have no other copy cannot go. */
-static bool may_go(const scheduler_core *core, const seat *s)
+static bool may_go(const scheduler_core *core, const member_slot *s)
 {
     return s->role == PEN_WORKER || core->job.settings.replicas > 0;
 }
@@ -180,7 +180,7 @@ static bool may_go(const scheduler_core *core, const seat *s)
 static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *named)
 {
     pen_error why;
-    seat *s = find_newcomer(core, n, named);
+    member_slot *s = find_newcomer(core, n, named);
     if (s == NULL || !may_go(core, s)) return false;
     const bool is_copy = named->from->role == PEN_SERVER;
     describe(core->members.gap, n, named, &why);
@@ -218,7 +218,7 @@ static void judge(scheduler_core *core)
     core_verdict(core, &why);
 }
 
-static bool has_told(const scheduler_core *core, const seat *s)
+static bool has_told(const scheduler_core *core, const member_slot *s)
 {
     for (uint32_t i = 0; i < core->members.n_gaps; i++)
         if (core->members.gap[i].from == s) return true;
@@ -231,7 +231,8 @@ static bool may_hear_more(const scheduler_core *core)
     for (uint32_t i = 0; i < core->members.n_gaps; i++)
         if (!core->members.gap[i].is_confirmed && may_miss(core->members.gap[i].from)) return true;
     if (core->job.phase >= PHASE_TRAINING) return false;
-    SEAT_EACH(s, &core->members.roster.workers) {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
+    {
         if (may_miss(s) && !s->is_ready && !has_told(core, s)) return true;
     }
     return false;
@@ -239,7 +240,7 @@ static bool may_hear_more(const scheduler_core *core)
 
 /* ---- silent members ----------------------------------------------------------------------------- */
 /* A recent report of a live member that cannot reach it either. */
-static const core_gap *witness_of(const scheduler_core *core, const seat *s, uint64_t at_ms)
+static const core_gap *witness_of(const scheduler_core *core, const member_slot *s, uint64_t at_ms)
 {
     const core_gap *found = NULL;
     for (uint32_t i = 0; i < core->members.n_gaps; i++) {
@@ -262,14 +263,16 @@ static sentence_silence describe_silence(const scheduler_core *core, const core_
                               .words     = g ? g->words : NULL};
 }
 
-void core_add_silence(const scheduler_core *core, const seat *s, uint64_t at_ms, pen_error *why)
+void core_add_silence(const scheduler_core *core, const member_slot *s, uint64_t at_ms,
+                      pen_error *why)
 {
     if (at_ms - s->last_seen_ms < core->job.settings.lease_ms) return;
     const sentence_silence silence = describe_silence(core, witness_of(core, s, at_ms));
     sentence_add_silence(s, &silence, why);
 }
 
-void core_missed(const scheduler_core *core, const seat *s, uint64_t waits_ms, pen_error *why)
+void core_missed(const scheduler_core *core, const member_slot *s, uint64_t waits_ms,
+                 pen_error *why)
 {
     const sentence_silence silence = describe_silence(core, NULL);
     sentence_missed(s, &silence, waits_ms, core->out.now_ms, why);

@@ -7,10 +7,11 @@
 #include "scheduler/core/core_state.h"
 #include <stdarg.h>
 
-static void answer(scheduler_core *core, const seat *s, pen_status status, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+static void answer(scheduler_core *core, const member_slot *s, pen_status status,
+                   const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-static void answer(scheduler_core *core, const seat *s, pen_status status, const char *format, ...)
+static void answer(scheduler_core *core, const member_slot *s, pen_status status,
+                   const char *format, ...)
 {
     char text[400];
     va_list args;
@@ -21,7 +22,7 @@ static void answer(scheduler_core *core, const seat *s, pen_status status, const
     core_send(&core->out, s, &c);
 }
 
-static void stop(scheduler_core *core, seat *s)
+static void stop(scheduler_core *core, member_slot *s)
 {
     s->is_stopped = true;
     core_send(&core->out, s, &(wire_control){.kind = WIRE_STOP});
@@ -32,29 +33,30 @@ static void stop(scheduler_core *core, seat *s)
 static uint32_t count_usable(const scheduler_core *core)
 {
     uint32_t n = 0;
-    SEAT_EACH(each, &core->members.roster.servers) n += seat_is_counted(each) && !each->is_draining;
+    MEMBER_SLOT_EACH(each, &core->members.roster.servers)
+    n += member_slot_is_counted(each) && !each->is_draining;
     return n;
 }
 
-static bool holds_something(const scheduler_core *core, const seat *server)
+static bool holds_something(const scheduler_core *core, const member_slot *server)
 {
     return placement_count(&core->epoch.place, server->rank) > 0;
 }
 
-bool core_scale_may_go(const scheduler_core *core, const seat *server)
+bool core_scale_may_go(const scheduler_core *core, const member_slot *server)
 {
     return server->is_draining && !holds_something(core, server);
 }
 
-static void begin_drain(scheduler_core *core, seat *server)
+static void begin_drain(scheduler_core *core, member_slot *server)
 {
     server->is_draining     = true;
     core->epoch.goal_is_old = true;
-    core_epoch_want(core, core->out.now_ms, "%.120s is drained", SEAT_NAME(server));
+    core_epoch_want(core, core->out.now_ms, "%.120s is drained", MEMBER_NAME(server));
 }
 
 /* Answers everybody who waits for this server. */
-static void answer_drained(scheduler_core *core, const seat *server)
+static void answer_drained(scheduler_core *core, const member_slot *server)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < core->members.n_drains; i++) {
@@ -63,7 +65,7 @@ static void answer_drained(scheduler_core *core, const seat *server)
             core->members.drain[kept++] = d;
             continue;
         }
-        const seat *asker = roster_of(&core->members.roster, d.asker);
+        const member_slot *asker = roster_of(&core->members.roster, d.asker);
         if (asker) answer(core, asker, PEN_OK, "server %d is empty and ends", (int)d.server);
     }
     core->members.n_drains = kept;
@@ -71,15 +73,16 @@ static void answer_drained(scheduler_core *core, const seat *server)
 
 void core_scale_settle(scheduler_core *core)
 {
-    SEAT_EACH(s, &core->members.roster.servers) {
+    MEMBER_SLOT_EACH(s, &core->members.roster.servers)
+    {
         if (!s->is_draining || s->is_stopped || holds_something(core, s)) continue;
-        core_log(&core->out, LOG_INFO, "%s is empty and ends", SEAT_NAME(s));
+        core_log(&core->out, LOG_INFO, "%s is empty and ends", MEMBER_NAME(s));
         stop(core, s);
         answer_drained(core, s);
     }
 }
 
-static bool trains_with_servers(scheduler_core *core, const seat *asker)
+static bool trains_with_servers(scheduler_core *core, const member_slot *asker)
 {
     if (core->job.phase == PHASE_TRAINING && core->job.n_servers) return true;
     if (core->job.servers_known && !core->job.n_servers)
@@ -90,12 +93,12 @@ static bool trains_with_servers(scheduler_core *core, const seat *asker)
     return false;
 }
 
-void core_drain_ask(scheduler_core *core, seat *asker, const wire_control *message)
+void core_drain_ask(scheduler_core *core, member_slot *asker, const wire_control *message)
 {
-    const int32_t rank = message->u.drain.server;
-    seat *server       = roster_find(&core->members.roster, PEN_SERVER, rank);
+    const int32_t rank  = message->u.drain.server;
+    member_slot *server = roster_find(&core->members.roster, PEN_SERVER, rank);
     if (!trains_with_servers(core, asker)) return;
-    if (!server || !seat_is_counted(server)) {
+    if (!server || !member_slot_is_counted(server)) {
         answer(core, asker, PEN_NOT_FOUND, "the job has no server %d", (int)rank);
     } else if (!server->is_draining && count_usable(core) == 1) {
         answer(core, asker, PEN_WRONG_STATE,
@@ -115,7 +118,7 @@ static uint32_t workers_min(const scheduler_core *core)
     return core->job.settings.workers_min ? (uint32_t)core->job.settings.workers_min : 1;
 }
 
-static bool check_workers(scheduler_core *core, const seat *asker, int32_t wanted)
+static bool check_workers(scheduler_core *core, const member_slot *asker, int32_t wanted)
 {
     if (wanted < 0) return true;
     if (!core_is_elastic(core)) {
@@ -130,7 +133,7 @@ static bool check_workers(scheduler_core *core, const seat *asker, int32_t wante
     return false;
 }
 
-static bool check_servers(scheduler_core *core, const seat *asker, int32_t wanted)
+static bool check_servers(scheduler_core *core, const member_slot *asker, int32_t wanted)
 {
     const uint32_t most = core->job.settings.servers_max > core->job.n_servers
                               ? (uint32_t)core->job.settings.servers_max
@@ -144,18 +147,18 @@ static bool check_servers(scheduler_core *core, const seat *asker, int32_t wante
 
 static void scale_workers(scheduler_core *core, int32_t wanted)
 {
-    const seat_list *list = &core->members.roster.workers;
+    const member_slots *list = &core->members.roster.workers;
     for (uint32_t i = (uint32_t)wanted; i < list->n; i++)
-        if (seat_is_here(list->at[i]) && !list->at[i]->is_stopped) stop(core, list->at[i]);
+        if (member_slot_is_here(list->at[i]) && !list->at[i]->is_stopped) stop(core, list->at[i]);
 }
 
 /* A larger number than before: servers that are not gone yet stay. */
 static void scale_servers(scheduler_core *core, int32_t wanted)
 {
-    const seat_list *list = &core->members.roster.servers;
+    const member_slots *list = &core->members.roster.servers;
     for (uint32_t i = 0; i < list->n; i++) {
-        seat *s = list->at[i];
-        if (!seat_is_counted(s) || s->is_stopped) continue;
+        member_slot *s = list->at[i];
+        if (!member_slot_is_counted(s) || s->is_stopped) continue;
         if ((int32_t)i >= wanted && !s->is_draining) begin_drain(core, s);
         if ((int32_t)i >= wanted || !s->is_draining) continue;
         s->is_draining          = false;
@@ -164,7 +167,7 @@ static void scale_servers(scheduler_core *core, int32_t wanted)
     }
 }
 
-void core_scale(scheduler_core *core, seat *asker, const wire_control *message)
+void core_scale(scheduler_core *core, member_slot *asker, const wire_control *message)
 {
     const int32_t workers = message->u.scale.workers, servers = message->u.scale.servers;
     if (!trains_with_servers(core, asker) || !check_workers(core, asker, workers) ||

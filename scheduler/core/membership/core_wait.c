@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The replacement is in none of their groups: collectives that wait for the dead worker end here. */
-static void tell_waiting(scheduler_core *core, const seat *dead)
+static void notify_waiting(scheduler_core *core, const member_slot *dead)
 {
     wire_control c = {
         .kind   = WIRE_LOST,
@@ -20,7 +20,7 @@ static void tell_waiting(scheduler_core *core, const seat *dead)
     core_send_all(&core->out, TO_WORKERS, &c);
 }
 
-static void give_up(scheduler_core *core, const seat *s, const char *how)
+static void give_up(scheduler_core *core, const member_slot *s, const char *how)
 {
     pen_error why;
     sentence_worker_gone(s, NULL, core->out.now_ms, &why);
@@ -30,13 +30,13 @@ static void give_up(scheduler_core *core, const seat *s, const char *how)
     core_verdict(core, &why);
 }
 
-void core_wait_in_vain(scheduler_core *core, const seat *s)
+void core_wait_in_vain(scheduler_core *core, const member_slot *s)
 {
     const bool is_in_vain = s->has_no_restarts || (s->has_left_early && s->has_ended);
     if (s->awaited_ms && is_in_vain) give_up(core, s, "it is not started again");
 }
 
-void core_wait_for(scheduler_core *core, seat *dead)
+void core_wait_for(scheduler_core *core, member_slot *dead)
 {
     char line[700];
     pen_error *why = dead->loss ? dead->loss : malloc(sizeof *why);
@@ -51,13 +51,13 @@ void core_wait_for(scheduler_core *core, seat *dead)
     snprintf(line, sizeof line, "%.560s; the job waits %s for it to come back", why->text,
              SPAN_NAME(core->job.settings.wait_ms));
     core_announce(&core->out, line);
-    core_tell(core, dead);
-    tell_waiting(core, dead);
-    core_keep(core);
+    core_notify(core, dead);
+    notify_waiting(core, dead);
+    core_persist(core);
     core_wait_in_vain(core, dead);
 }
 
-static bool is_awaited(const scheduler_core *core, const seat *s)
+static bool is_awaited(const scheduler_core *core, const member_slot *s)
 {
     return s->awaited_ms && core->job.phase == PHASE_TRAINING;
 }
@@ -65,7 +65,8 @@ static bool is_awaited(const scheduler_core *core, const seat *s)
 void core_wait_tick(scheduler_core *core)
 {
     char how[SENTENCE_SPAN_BYTES + 48];
-    SEAT_EACH(s, &core->members.roster.workers) {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
+    {
         if (!is_awaited(core, s) || s->awaited_ms > core->out.now_ms) continue;
         snprintf(how, sizeof how, "it has not come back within %s",
                  SPAN_NAME(core->job.settings.wait_ms));
@@ -76,7 +77,7 @@ void core_wait_tick(scheduler_core *core)
 uint64_t core_wait_next_ms(const scheduler_core *core)
 {
     uint64_t next = UINT64_MAX;
-    SEAT_EACH(each, &core->members.roster.workers)
-        if (is_awaited(core, each) && each->awaited_ms < next) next = each->awaited_ms;
+    MEMBER_SLOT_EACH(each, &core->members.roster.workers)
+    if (is_awaited(core, each) && each->awaited_ms < next) next = each->awaited_ms;
     return next;
 }

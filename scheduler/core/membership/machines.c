@@ -7,24 +7,24 @@
 #include <string.h>
 
 typedef struct {
-    seat *worker;
+    member_slot *worker;
     bool by_node; /* all workers have a node set */
     int32_t part; /* a machine may be several nodes */
 } row;
 
-static bool is_whole(const seat *w)
+static bool is_whole(const member_slot *w)
 {
     return w->said_local_rank >= 0 && w->said_local_size > 0;
 }
 
 /* ---- sentences ------------------------------------------------------------------------------- */
-static pen_status contradict(const seat *w, pen_error *why)
+static pen_status contradict(const member_slot *w, pen_error *why)
 {
     why_culprit(why, PEN_WORKER, w->rank, -1, NULL);
     return why->status;
 }
 
-static pen_status tell_twice(const seat *w, const seat *other, pen_error *why)
+static pen_status tell_twice(const member_slot *w, const member_slot *other, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
             "worker %d (%s) and worker %d (%s) are on one node and both have LOCAL_RANK %d; set a "
@@ -33,7 +33,7 @@ static pen_status tell_twice(const seat *w, const seat *other, pen_error *why)
     return contradict(w, why);
 }
 
-static pen_status tell_outside(const seat *w, uint32_t n, pen_error *why)
+static pen_status notify_outside(const member_slot *w, uint32_t n, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
             "worker %d (%s) has LOCAL_RANK %d, but its node has %u workers; count from 0 on each "
@@ -42,7 +42,7 @@ static pen_status tell_outside(const seat *w, uint32_t n, pen_error *why)
     return contradict(w, why);
 }
 
-static pen_status tell_size(const seat *w, uint32_t n, pen_error *why)
+static pen_status tell_size(const member_slot *w, uint32_t n, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
             "worker %d (%s) has LOCAL_WORLD_SIZE %d, but its node has %u workers; correct it on "
@@ -51,7 +51,7 @@ static pen_status tell_size(const seat *w, uint32_t n, pen_error *why)
     return contradict(w, why);
 }
 
-static pen_status tell_node(const seat *w, pen_error *why)
+static pen_status notify_node(const member_slot *w, pen_error *why)
 {
     why_set(why, PEN_MISMATCH,
             "worker %d (%s) has GROUP_RANK %d, but its machine is node %d of the job; set it for "
@@ -100,7 +100,7 @@ static pen_status part_whole(row *at, uint32_t n, pen_error *why)
 {
     qsort(at, n, sizeof *at, by_local_rank);
     for (uint32_t i = 0; i < n; i++) {
-        seat *w          = at[i].worker;
+        member_slot *w   = at[i].worker;
         const bool again = i > 0 && at[i - 1].worker->said_local_rank == w->said_local_rank;
         if (again && at[i].by_node) return tell_twice(w, at[i - 1].worker, why);
         at[i].part    = again ? at[i - 1].part + 1 : 0;
@@ -113,23 +113,23 @@ static pen_status part_whole(row *at, uint32_t n, pen_error *why)
 /* Local ranks that are set stay; the other workers take the free ones in rank order. */
 static pen_status part_by_rank(row *at, uint32_t n, pen_error *why)
 {
-    const seat **taken = calloc(n, sizeof *taken);
+    const member_slot **taken = calloc(n, sizeof *taken);
     if (taken == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u workers", n);
     pen_status status = PEN_OK;
     uint32_t next     = 0;
     for (uint32_t i = 0; i < n && status == PEN_OK; i++) {
-        seat *w = at[i].worker;
+        member_slot *w = at[i].worker;
         if (w->said_local_size > 0 && (uint32_t)w->said_local_size != n)
             status = tell_size(w, n, why);
         else if (w->said_local_rank >= 0 && (uint32_t)w->said_local_rank >= n)
-            status = tell_outside(w, n, why);
+            status = notify_outside(w, n, why);
         else if (w->said_local_rank >= 0 && taken[w->said_local_rank] != NULL)
             status = tell_twice(w, taken[w->said_local_rank], why);
         else if (w->said_local_rank >= 0)
             taken[w->said_local_rank] = w;
     }
     for (uint32_t i = 0; i < n && status == PEN_OK; i++) {
-        seat *w = at[i].worker;
+        member_slot *w = at[i].worker;
         while (w->said_local_rank < 0 && taken[next] != NULL) next++;
         w->local_rank = w->said_local_rank >= 0 ? w->said_local_rank : (int32_t)next++;
     }
@@ -154,18 +154,19 @@ static uint32_t end_of_node(const row *at, uint32_t begin, uint32_t n)
 }
 
 /* leader[rank]: lowest rank of its node. */
-static pen_status number(const seat_list *workers, const uint32_t *leader, pen_error *why)
+static pen_status number(const member_slots *workers, const uint32_t *leader, pen_error *why)
 {
     int32_t nodes = 0;
-    SEAT_EACH(w, workers) {
+    MEMBER_SLOT_EACH(w, workers)
+    {
         const uint32_t first = leader[w->rank];
         w->node              = first == (uint32_t)w->rank ? nodes++ : workers->at[first]->node;
-        if (w->said_node >= 0 && w->said_node != w->node) return tell_node(w, why);
+        if (w->said_node >= 0 && w->said_node != w->node) return notify_node(w, why);
     }
     return PEN_OK;
 }
 
-static pen_status name_nodes(const seat_list *workers, const row *at, pen_error *why)
+static pen_status name_nodes(const member_slots *workers, const row *at, pen_error *why)
 {
     const uint32_t n = workers->n;
     uint32_t *leader = calloc(n, sizeof *leader);
@@ -174,27 +175,27 @@ static pen_status name_nodes(const seat_list *workers, const row *at, pen_error 
     for (uint32_t begin = 0, end; begin < n && status == PEN_OK; begin = end) {
         end = end_of_node(at, begin, n);
         for (uint32_t i = begin; i < end && status == PEN_OK; i++) {
-            const seat *w   = at[i].worker;
-            leader[w->rank] = (uint32_t)at[begin].worker->rank;
+            const member_slot *w = at[i].worker;
+            leader[w->rank]      = (uint32_t)at[begin].worker->rank;
             if (!at[i].by_node && is_whole(w) && (uint32_t)w->said_local_size != end - begin)
                 status = tell_size(w, end - begin, why);
         }
     }
     if (status == PEN_OK && at[0].by_node)
-        SEAT_EACH(w, workers) w->node = w->said_node;
+        MEMBER_SLOT_EACH(w, workers) w->node = w->said_node;
     else if (status == PEN_OK)
         status = number(workers, leader, why);
     free(leader);
     return status;
 }
 
-pen_status machines_place(const seat_list *workers, pen_error *why)
+pen_status machines_place(const member_slots *workers, pen_error *why)
 {
     bool by_node     = true;
     const uint32_t n = workers->n;
     row *at          = calloc((size_t)n + 1, sizeof *at);
     if (at == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %u workers", n);
-    SEAT_EACH(w, workers) by_node &= w->said_node >= 0;
+    MEMBER_SLOT_EACH(w, workers) by_node &= w->said_node >= 0;
     for (uint32_t i = 0; i < n; i++) at[i] = (row){.worker = workers->at[i], .by_node = by_node};
     qsort(at, n, sizeof *at, by_machine);
     pen_status status = PEN_OK;
@@ -208,22 +209,24 @@ pen_status machines_place(const seat_list *workers, pen_error *why)
 }
 
 /* ---- workers that join later ------------------------------------------------------------------- */
-static bool has_its_place(const seat *w, const seat *late)
+static bool has_its_place(const member_slot *w, const member_slot *late)
 {
-    return w != late && w->in_record;
+    return w != late && w->in_view;
 }
 
-static bool is_taken(const seat *late, const seat_list *workers, int32_t node, int32_t local_rank)
+static bool is_taken(const member_slot *late, const member_slots *workers, int32_t node,
+                     int32_t local_rank)
 {
-    SEAT_EACH(w, workers)
-        if (has_its_place(w, late) && w->node == node && w->local_rank == local_rank) return true;
+    MEMBER_SLOT_EACH(w, workers)
+    if (has_its_place(w, late) && w->node == node && w->local_rank == local_rank) return true;
     return false;
 }
 
-static int32_t find_node(const seat *late, const seat_list *workers)
+static int32_t find_node(const member_slot *late, const member_slots *workers)
 {
     int32_t next = 0, found = -1;
-    SEAT_EACH(w, workers) {
+    MEMBER_SLOT_EACH(w, workers)
+    {
         if (!has_its_place(w, late)) continue;
         if (w->node >= next && w->node < INT32_MAX) next = w->node + 1;
         if (strcmp(w->machine, late->machine) != 0) continue;
@@ -233,7 +236,7 @@ static int32_t find_node(const seat *late, const seat_list *workers)
     return found >= 0 ? found : next;
 }
 
-void machines_place_late(seat *late, const seat_list *workers)
+void machines_place_late(member_slot *late, const member_slots *workers)
 {
     late->node       = late->said_node >= 0 ? late->said_node : find_node(late, workers);
     late->local_rank = late->said_local_rank >= 0 ? late->said_local_rank : 0;

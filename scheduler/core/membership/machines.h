@@ -11,9 +11,9 @@
 #include "scheduler/core/membership/roster.h"
 
 /* Sets local_rank and node of all workers when the job begins.  MISMATCH: a sentence, with its culprit. */
-pen_status machines_place(const seat_list *workers, pen_error *why);
+pen_status machines_place(const member_slots *workers, pen_error *why);
 
 /* Sets them for a worker that joins later: what its launcher does not set is the lowest free number on its machine. */
-void machines_place_late(seat *late, const seat_list *workers);
+void machines_place_late(member_slot *late, const member_slots *workers);
 
 #endif

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void seat_free(seat *s)
+static void member_slot_free(member_slot *s)
 {
-    keep_clear(&s->kept);
+    message_copy_clear(&s->kept);
     free(s->stat);
     free(s->loss);
     free(s->report);
@@ -14,9 +14,9 @@ static void seat_free(seat *s)
     free(s);
 }
 
-static seat *seat_new(int32_t role, int32_t rank)
+static member_slot *member_slot_new(int32_t role, int32_t rank)
 {
-    seat *s = calloc(1, sizeof *s);
+    member_slot *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     s->role  = role;
     s->rank  = rank;
@@ -27,89 +27,89 @@ static seat *seat_new(int32_t role, int32_t rank)
     return s;
 }
 
-static void list_free(seat_list *list)
+static void list_free(member_slots *list)
 {
-    SEAT_EACH(each, list) seat_free(each);
+    MEMBER_SLOT_EACH(each, list) member_slot_free(each);
     free(list->at);
-    *list = (seat_list){0};
+    *list = (member_slots){0};
 }
 
 void roster_fini(roster *self)
 {
     list_free(&self->workers);
     list_free(&self->servers);
-    list_free(&self->guests);
+    list_free(&self->observers);
 }
 
-pen_status roster_grow(seat_list *list, int32_t role, uint32_t n)
+pen_status roster_grow(member_slots *list, int32_t role, uint32_t n)
 {
     if (n <= list->n) return PEN_OK;
     if (!VEC_ROOM(list->at, list->capacity, n)) return PEN_NO_MEMORY;
     for (; list->n < n; list->n++)
-        if (!(list->at[list->n] = seat_new(role, (int32_t)list->n))) return PEN_NO_MEMORY;
+        if (!(list->at[list->n] = member_slot_new(role, (int32_t)list->n))) return PEN_NO_MEMORY;
     return PEN_OK;
 }
 
-void roster_shrink(roster *self, seat_list *list, uint32_t n)
+void roster_shrink(roster *self, member_slots *list, uint32_t n)
 {
     while (list->n > n) {
-        seat *s = list->at[--list->n];
+        member_slot *s = list->at[--list->n];
         roster_unbind(self, s);
-        seat_free(s);
+        member_slot_free(s);
     }
 }
 
-seat *roster_find(const roster *self, int32_t role, int32_t rank)
+member_slot *roster_find(const roster *self, int32_t role, int32_t rank)
 {
-    const seat_list *list = role == PEN_WORKER   ? &self->workers
-                            : role == PEN_SERVER ? &self->servers
-                                                 : NULL;
+    const member_slots *list = role == PEN_WORKER   ? &self->workers
+                               : role == PEN_SERVER ? &self->servers
+                                                    : NULL;
     if (!list || rank < 0 || (uint32_t)rank >= list->n) return NULL;
     return list->at[rank];
 }
 
-seat *roster_at_peer(const roster *self, uint32_t peer)
+member_slot *roster_at_peer(const roster *self, uint32_t peer)
 {
     LIST_EACH(s, self->by_peer[peer % ROSTER_BUCKETS])
         if (s->peer == peer) return s;
     return NULL;
 }
 
-seat *roster_guest(roster *self, int32_t role, uint64_t nonce)
+member_slot *roster_observer(roster *self, int32_t role, uint64_t nonce)
 {
-    seat_list *list = &self->guests;
-    SEAT_EACH(each, list)
-        if (each->nonce == nonce && each->role == role) return each;
+    member_slots *list = &self->observers;
+    MEMBER_SLOT_EACH(each, list)
+    if (each->nonce == nonce && each->role == role) return each;
 
     if (list->n == ROSTER_GUESTS_MAX) return NULL;
     if (roster_grow(list, role, list->n + 1) != PEN_OK) return NULL;
-    seat *guest  = list->at[list->n - 1];
-    guest->rank  = -1;
-    guest->nonce = nonce;
-    return guest;
+    member_slot *observer = list->at[list->n - 1];
+    observer->rank        = -1;
+    observer->nonce       = nonce;
+    return observer;
 }
 
-void roster_dismiss(roster *self, seat *guest)
+void roster_dismiss(roster *self, member_slot *observer)
 {
-    seat_list *list = &self->guests;
-    uint32_t i      = 0;
-    while (i < list->n && list->at[i] != guest) i++;
+    member_slots *list = &self->observers;
+    uint32_t i         = 0;
+    while (i < list->n && list->at[i] != observer) i++;
     if (i == list->n) return;
-    roster_unbind(self, guest);
-    seat_free(guest);
+    roster_unbind(self, observer);
+    member_slot_free(observer);
     list->at[i] = list->at[--list->n];
 }
 
-void roster_unbind(roster *self, seat *s)
+void roster_unbind(roster *self, member_slot *s)
 {
     if (!s->is_bound) return;
     LIST_REMOVE(self->by_peer[s->peer % ROSTER_BUCKETS], s);
     s->is_bound = false;
 }
 
-void roster_bind(roster *self, seat *s, uint32_t peer)
+void roster_bind(roster *self, member_slot *s, uint32_t peer)
 {
-    seat *other = roster_at_peer(self, peer);
+    member_slot *other = roster_at_peer(self, peer);
     if (other == s) return;
     if (other) roster_unbind(self, other);
     roster_unbind(self, s);
@@ -118,10 +118,10 @@ void roster_bind(roster *self, seat *s, uint32_t peer)
     LIST_PREPEND(self->by_peer[peer % ROSTER_BUCKETS], s);
 }
 
-seat *roster_next(const roster *self, uint32_t *cursor)
+member_slot *roster_next(const roster *self, uint32_t *cursor)
 {
-    const seat_list *lists[] = {&self->workers, &self->servers, &self->guests};
-    uint32_t index           = (*cursor)++;
+    const member_slots *lists[] = {&self->workers, &self->servers, &self->observers};
+    uint32_t index              = (*cursor)++;
     for (int i = 0; i < 3; i++) {
         if (index < lists[i]->n) return lists[i]->at[index];
         index -= lists[i]->n;
@@ -129,17 +129,17 @@ seat *roster_next(const roster *self, uint32_t *cursor)
     return NULL;
 }
 
-seat *roster_of(const roster *self, uint64_t incarnation)
+member_slot *roster_of(const roster *self, uint64_t incarnation)
 {
     ROSTER_EACH(s, self)
         if (s->incarnation == incarnation) return s;
     return NULL;
 }
 
-uint32_t roster_count(const seat_list *list, member_state state)
+uint32_t roster_count(const member_slots *list, member_state state)
 {
     uint32_t count = 0;
-    SEAT_EACH(each, list) count += each->state == state;
+    MEMBER_SLOT_EACH(each, list) count += each->state == state;
     return count;
 }
 
@@ -150,7 +150,7 @@ static void copy_text(char *to, size_t size, const char *from)
     to[length] = 0;
 }
 
-void seat_vacate(seat *s)
+void member_slot_vacate(member_slot *s)
 {
     s->state = MEMBER_ABSENT;
     s->nonce = s->incarnation = 0;
@@ -165,7 +165,7 @@ void seat_vacate(seat *s)
     s->has_come_back                 = true;
 }
 
-pen_status seat_seal(seat *s, const wire_control *sealed)
+pen_status member_slot_seal(member_slot *s, const wire_control *sealed)
 {
     const uint32_t n = sealed->u.sealed.n_reports;
     if (!VEC_ROOM(s->report, s->reports_capacity, n)) return PEN_NO_MEMORY;
@@ -175,9 +175,9 @@ pen_status seat_seal(seat *s, const wire_control *sealed)
     return PEN_OK;
 }
 
-pen_status seat_describe(seat *s, const wire_control *hello)
+pen_status member_slot_describe(member_slot *s, const wire_control *hello)
 {
-    keep_clear(&s->kept);
+    message_copy_clear(&s->kept);
     s->store       = "";
     s->n_addresses = s->n_snapshots = 0;
     s->pid                          = hello->u.hello.pid;
@@ -191,10 +191,10 @@ pen_status seat_describe(seat *s, const wire_control *hello)
 
     const uint32_t n_snapshots = hello->u.hello.n_snapshots,
                    n_addresses = hello->u.hello.n_addresses;
-    const char *store          = keep_text(&s->kept, hello->u.hello.store);
-    const char *const *address = keep_texts(&s->kept, hello->u.hello.address, n_addresses);
+    const char *store          = message_copy_text(&s->kept, hello->u.hello.store);
+    const char *const *address = message_copy_texts(&s->kept, hello->u.hello.address, n_addresses);
     const int64_t *snapshot =
-        keep_bytes(&s->kept, hello->u.hello.snapshot, n_snapshots * sizeof *snapshot);
+        message_copy_bytes(&s->kept, hello->u.hello.snapshot, n_snapshots * sizeof *snapshot);
     if (!store || !address || !snapshot) return PEN_NO_MEMORY;
 
     s->store       = store;
@@ -205,16 +205,16 @@ pen_status seat_describe(seat *s, const wire_control *hello)
     return PEN_OK;
 }
 
-void seat_close(seat *s)
+void member_slot_close(member_slot *s)
 {
     free(s->opened);
     s->opened = NULL;
 }
 
-static void keep_stats(seat *s, const wire_stat *stat, uint32_t n)
+static void keep_stats(member_slot *s, const wire_stat *stat, uint32_t n)
 {
-    if (n > SEAT_STATS_MAX) n = SEAT_STATS_MAX;
-    if (n && !s->stat) s->stat = malloc(SEAT_STATS_MAX * sizeof *s->stat);
+    if (n > MEMBER_STATS_MAX) n = MEMBER_STATS_MAX;
+    if (n && !s->stat) s->stat = malloc(MEMBER_STATS_MAX * sizeof *s->stat);
     s->n_stats = s->stat ? n : 0;
     for (uint32_t i = 0; i < s->n_stats; i++) {
         copy_text(s->stat[i].name, sizeof s->stat[i].name, stat[i].name);
@@ -222,7 +222,7 @@ static void keep_stats(seat *s, const wire_stat *stat, uint32_t n)
     }
 }
 
-void seat_beat(seat *s, const wire_control *beat, uint64_t now_ms)
+void member_slot_beat(member_slot *s, const wire_control *beat, uint64_t now_ms)
 {
     const uint64_t call_ms_max = (uint64_t)1 << 40; /* 35 years: sums with it do not overflow */
     s->step                    = beat->u.beat.step;
@@ -232,12 +232,12 @@ void seat_beat(seat *s, const wire_control *beat, uint64_t now_ms)
     keep_stats(s, beat->u.beat.stat, beat->u.beat.n_stats);
 }
 
-bool seat_is_counted(const seat *s)
+bool member_slot_is_counted(const member_slot *s)
 {
     return s->state == MEMBER_ACTIVE || s->state == MEMBER_AWAY;
 }
 
-bool seat_is_here(const seat *s)
+bool member_slot_is_here(const member_slot *s)
 {
-    return s->state == MEMBER_JOINING || seat_is_counted(s);
+    return s->state == MEMBER_JOINING || member_slot_is_counted(s);
 }

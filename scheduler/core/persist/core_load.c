@@ -73,21 +73,21 @@ static bool load_head(scheduler_core *core, item *it)
            core->model.n_shards <= WIRE_PARTITIONS_MAX;
 }
 
-static bool load_seat(scheduler_core *core, item *it, const wire_control *hello)
+static bool load_member_slot(scheduler_core *core, item *it, const wire_control *hello)
 {
-    int64_t number[KEPT_SEAT_COUNT];
+    int64_t number[KEPT_MEMBER_COUNT];
     const int32_t role = hello->u.hello.role, rank = hello->u.hello.rank;
     const bool is_worker = role == PEN_WORKER;
     const int32_t most   = is_worker ? ROSTER_WORKERS_MAX : ROSTER_SERVERS_MAX;
-    seat_list *list = is_worker ? &core->members.roster.workers : &core->members.roster.servers;
+    member_slots *list = is_worker ? &core->members.roster.workers : &core->members.roster.servers;
     memcpy(number, it->data, sizeof number);
     if ((!is_worker && role != PEN_SERVER) || rank < 0 || rank >= most) return false;
     if (number[KEPT_OF_state] < 0 || number[KEPT_OF_state] >= MEMBER_STATE_COUNT) return false;
     if (roster_grow(list, role, (uint32_t)rank + 1) != PEN_OK) return false;
-    seat *s = list->at[rank];
-    if (seat_describe(s, hello) != PEN_OK) return false;
+    member_slot *s = list->at[rank];
+    if (member_slot_describe(s, hello) != PEN_OK) return false;
 #define X(name) s->name = (__typeof__(s->name))number[KEPT_OF_##name];
-    KEPT_SEAT_NUMBERS(X)
+    KEPT_MEMBER_NUMBERS(X)
 #undef X
     s->nonce       = hello->u.hello.nonce;
     s->incarnation = hello->from;
@@ -96,7 +96,7 @@ static bool load_seat(scheduler_core *core, item *it, const wire_control *hello)
     return true;
 }
 
-static bool load_record(scheduler_core *core, const wire_control *epoch)
+static bool load_view(scheduler_core *core, const wire_control *epoch)
 {
     if (!core_epoch_adopt(&core->epoch, epoch)) return false;
     for (uint32_t i = 0; i < epoch->u.epoch.n_replicas; i++)
@@ -108,9 +108,9 @@ static bool load_loss(scheduler_core *core, item *it, const wire_control *loss)
 {
     int64_t rank;
     memcpy(&rank, it->data, sizeof rank);
-    seat *s = rank < ROSTER_WORKERS_MAX
-                  ? roster_find(&core->members.roster, PEN_WORKER, (int32_t)rank)
-                  : NULL;
+    member_slot *s = rank < ROSTER_WORKERS_MAX
+                         ? roster_find(&core->members.roster, PEN_WORKER, (int32_t)rank)
+                         : NULL;
     if (!s || !(s->loss = malloc(sizeof *s->loss))) return false;
     *s->loss = loss->u.verdict;
     return true;
@@ -119,8 +119,8 @@ static bool load_loss(scheduler_core *core, item *it, const wire_control *loss)
 static bool load_message(scheduler_core *core, item *it, const wire_control *c)
 {
     switch (it->type) {
-    case KEPT_SEAT: return c->kind == WIRE_HELLO && load_seat(core, it, c);
-    case KEPT_RECORD: return c->kind == WIRE_EPOCH && load_record(core, c);
+    case KEPT_MEMBER: return c->kind == WIRE_HELLO && load_member_slot(core, it, c);
+    case KEPT_RECORD: return c->kind == WIRE_EPOCH && load_view(core, c);
     case KEPT_PLAN: return c->kind == WIRE_PLAN && core_model_adopt(core, c);
     case KEPT_LOSS: return c->kind == WIRE_VERDICT && load_loss(core, it, c);
     case KEPT_VALUE:
@@ -138,7 +138,7 @@ static bool load_message(scheduler_core *core, item *it, const wire_control *c)
 
 static size_t numbers_before(uint32_t type)
 {
-    return sizeof(int64_t) * (type == KEPT_SEAT ? KEPT_SEAT_COUNT : type == KEPT_LOSS ? 1 : 0);
+    return sizeof(int64_t) * (type == KEPT_MEMBER ? KEPT_MEMBER_COUNT : type == KEPT_LOSS ? 1 : 0);
 }
 
 static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
@@ -158,10 +158,10 @@ static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
 
 /* ---- going on ---------------------------------------------------------------------- */
 /* Its death was being looked into: nobody has been told, and no rule has been applied. */
-static bool is_not_judged(const scheduler_core *core, const seat *s)
+static bool is_not_judged(const scheduler_core *core, const member_slot *s)
 {
     return s->role == PEN_WORKER && s->state == MEMBER_DEAD && !core->job.has_verdict && !s->loss &&
-           !s->awaited_ms && s->in_record == s->incarnation;
+           !s->awaited_ms && s->in_view == s->incarnation;
 }
 
 /* All members are away until their next HELLO; those about to join start over. */
@@ -171,7 +171,7 @@ static void unbind_all(scheduler_core *core)
         if (s->state == MEMBER_ACTIVE || is_not_judged(core, s)) s->state = MEMBER_AWAY;
         if (s->state == MEMBER_JOINING || s->state == MEMBER_ABSENT) {
             /* a replacement: the dead worker is still awaited */
-            const bool is_late = core->job.phase == PHASE_TRAINING && s->in_record;
+            const bool is_late = core->job.phase == PHASE_TRAINING && s->in_view;
             s->state           = is_late ? MEMBER_DEAD : MEMBER_ABSENT;
             if (is_late && s->role == PEN_WORKER && !s->awaited_ms)
                 s->awaited_ms = core->out.now_ms;
@@ -185,8 +185,8 @@ static void unbind_all(scheduler_core *core)
 static void go_on(scheduler_core *core)
 {
     unbind_all(core);
-    core->epoch.goal_is_old = true;
-    core->reports.will_ms   = core->job.amnesty_ms;
+    core->epoch.goal_is_old    = true;
+    core->reports.last_will_ms = core->job.amnesty_ms;
     if (core->job.phase == PHASE_STOPPING || core->job.phase == PHASE_FAILED)
         core->job.end_ms = core->job.amnesty_ms + CORE_END_MS;
     core_log(&core->out, LOG_NOTICE,

@@ -11,7 +11,7 @@
 enum {
     KEPT_VERSION = 3,
     KEPT_HEAD    = 1, /* KEPT_HEAD_NUMBERS */
-    KEPT_SEAT    = 2, /* KEPT_SEAT_NUMBERS, then HELLO */
+    KEPT_MEMBER  = 2, /* KEPT_MEMBER_NUMBERS, then HELLO */
     KEPT_RECORD  = 3, /* EPOCH */
     KEPT_PLAN    = 4, /* PLAN, with the model */
     KEPT_VERDICT = 5, /* VERDICT */
@@ -28,8 +28,8 @@ enum {
     X(applied, model.applied) X(newest_snapshot, services.snapshots.newest)                        \
     X(first_lost, members.first_lost) X(wanted_workers, members.wanted_workers)                    \
     X(wanted_servers, members.wanted_servers) X(plan_term, model.plan_term)
-#define KEPT_SEAT_NUMBERS(X)                                                                       \
-    X(state) X(in_record) X(step) X(is_registered) X(is_ready) X(is_draining) X(is_stopped)        \
+#define KEPT_MEMBER_NUMBERS(X)                                                                       \
+    X(state) X(in_view) X(step) X(is_registered) X(is_ready) X(is_draining) X(is_stopped)        \
     X(has_come_back) X(awaited_ms) X(begin_step) X(begin_applied) X(local_rank) X(node)            \
     X(sharing)
 /* clang-format on */
@@ -44,9 +44,9 @@ enum {
 
 enum {
 #define X(name) KEPT_OF_##name,
-    KEPT_SEAT_NUMBERS(X)
+    KEPT_MEMBER_NUMBERS(X)
 #undef X
-        KEPT_SEAT_COUNT
+        KEPT_MEMBER_COUNT
 };
 
 #endif

@@ -18,7 +18,7 @@ void core_event(core_out *self, int level, const char *text)
         if (*c == '\n') *c = ' ';
 }
 
-void core_event_moved(core_out *self, const seat *s)
+void core_event_moved(core_out *self, const member_slot *s)
 {
     static const char *const words[MEMBER_STATE_COUNT] = {
         [MEMBER_ABSENT]  = "has gone without joining",
@@ -30,8 +30,8 @@ void core_event_moved(core_out *self, const seat *s)
     };
     if (s->rank < 0) return;
     const bool is_bad = s->state == MEMBER_AWAY || s->state == MEMBER_DEAD;
-    char text[SENTENCE_SEAT_BYTES + 32];
-    snprintf(text, sizeof text, "%s %s", SEAT_NAME(s), words[s->state]);
+    char text[SENTENCE_MEMBER_BYTES + 32];
+    snprintf(text, sizeof text, "%s %s", MEMBER_NAME(s), words[s->state]);
     core_event(self, is_bad ? LOG_WARNING : LOG_INFO, text);
 }
 

@@ -11,7 +11,7 @@
 
 enum { FIRST_EVERY_MS = 1000, METRIC_RANKS = 16 };
 
-static double stat_of(const seat *s, stat_id id)
+static double stat_of(const member_slot *s, stat_id id)
 {
     for (uint32_t i = 0; i < s->n_stats; i++)
         if (strcmp(s->stat[i].name, stat_rows[id].name) == 0) return s->stat[i].value;
@@ -31,12 +31,12 @@ static int metric_of(core_history *h, const char *name)
     return (int)i;
 }
 
-static void take_metrics(core_history *h, const seat_list *workers, scheduler_point *p)
+static void take_metrics(core_history *h, const member_slots *workers, scheduler_point *p)
 {
     uint32_t n[SCHEDULER_METRICS_MAX] = {0};
     for (uint32_t w = 0; w < workers->n && w < METRIC_RANKS; w++) {
-        const seat *s = workers->at[w];
-        for (uint32_t i = 0; seat_is_counted(s) && i < s->n_stats; i++) {
+        const member_slot *s = workers->at[w];
+        for (uint32_t i = 0; member_slot_is_counted(s) && i < s->n_stats; i++) {
             const int k = stat_find(s->stat[i].name) < 0 ? metric_of(h, s->stat[i].name) : -1;
             if (k < 0) continue;
             p->metric[k] += s->stat[i].value;
@@ -47,9 +47,10 @@ static void take_metrics(core_history *h, const seat_list *workers, scheduler_po
         p->metric[k] = n[k] ? p->metric[k] / n[k] : (double)NAN;
 }
 
-static void take_bytes(const seat_list *workers, scheduler_point *p)
+static void take_bytes(const member_slots *workers, scheduler_point *p)
 {
-    SEAT_EACH(each, workers) {
+    MEMBER_SLOT_EACH(each, workers)
+    {
         p->push_bytes += stat_of(each, STAT_PUSH_BYTES);
         p->pull_bytes += stat_of(each, STAT_PULL_BYTES);
         p->coll_bytes += stat_of(each, STAT_COLL_BYTES);

@@ -8,12 +8,12 @@ typedef struct {
     uint64_t due_ms, every_ms; /* 0: not begun */
     uint32_t n, n_metrics;
     scheduler_point point[SCHEDULER_POINTS_MAX];
-    char metric[SCHEDULER_METRICS_MAX][SEAT_STAT_BYTES];
+    char metric[SCHEDULER_METRICS_MAX][MEMBER_STAT_BYTES];
 } core_history;
 
 typedef struct {
-    pen_error will; /* as last sent to all */
-    uint64_t will_ms;
+    pen_error last_will; /* as last sent to all */
+    uint64_t last_will_ms;
     core_history history;
     stuck *calls;     /* answers to this process; NULL: it never asked */
     uint64_t n_asked; /* number of the newest question */
@@ -22,9 +22,9 @@ typedef struct {
 /* core_history.c: at a worker's BEAT while the job trains */
 void core_history_beat(core_history *self, const core_out *out, int64_t step);
 
-/* core_record.c: the last calls of workers.  asker 0: this process. */
-void core_record_ask(core_reports *self, const core_out *out, uint64_t asker, uint64_t id);
-void core_record(core_reports *self, const core_out *out, const seat *s,
-                 const wire_control *message);
+/* core_recorder.c: the last calls of workers.  asker 0: this process. */
+void core_recorder_ask(core_reports *self, const core_out *out, uint64_t asker, uint64_t id);
+void core_recorder(core_reports *self, const core_out *out, const member_slot *s,
+                   const wire_control *message);
 
 #endif

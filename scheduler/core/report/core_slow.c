@@ -8,30 +8,31 @@
 #include "scheduler/core/membership/core_members.h"
 #include <string.h>
 
-static bool is_in_own_code(const seat *s)
+static bool is_in_own_code(const member_slot *s)
 {
     return !s->call[0] || strncmp(s->call, "after ", 6) == 0;
 }
 
-static bool is_behind(const seat *s, const seat *waiting)
+static bool is_behind(const member_slot *s, const member_slot *waiting)
 {
-    if (s == waiting || !seat_is_counted(s) || s->step < 0) return false;
+    if (s == waiting || !member_slot_is_counted(s) || s->step < 0) return false;
     return s->step < waiting->step || (s->step == waiting->step && is_in_own_code(s));
 }
 
-static bool is_further(const seat *a, const seat *b)
+static bool is_further(const member_slot *a, const member_slot *b)
 {
     return a->step != b->step ? a->step < b->step : a->call_ms > b->call_ms;
 }
 
-void core_slow_beat(const seat_list *workers, const seat *waiting, uint64_t since_ms,
+void core_slow_beat(const member_slots *workers, const member_slot *waiting, uint64_t since_ms,
                     uint64_t now_ms)
 {
-    seat *slowest   = NULL;
-    uint64_t waited = since_ms && now_ms > since_ms ? now_ms - since_ms : 0;
+    member_slot *slowest = NULL;
+    uint64_t waited      = since_ms && now_ms > since_ms ? now_ms - since_ms : 0;
     if (waited > waiting->call_ms) waited = waiting->call_ms;
     if (!waited || waiting->step < 0 || is_in_own_code(waiting)) return;
-    SEAT_EACH(s, workers) {
+    MEMBER_SLOT_EACH(s, workers)
+    {
         if (is_behind(s, waiting) && (!slowest || is_further(s, slowest))) slowest = s;
     }
     if (slowest) slowest->made_wait_ms += waited;

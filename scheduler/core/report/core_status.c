@@ -35,7 +35,7 @@ static void page_free(page *p)
 static bool page_reserve(const scheduler_core *core, page *p)
 {
     uint32_t members = 0, stats = 0, addresses = 0;
-    const seat *s;
+    const member_slot *s;
     for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i)); members++) {
         stats += s->n_stats + 1;
         addresses += s->n_addresses;
@@ -48,7 +48,7 @@ static bool page_reserve(const scheduler_core *core, page *p)
 }
 
 /* Where members listen.  The places of their memory, without "://", are for members only. */
-static void fill_addresses(const seat *s, page *p, wire_member *m)
+static void fill_addresses(const member_slot *s, page *p, wire_member *m)
 {
     m->address     = p->addresses + p->n_addresses;
     m->n_addresses = 0;
@@ -63,7 +63,8 @@ static double seconds(uint64_t from_ms, uint64_t to_ms)
     return to_ms > from_ms ? (double)(to_ms - from_ms) / 1e3 : 0;
 }
 
-static void fill_member(const seat *s, uint64_t now_ms, wire_member_status *m, wire_stat *stat)
+static void fill_member(const member_slot *s, uint64_t now_ms, wire_member_status *m,
+                        wire_stat *stat)
 {
     m->member             = core_epoch_member(s);
     m->member.incarnation = s->incarnation;
@@ -84,7 +85,7 @@ static uint32_t fill_members(const scheduler_core *core, uint64_t now_ms, page *
 {
     uint32_t n      = 0;
     wire_stat *stat = p->stat;
-    const seat *s;
+    const member_slot *s;
     for (uint32_t i = 0; (s = roster_next(&core->members.roster, &i)); n++) {
         fill_member(s, now_ms, &p->member[n], stat);
         fill_addresses(s, p, &p->member[n].member);

@@ -8,8 +8,8 @@
 #include "scheduler/core/services/core_services.h"
 #include <stdio.h>
 
-static void answer(const core_out *out, const seat *asker, uint64_t id, const seat *instead_of,
-                   pen_status status, const char *text)
+static void answer(const core_out *out, const member_slot *asker, uint64_t id,
+                   const member_slot *instead_of, pen_status status, const char *text)
 {
     wire_control c   = {.kind = WIRE_REPLY};
     c.u.reply.id     = id;
@@ -21,10 +21,11 @@ static void answer(const core_out *out, const seat *asker, uint64_t id, const se
     core_send(out, asker, &c);
 }
 
-static void pass_on(const core_out *out, const seat *asker, const seat *to, wire_control *c)
+static void pass_on(const core_out *out, const member_slot *asker, const member_slot *to,
+                    wire_control *c)
 {
-    char text[SENTENCE_SEAT_BYTES + 64];
-    if (seat_is_here(to)) {
+    char text[SENTENCE_MEMBER_BYTES + 64];
+    if (member_slot_is_here(to)) {
         core_send(out, to, c);
         return;
     }
@@ -32,7 +33,7 @@ static void pass_on(const core_out *out, const seat *asker, const seat *to, wire
     answer(out, asker, c->u.command.id, to, status, text);
 }
 
-void core_command(const core_out *out, const seat *s, const wire_control *message)
+void core_command(const core_out *out, const member_slot *s, const wire_control *message)
 {
     const int32_t role = message->u.command.role, rank = message->u.command.rank;
     const uint64_t id = message->u.command.id;
@@ -48,22 +49,22 @@ void core_command(const core_out *out, const seat *s, const wire_control *messag
     c.u.command.rank  = s->rank;
     c.u.command.asker = s->incarnation;
 
-    const roster *r       = out->all;
-    const seat_list *list = role == PEN_WORKER ? &r->workers : &r->servers;
-    const seat *one       = rank < 0 ? NULL : roster_find(r, role, rank);
+    const roster *r          = out->all;
+    const member_slots *list = role == PEN_WORKER ? &r->workers : &r->servers;
+    const member_slot *one   = rank < 0 ? NULL : roster_find(r, role, rank);
     for (uint32_t i = 0; rank < 0 && i < list->n; i++) pass_on(out, s, list->at[i], &c);
     if (one != NULL) pass_on(out, s, one, &c);
     if (rank < 0 || one != NULL) return;
 
-    const seat nobody = {.role = role, .rank = rank};
+    const member_slot nobody = {.role = role, .rank = rank};
     snprintf(text, sizeof text, "there is no %s %d; the job has %u", status_role_name(role),
              (int)rank, list->n);
     answer(out, s, id, &nobody, PEN_NOT_FOUND, text);
 }
 
-void core_reply(const core_out *out, const seat *s, const wire_control *message)
+void core_reply(const core_out *out, const member_slot *s, const wire_control *message)
 {
-    const seat *asker = roster_find(out->all, message->u.reply.role, message->u.reply.rank);
+    const member_slot *asker = roster_find(out->all, message->u.reply.role, message->u.reply.rank);
     if (asker == NULL || asker->incarnation != message->u.reply.asker) return;
     wire_control c = {.kind = WIRE_REPLY, .u.reply = message->u.reply};
     c.u.reply.role = s->role;

@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-static bool is_in_step(const seat *s)
+static bool is_in_step(const member_slot *s)
 {
     return strcmp(s->call, "pen_step_end") == 0 || strcmp(s->call, "pen_use") == 0;
 }
@@ -26,21 +26,23 @@ static bool may_wait(const scheduler_core *core)
     return waits;
 }
 
-static bool is_missed(const scheduler_core *core, const seat *s)
+static bool is_missed(const scheduler_core *core, const member_slot *s)
 {
     if (s->state != MEMBER_LEFT || s->is_stopped) return false;
-    return !core->job.n_servers || s->in_record == s->incarnation;
+    return !core->job.n_servers || s->in_view == s->incarnation;
 }
 
 /* Others have registered and wait for one that has left: for its tensors or its READY. */
 void core_left_registering(scheduler_core *core)
 {
-    const seat_list *workers = &core->members.roster.workers;
-    bool has_registered      = false;
+    const member_slots *workers = &core->members.roster.workers;
+    bool has_registered         = false;
     if (core->job.phase != PHASE_REGISTERING && core->job.phase != PHASE_LOADING) return;
-    SEAT_EACH(each, workers) has_registered |= each->is_registered && seat_is_here(each);
+    MEMBER_SLOT_EACH(each, workers)
+    has_registered |= each->is_registered && member_slot_is_here(each);
     if (!has_registered) return;
-    SEAT_EACH(s, workers) {
+    MEMBER_SLOT_EACH(s, workers)
+    {
         if (s->state != MEMBER_LEFT || s->is_ready) continue;
         core_left_early(core, s);
         core->due |= DUE_LEFT; /* handle this one first */
@@ -48,23 +50,24 @@ void core_left_registering(scheduler_core *core)
     }
 }
 
-static seat *find_left(const scheduler_core *core, const seat *waiting)
+static member_slot *find_left(const scheduler_core *core, const member_slot *waiting)
 {
-    SEAT_EACH(s, &core->members.roster.workers) {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
+    {
         if (is_missed(core, s) && s->step <= waiting->step) return s;
     }
     return NULL;
 }
 
 /* ---- waiting for each other ----------------------------------------------------------------- */
-static bool waits_for(const core_overdue_note *note, const seat *s)
+static bool waits_for(const core_overdue_note *note, const member_slot *s)
 {
     for (uint32_t i = 0; i < note->n_missing; i++)
         if (note->missing[i] == s->rank) return true;
     return false;
 }
 
-static const core_overdue_note *find_waiter(const scheduler_core *core, const seat *waiting)
+static const core_overdue_note *find_waiter(const scheduler_core *core, const member_slot *waiting)
 {
     for (int i = 0; i < CORE_OVERDUES_MAX; i++) {
         const core_overdue_note *note = &core->services.overdue[i];
@@ -76,7 +79,7 @@ static const core_overdue_note *find_waiter(const scheduler_core *core, const se
     return NULL;
 }
 
-static void suspect(scheduler_core *core, const core_overdue_note *note, seat *waiting)
+static void suspect(scheduler_core *core, const core_overdue_note *note, member_slot *waiting)
 {
     core_cycle *k = &core->services.cycle;
     if (k->note && core->out.now_ms - k->asked_ms < CORE_LEFT_MS) return;
@@ -98,7 +101,7 @@ void core_cycle_missing(scheduler_core *core, const wire_control *message)
     why_set(&why, PEN_MISMATCH,
             "%.100s waits in %.120s for %.100s, which waits in %s of step %" PRId64
             " for the other's '%.100s': neither can go on; sum a loss with pen_step_scalar()",
-            SEAT_NAME(note->asker), note->what, SEAT_NAME(k.waiting), k.waiting->call,
+            MEMBER_NAME(note->asker), note->what, MEMBER_NAME(k.waiting), k.waiting->call,
             message->u.missing.step, message->u.missing.tensor ? message->u.missing.tensor : "");
     why_culprit(&why, PEN_WORKER, note->asker->rank, message->u.missing.step,
                 message->u.missing.tensor);
@@ -106,12 +109,12 @@ void core_cycle_missing(scheduler_core *core, const wire_control *message)
 }
 
 /* ---- a beat ---------------------------------------------------------------------------------- */
-void core_cycle_beat(scheduler_core *core, seat *waiting)
+void core_cycle_beat(scheduler_core *core, member_slot *waiting)
 {
     if (core->job.phase != PHASE_TRAINING || core->job.has_verdict || core->members.query.dead)
         return;
     if (!is_in_step(waiting) || waiting->call_ms < CORE_LEFT_MS / 2 || !may_wait(core)) return;
-    seat *left = find_left(core, waiting);
+    member_slot *left = find_left(core, waiting);
     if (left) {
         if (!left->has_said_bye)
             left->step = waiting->step; /* its last beat is older than its end */

@@ -10,12 +10,12 @@
 
 /* ---- the state of a worker ---------------------------------------------------- */
 /* Silent for too long to be called alive, but not yet for a lease. */
-static bool is_quiet(const scheduler_core *core, const seat *s, uint64_t now_ms)
+static bool is_quiet(const scheduler_core *core, const member_slot *s, uint64_t now_ms)
 {
     return s->state == MEMBER_ACTIVE && now_ms - s->last_seen_ms > core->job.settings.lease_ms / 3;
 }
 
-static void add_state(const scheduler_core *core, sentence *text, const seat *s,
+static void add_state(const scheduler_core *core, sentence *text, const member_slot *s,
                       const char *subject, uint64_t now_ms)
 {
     if (s->state == MEMBER_DEAD)
@@ -45,8 +45,8 @@ static void name_subject(char *text, size_t size, int32_t n, int32_t rank)
 /* "...; it is alive: in user code for 31 s, last call pen_metric" */
 static void add_what_is_known(const scheduler_core *core, pen_error *why)
 {
-    const int32_t rank = why->missing_n > 0 ? why->missing[0] : why->rank;
-    const seat *s      = roster_find(&core->members.roster, PEN_WORKER, rank);
+    const int32_t rank   = why->missing_n > 0 ? why->missing[0] : why->rank;
+    const member_slot *s = roster_find(&core->members.roster, PEN_WORKER, rank);
     if (!s || why->role != PEN_WORKER) return;
     char subject[16];
     sentence text = {0};
@@ -69,7 +69,8 @@ static const core_fault_note *find(const core_services *services, uint64_t group
 }
 
 /* Replaces the oldest. */
-static const core_fault_note *note_down(scheduler_core *core, const seat *s, const wire_fault *said)
+static const core_fault_note *note_down(scheduler_core *core, const member_slot *s,
+                                        const wire_fault *said)
 {
     core_services *services = &core->services;
     core_fault_note *note   = &services->fault[services->n_faults++ % CORE_FAULTS_MAX];
@@ -90,7 +91,7 @@ static wire_control faulted_message(const core_fault_note *note)
     return c;
 }
 
-void core_fault(scheduler_core *core, seat *s, const wire_control *message)
+void core_fault(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     const wire_fault *said      = &message->u.fault;
     const core_fault_note *note = find(&core->services, said->group, said->call);
@@ -111,8 +112,8 @@ static void write_waiting(const scheduler_core *core, const core_overdue_note *n
                           uint64_t now_ms, sentence *text)
 {
     char subject[16];
-    const uint32_t n  = note->n_missing;
-    const seat *first = roster_find(&core->members.roster, PEN_WORKER, note->missing[0]);
+    const uint32_t n         = note->n_missing;
+    const member_slot *first = roster_find(&core->members.roster, PEN_WORKER, note->missing[0]);
     sentence_add(text, "waiting %s for rank%s",
                  SPAN_NAME(note->waited_ms + (now_ms - note->said_ms)), n == 1 ? "" : "s");
     for (uint32_t i = 0; i < n; i++) sentence_add(text, " %d", (int)note->missing[i]);
@@ -122,7 +123,7 @@ static void write_waiting(const scheduler_core *core, const core_overdue_note *n
 }
 
 /* The note of this worker, else the oldest. */
-static core_overdue_note *overdue_of(scheduler_core *core, const seat *s)
+static core_overdue_note *overdue_of(scheduler_core *core, const member_slot *s)
 {
     core_overdue_note *oldest = &core->services.overdue[0];
     for (int i = 0; i < CORE_OVERDUES_MAX; i++) {
@@ -134,10 +135,10 @@ static core_overdue_note *overdue_of(scheduler_core *core, const seat *s)
 }
 
 /* One that left so long ago that no message of it can be on its way. */
-static const seat *left_for_good(const scheduler_core *core, const core_overdue_note *note)
+static const member_slot *left_for_good(const scheduler_core *core, const core_overdue_note *note)
 {
     for (uint32_t i = 0; i < note->n_missing; i++) {
-        const seat *s = roster_find(&core->members.roster, PEN_WORKER, note->missing[i]);
+        const member_slot *s = roster_find(&core->members.roster, PEN_WORKER, note->missing[i]);
         if (s && s->state == MEMBER_LEFT && core->out.now_ms - s->last_seen_ms >= CORE_LEFT_MS)
             return s;
     }
@@ -145,13 +146,13 @@ static const seat *left_for_good(const scheduler_core *core, const core_overdue_
 }
 
 /* It will never come: tell its waiters now instead of at their deadline. */
-static void fail_wait(scheduler_core *core, const core_overdue_note *note, const seat *left)
+static void fail_wait(scheduler_core *core, const core_overdue_note *note, const member_slot *left)
 {
     wire_control c = {.kind   = WIRE_LOST,
                       .u.lost = {.rank = left->rank, .incarnation = left->incarnation}};
     /* a loss fails each group, which adds the call */
     why_set(&c.u.lost.why, PEN_MISMATCH, "%s has left the job and rank %d waits for it%s%s",
-            SEAT_NAME(left), (int)note->asker->rank, core_goes_on(core) ? "" : " in ",
+            MEMBER_NAME(left), (int)note->asker->rank, core_goes_on(core) ? "" : " in ",
             core_goes_on(core) ? "" : note->what);
     why_culprit(&c.u.lost.why, PEN_WORKER, left->rank, left->step, NULL);
     if (core_goes_on(core))
@@ -160,7 +161,7 @@ static void fail_wait(scheduler_core *core, const core_overdue_note *note, const
         core_verdict(core, &c.u.lost.why);
 }
 
-void core_overdue(scheduler_core *core, seat *s, const wire_control *message)
+void core_overdue(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     const uint32_t n       = message->u.overdue.n_missing;
     const int32_t *missing = message->u.overdue.missing;
@@ -179,15 +180,15 @@ void core_overdue(scheduler_core *core, seat *s, const wire_control *message)
     if (!message->u.overdue.quiet)
         core_send(&core->out, s,
                   &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = text.text}});
-    const seat *left = left_for_good(core, note);
+    const member_slot *left = left_for_good(core, note);
     if (left) fail_wait(core, note, left);
 }
 
 /* The end of a wait is not reported, but a worker in another call does not wait any more. */
 bool core_overdue_lasts(const core_overdue_note *note)
 {
-    const seat *s = note->asker;
-    return s && seat_is_counted(s) && s->beat_ms < note->said_ms + s->call_ms;
+    const member_slot *s = note->asker;
+    return s && member_slot_is_counted(s) && s->beat_ms < note->said_ms + s->call_ms;
 }
 
 bool core_overdue_waiting(const scheduler_core *core, int index, uint64_t now_ms, sentence *text)

@@ -45,7 +45,7 @@ typedef struct { /* FAULTED of a call */
 } core_fault_note;
 
 typedef struct {                 /* OVERDUE of a worker */
-    const seat *asker;           /* NULL: unused */
+    const member_slot *asker;    /* NULL: unused */
     uint64_t waited_ms, said_ms; /* it had waited that long at said_ms */
     uint32_t n_missing;
     int32_t missing[CORE_OVERDUE_RANKS];
@@ -54,7 +54,7 @@ typedef struct {                 /* OVERDUE of a worker */
 
 typedef struct {                   /* two workers may wait for each other: servers are asked */
     const core_overdue_note *note; /* NULL: no suspicion */
-    const seat *waiting;           /* in a step, for the asker of the note */
+    const member_slot *waiting;    /* in a step, for the asker of the note */
     uint64_t asked_ms;
 } core_cycle;
 
@@ -83,7 +83,7 @@ typedef struct {
 } core_services;
 
 /* core_shrink.c */
-void core_shrink_ask(core_shrinks *self, const core_out *out, const seat *s,
+void core_shrink_ask(core_shrinks *self, const core_out *out, const member_slot *s,
                      const wire_control *message);
 void core_shrink_settle(core_shrinks *self, const core_out *out); /* a member died or left */
 void core_shrink_fini(core_shrinks *self);
@@ -91,7 +91,7 @@ void core_shrink_fini(core_shrinks *self);
 bool core_overdue_lasts(const core_overdue_note *note);
 
 /* core_command.c */
-void core_command(const core_out *out, const seat *s, const wire_control *message);
-void core_reply(const core_out *out, const seat *s, const wire_control *message);
+void core_command(const core_out *out, const member_slot *s, const wire_control *message);
+void core_reply(const core_out *out, const member_slot *s, const wire_control *message);
 
 #endif

@@ -23,7 +23,7 @@ void core_shrink_fini(core_shrinks *self)
 }
 
 /* ---- answering ------------------------------------------------------------------------------- */
-static void refuse(const core_out *out, const seat *s, uint64_t group, pen_status status,
+static void refuse(const core_out *out, const member_slot *s, uint64_t group, pen_status status,
                    const char *text)
 {
     wire_control c = {.kind     = WIRE_SHRUNK,
@@ -49,12 +49,13 @@ static uint64_t number_of(const core_shrink *a)
 
 static bool is_waited_for(const core_out *out, const core_shrink *a, uint32_t i)
 {
-    return !a->has_asked[i] && seat_is_counted(roster_find(out->all, PEN_WORKER, a->rank[i]));
+    return !a->has_asked[i] &&
+           member_slot_is_counted(roster_find(out->all, PEN_WORKER, a->rank[i]));
 }
 
 static bool is_survivor(const core_out *out, const core_shrink *a, uint32_t i)
 {
-    return a->has_asked[i] && seat_is_counted(roster_find(out->all, PEN_WORKER, a->rank[i]));
+    return a->has_asked[i] && member_slot_is_counted(roster_find(out->all, PEN_WORKER, a->rank[i]));
 }
 
 /* Reduces a->rank to the survivors. */
@@ -87,7 +88,7 @@ void core_shrink_settle(core_shrinks *self, const core_out *out)
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
-static bool is_well_formed(const core_out *out, const seat *s, const wire_control *c)
+static bool is_well_formed(const core_out *out, const member_slot *s, const wire_control *c)
 {
     bool is_in         = false;
     const uint32_t n   = c->u.shrink.n_ranks;
@@ -150,7 +151,7 @@ static bool merge(core_shrink *a, const wire_control *c)
     return true;
 }
 
-static void take(const core_out *out, const seat *s, core_shrink *a)
+static void take(const core_out *out, const member_slot *s, core_shrink *a)
 {
     if (a->is_over) {
         const wire_control again = shrunk_message(a);
@@ -162,7 +163,7 @@ static void take(const core_out *out, const seat *s, core_shrink *a)
     settle_group(out, a);
 }
 
-void core_shrink_ask(core_shrinks *self, const core_out *out, const seat *s,
+void core_shrink_ask(core_shrinks *self, const core_out *out, const member_slot *s,
                      const wire_control *message)
 {
     const uint64_t group = message->u.shrink.group;

@@ -3,20 +3,21 @@
  * A full disk loses the oldest of two or more complete snapshots, and another attempt follows: once, until one has succeeded
  * or failed.
  */
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 #include "scheduler/core/core_state.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
 /* ---- askers ------------------------------------------------------------------------------- */
-static void answer_no(scheduler_core *core, const seat *s, pen_status status, const char *text)
+static void answer_no(scheduler_core *core, const member_slot *s, pen_status status,
+                      const char *text)
 {
     wire_control c = {.kind            = WIRE_SNAPSHOT_DONE,
                       .u.snapshot_done = {.step = -1, .status = status, .text = text}};
     core_send(&core->out, s, &c);
 }
 
-static bool remember(core_snapshots *self, const seat *s)
+static bool remember(core_snapshots *self, const member_slot *s)
 {
     for (uint32_t i = 0; i < self->n_askers; i++)
         if (self->asker[i].incarnation == s->incarnation) return true;
@@ -27,11 +28,11 @@ static bool remember(core_snapshots *self, const seat *s)
 
 static void ask_lowest(scheduler_core *core, const wire_control *message)
 {
-    const seat *lowest = core_loss_lowest(core); /* it marks its pushes */
+    const member_slot *lowest = core_loss_lowest(core); /* it marks its pushes */
     if (lowest) core_send(&core->out, lowest, message);
 }
 
-void core_snapshot_please(scheduler_core *core, seat *s, const wire_control *message)
+void core_snapshot_please(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     if (core->job.servers_known && !core->job.n_servers) {
         answer_no(core, s, PEN_UNSUPPORTED,
@@ -57,7 +58,7 @@ static void answer_askers(core_snapshots *self, const core_out *out, const core_
     uint32_t kept = 0;
     for (uint32_t i = 0; i < self->n_askers; i++) {
         const core_asker asker = self->asker[i];
-        const seat *s          = roster_of(out->all, asker.incarnation);
+        const member_slot *s   = roster_of(out->all, asker.incarnation);
         if (!s) continue;
         if (asker.serial < snapshot->serial && s->role != PEN_SERVER)
             core_send(out, s, done);
@@ -149,7 +150,7 @@ static void cover_shard(const scheduler_core *core, core_snapshot *snapshot, uin
 }
 
 /* A part that names no shards, as of a failed server, covers all shards that the server serves. */
-static void cover(const scheduler_core *core, core_snapshot *snapshot, const seat *s,
+static void cover(const scheduler_core *core, core_snapshot *snapshot, const member_slot *s,
                   const wire_control *message)
 {
     const uint32_t n = message->u.snapshot_part.n_shards;
@@ -160,7 +161,7 @@ static void cover(const scheduler_core *core, core_snapshot *snapshot, const sea
     }
 }
 
-void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *message)
+void core_snapshot_part(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     if (core->job.phase != PHASE_TRAINING && core->job.phase != PHASE_STOPPING) return;
     core_snapshot *snapshot =
@@ -170,13 +171,13 @@ void core_snapshot_part(scheduler_core *core, seat *s, const wire_control *messa
     if (message->u.snapshot_part.status != PEN_OK && snapshot->status == PEN_OK) {
         snapshot->status = message->u.snapshot_part.status;
         snprintf(snapshot->text, sizeof snapshot->text,
-                 "no snapshot of step %" PRId64 ": %s: %.120s", snapshot->step, SEAT_NAME(s),
+                 "no snapshot of step %" PRId64 ": %s: %.120s", snapshot->step, MEMBER_NAME(s),
                  message->u.snapshot_part.text ? message->u.snapshot_part.text : "");
     }
     const int64_t spare = message->u.snapshot_part.lacks_room ? message->u.snapshot_part.spare : -1;
     if (spare >= 0 && (snapshot->spare < 0 || spare < snapshot->spare)) snapshot->spare = spare;
     cover(core, snapshot, s, message);
-    if (snapshot->n_parts == core->model.n_shards || plant(PLANT_SNAPSHOT_DROPPED_BY_PART))
+    if (snapshot->n_parts == core->model.n_shards || mutation(MUTATION_SNAPSHOT_DROPPED_BY_PART))
         complete(core, snapshot);
 }
 

@@ -29,7 +29,7 @@ void kv_drop_waiter(kv *self, uint32_t index)
             (self->n_waiters - index) * sizeof *self->waiter);
 }
 
-void kv_wait(kv *self, const seat *s, uint64_t id, const char *key)
+void kv_wait(kv *self, const member_slot *s, uint64_t id, const char *key)
 {
     for (uint32_t i = 0; i < self->n_waiters; i++)
         if (self->waiter[i].incarnation == s->incarnation && self->waiter[i].id == id) return;
@@ -42,7 +42,7 @@ void kv_wait(kv *self, const seat *s, uint64_t id, const char *key)
 }
 
 /* ---- carried out once ------------------------------------------------------------------------ */
-kv_answer *kv_answer_of(kv *self, const seat *s, uint64_t id)
+kv_answer *kv_answer_of(kv *self, const member_slot *s, uint64_t id)
 {
     kv_memory **m = &self->memory[s->rank];
     if (!*m && !(*m = calloc(1, sizeof **m))) return NULL;

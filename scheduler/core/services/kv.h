@@ -45,9 +45,9 @@ void kv_fini(kv *self);
 bool kv_reserve(kv *self, uint32_t n_workers);
 
 /* The place of the answer to this number; NULL: no memory, or the number is too old. */
-kv_answer *kv_answer_of(kv *self, const seat *s, uint64_t id);
+kv_answer *kv_answer_of(kv *self, const member_slot *s, uint64_t id);
 
-void kv_wait(kv *self, const seat *s, uint64_t id, const char *key);
+void kv_wait(kv *self, const member_slot *s, uint64_t id, const char *key);
 void kv_drop_waiter(kv *self, uint32_t index);
 
 /* Everything in it, to persist and load.  False: it is not ours, or no memory. */

@@ -3,14 +3,14 @@
 #include "server/shard/shard_state.h"
 
 #include "common/base/log.h"
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 
 #include <inttypes.h>
 
 /* Everything in flight is lost. */
 static void go_back(shard_copy *copy)
 {
-    if (!plant(PLANT_RESEND_FROM_NEXT)) copy->sent = copy->acked;
+    if (!mutation(MUTATION_RESEND_FROM_NEXT)) copy->sent = copy->acked;
 }
 
 /* ---- acknowledgements ------------------------------------------------------------------------ */
@@ -24,13 +24,13 @@ static shard_copy *copy_with(shard *s, uint64_t incarnation)
 static void report_difference(shard *s, const shard_copy *copy, const wire_data *d,
                               const shard_entry *entry)
 {
-    const plan *cut     = s->setup.plan;
+    const plan *capture = s->setup.plan;
     const bool is_chunk = entry->e.what == WIRE_ENTRY_FIRST || entry->e.what == WIRE_ENTRY_SUM ||
                           entry->e.what == WIRE_ENTRY_UPDATE || entry->e.what == WIRE_ENTRY_APPLY;
     const uint32_t chunk = is_chunk || entry->e.what == WIRE_ENTRY_SETTLE
                                ? entry->e.object
-                               : cut->partition[entry->e.object].chunk[0];
-    const char *tensor   = s->setup.model->tensor[cut->chunk[chunk].tensor].name;
+                               : capture->partition[entry->e.object].chunk[0];
+    const char *tensor   = s->setup.model->tensor[capture->chunk[chunk].tensor].name;
     pen_error error;
     why_set(&error, PEN_MISMATCH,
             "shard %u differs between server %d and its copy on server %d: after entry "
@@ -101,7 +101,7 @@ static bool is_hopeless(shard *s, const shard_copy *copy)
     return first != NULL && needed_from > first->before && needed_from - first->before > bound;
 }
 
-static void nudge_learner(shard *s, shard_copy *copy, uint64_t now)
+static void resend_to_learner(shard *s, shard_copy *copy, uint64_t now)
 {
     if (!copy->has_stream || is_hopeless(s, copy)) {
         log_info("shard %u: filling server %d again", s->setup.self, copy->server);
@@ -109,7 +109,7 @@ static void nudge_learner(shard *s, shard_copy *copy, uint64_t now)
         return;
     }
     const bool has_all =
-        (copy->is_filled && copy->acked >= copy->filled_at) || plant(PLANT_CAUGHT_UP_EARLY);
+        (copy->is_filled && copy->acked >= copy->filled_at) || mutation(MUTATION_CAUGHT_UP_EARLY);
     if (!has_all || now < copy->said_ms + copy->say_ms) return;
     copy->said_ms = now;
     copy->say_ms  = copy->say_ms == 0 ? SAY_MS : copy->say_ms * 2;
@@ -117,7 +117,7 @@ static void nudge_learner(shard *s, shard_copy *copy, uint64_t now)
     s->outside.caught_up(s->outside.user, copy->server);
 }
 
-static void nudge_copy(shard *s, shard_copy *copy, uint64_t now)
+static void resend_to_copy(shard *s, shard_copy *copy, uint64_t now)
 {
     if (!copy->has_stream || copy->waits_ms == 0 || copy->acked == s->log.index ||
         copy->acked != copy->seen_acked) {
@@ -140,12 +140,12 @@ static void nudge_copy(shard *s, shard_copy *copy, uint64_t now)
     s->outside.suspect(s->outside.user, copy->server, waited);
 }
 
-void shard_nudge(shard *s, uint64_t now_ms)
+void shard_resend(shard *s, uint64_t now_ms)
 {
     if (s->core == NULL || s->has_failed || s->role != SHARD_PRIMARY || shard_is_sealed(s)) return;
     for (uint32_t i = 0; i < s->n_copies && !s->has_failed; i++) {
-        nudge_copy(s, &s->copy[i], now_ms);
-        if (s->copy[i].is_learner) nudge_learner(s, &s->copy[i], now_ms);
+        resend_to_copy(s, &s->copy[i], now_ms);
+        if (s->copy[i].is_learner) resend_to_learner(s, &s->copy[i], now_ms);
     }
 }
 

@@ -41,24 +41,24 @@ static buf *squares_of(const shard_partition *p)
 }
 
 /* With the record of the newest decided step: a rank that lost it asks again. */
-static void tell_partition(shard *s, const shard_copy *copy, uint32_t index)
+static void notify_partition(shard *s, const shard_copy *copy, uint32_t index)
 {
     const shard_partition *p      = &s->partition[index];
-    const wire_decision *decision = server_core_decision(s->core, index);
+    const wire_decision *decision = shard_core_decision(s->core, index);
     wire_entry e                  = {.what    = WIRE_ENTRY_BEGIN,
                                      .object  = p->number,
                                      .rank    = -1,
-                                     .step    = server_core_partition_step(s->core, index),
-                                     .applied = server_core_partition_applied(s->core, index)};
+                                     .step    = shard_core_partition_step(s->core, index),
+                                     .applied = shard_core_partition_applied(s->core, index)};
     if (decision != NULL) {
         e.has_decision = true;
         e.decision     = *decision;
     }
     buf *squares = NULL;
     if (decision != NULL && p->step + 1 == e.step) {
-        e.has_record = true;
-        e.record     = p->record;
-        squares      = squares_of(p);
+        e.has_vote = true;
+        e.vote     = p->vote;
+        squares    = squares_of(p);
         if (squares == NULL) {
             shard_no_memory(s);
             return;
@@ -67,23 +67,23 @@ static void tell_partition(shard *s, const shard_copy *copy, uint32_t index)
     shard_log_append(s, &e, copy->server, squares);
 }
 
-static void tell_open_step(shard *s, const shard_copy *copy, uint32_t index)
+static void notify_open_step(shard *s, const shard_copy *copy, uint32_t index)
 {
     const plan_partition *p = &s->setup.plan->partition[s->partition[index].number];
     for (uint32_t i = 0; i < p->n_chunks; i++) {
         const uint32_t chunk = s->index_of[p->chunk[i]];
-        if (s->chunk[chunk].decided && server_core_is_summed(s->core, chunk))
+        if (s->chunk[chunk].decided && shard_core_is_summed(s->core, chunk))
             shard_log_sum(s, &s->chunk[chunk], copy->server);
     }
-    if (server_core_has_record(s->core, index)) shard_log_prepared(s, index, copy->server);
+    if (shard_core_has_vote(s->core, index)) shard_log_prepared(s, index, copy->server);
 }
 
 void shard_fill_begin(shard *s, shard_copy *copy)
 {
     shard_fill_stream(s, copy, true);
     for (uint32_t i = 0; i < s->n_partitions; i++) {
-        tell_partition(s, copy, i);
-        tell_open_step(s, copy, i);
+        notify_partition(s, copy, i);
+        notify_open_step(s, copy, i);
     }
     copy->fill_mark[0] = copy->fill_mark[1] = s->log.index;
     shard_fill_go_on(s, copy);
@@ -91,35 +91,35 @@ void shard_fill_begin(shard *s, shard_copy *copy)
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 /* numbers is OWNED by the callee. */
-static void tell_array(shard *s, const shard_copy *copy, shard_chunk *k, uint32_t slot,
-                       bool is_last, buf *numbers)
+static void notify_array(shard *s, const shard_copy *copy, shard_chunk *k, uint32_t slot,
+                         bool is_last, buf *numbers)
 {
     wire_entry e = {.what    = WIRE_ENTRY_STATE,
                     .object  = k->number,
                     .rank    = -1,
                     .slot    = slot,
                     .is_last = is_last,
-                    .step    = server_core_round(s->core, k->index),
+                    .step    = shard_core_round(s->core, k->index),
                     .version = k->version};
     if (slot == 0) {
-        e.number     = server_core_clocks(s->core, k->index);
-        e.n_numbers  = s->setup.world_size;
-        e.crc        = numbers != NULL ? shard_tier_crc(s, k) : 0;
-        e.has_record = shard_scalars_are_of(s, k);
-        if (e.has_record) e.record.scalars = s->scalars.sum;
+        e.number    = shard_core_clocks(s->core, k->index);
+        e.n_numbers = s->setup.world_size;
+        e.crc       = numbers != NULL ? shard_offload_crc(s, k) : 0;
+        e.has_vote  = shard_scalars_are_of(s, k);
+        if (e.has_vote) e.vote.scalars = s->scalars.sum;
     }
     shard_log_append(s, &e, copy->server, numbers);
 }
 
-static uint64_t tell_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
+static uint64_t notify_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
 {
-    if (!server_core_has_values(s->core, k->index)) {
-        tell_array(s, copy, k, 0, true, NULL); /* sent as FIRST */
+    if (!shard_core_has_values(s->core, k->index)) {
+        notify_array(s, copy, k, 0, true, NULL); /* sent as FIRST */
         return 0;
     }
     for (uint32_t a = 0; a <= k->slots && !s->has_failed; a++) {
-        buf *numbers = shard_tier_array(s, k, a);
-        if (numbers != NULL) tell_array(s, copy, k, a, a == k->slots, numbers);
+        buf *numbers = shard_offload_array(s, k, a);
+        if (numbers != NULL) notify_array(s, copy, k, a, a == k->slots, numbers);
     }
     return k->count * sizeof(float) * (1 + k->slots);
 }
@@ -131,12 +131,12 @@ static bool goes_on_with(const shard *s, uint32_t i)
            s->chunk[i].trained && s->group[s->chunk[i].group].optim->whole_tensor;
 }
 
-static void tell_batch(shard *s, shard_copy *copy)
+static void notify_batch(shard *s, shard_copy *copy)
 {
     uint64_t bytes = 0;
     while (copy->filled < s->n_chunks && !s->has_failed &&
            (bytes < BATCH_BYTES || goes_on_with(s, copy->filled)))
-        bytes += tell_chunk(s, copy, &s->chunk[copy->filled++]);
+        bytes += notify_chunk(s, copy, &s->chunk[copy->filled++]);
     copy->fill_mark[0] = copy->fill_mark[1];
     copy->fill_mark[1] = s->log.index;
     if (copy->filled < s->n_chunks) return;
@@ -150,5 +150,5 @@ void shard_fill_go_on(shard *s, shard_copy *copy)
 {
     while (copy->has_stream && copy->is_fresh && !copy->is_filled && !s->has_failed &&
            copy->acked >= copy->fill_mark[0])
-        tell_batch(s, copy);
+        notify_batch(s, copy);
 }

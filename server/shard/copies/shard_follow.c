@@ -3,7 +3,7 @@
 
 #include "common/base/crc.h"
 #include "common/base/log.h"
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static bool has_rates(const shard *s, const wire_entry *e)
 
 static bool is_missing(const shard_chunk *k)
 {
-    return !k->is_filled && !plant(PLANT_FILL_UNORDERED);
+    return !k->is_filled && !mutation(MUTATION_FILL_UNORDERED);
 }
 
 static void refer_to_sum(shard *s, shard_chunk *k, const logged *l)
@@ -48,14 +48,14 @@ static bool follow_first(shard *s, const logged *l)
 {
     shard_chunk *k = shard_find(s, l->e->object);
     if (k == NULL || !has_numbers(k, l->e)) return false;
-    if (!k->is_filled || !shard_tier_first_in(s, k) || !shard_chunk_make_writable(s, k))
+    if (!k->is_filled || !shard_offload_first_in(s, k) || !shard_chunk_make_writable(s, k))
         return true;
     memcpy(k->values->data, l->data, l->e->bytes);
     shard_chunk_first_slots(s, k);
     shard_chunk_changed(k);
     shard_log_changed(s, k);
-    shard_tier_out(s, k);
-    server_core_first_values(s->core, k->index);
+    shard_offload_out(s, k);
+    shard_core_first_values(s->core, k->index);
     return true;
 }
 
@@ -67,12 +67,12 @@ static bool follow_sum(shard *s, const logged *l)
     return true;
 }
 
-static bool keep_record(shard *s, uint32_t p, uint64_t step, const logged *l)
+static bool keep_vote(shard *s, uint32_t p, uint64_t step, const logged *l)
 {
     shard_partition *at = &s->partition[p];
     if (l->e->bytes != at->blocks * sizeof(double)) return false;
     at->step     = step;
-    at->record   = l->e->record;
+    at->vote     = l->e->vote;
     at->is_fresh = false;
     if (l->e->bytes > 0) memcpy(at->squares, l->data, l->e->bytes);
     return true;
@@ -82,10 +82,10 @@ static bool follow_prepare(shard *s, const logged *l)
 {
     const wire_entry *e = l->e;
     const uint32_t p    = partition_of(s, e);
-    if (p == SHARD_NONE || !e->has_record || !has_rates(s, e)) return false;
-    return keep_record(s, p, e->step, l) &&
-           server_core_follow_prepared(s->core, p, e->step, e->rank, &e->inputs, e->record.hash,
-                                       e->cut);
+    if (p == SHARD_NONE || !e->has_vote || !has_rates(s, e)) return false;
+    return keep_vote(s, p, e->step, l) &&
+           shard_core_follow_prepared(s->core, p, e->step, e->rank, &e->inputs, e->vote.hash,
+                                      e->capture);
 }
 
 static bool follow_commit(shard *s, const logged *l)
@@ -95,9 +95,9 @@ static bool follow_commit(shard *s, const logged *l)
     if (p == SHARD_NONE || !e->has_decision) return false;
     const wire_data d      = {.rank = -1, .has_decision = true, .decision = e->decision};
     const shard_arrival in = {.d = &d};
-    const uint64_t hash    = s->partition[p].record.hash;
-    const server_core_actions actions =
-        server_core_decide(s->core, p, e->step, hash, &e->decision, CORE_EVERYONE);
+    const uint64_t hash    = s->partition[p].vote.hash;
+    const shard_core_actions actions =
+        shard_core_decide(s->core, p, e->step, hash, &e->decision, CORE_EVERYONE);
     if (actions.n > 0 && actions.at[0].verb == CORE_REFUSE) return false;
     shard_act(s, actions, &in);
     return true;
@@ -109,7 +109,7 @@ static bool follow_update(shard *s, const logged *l)
     if (k == NULL || !has_rates(s, l->e) || (l->e->bytes > 0 && !has_numbers(k, l->e)))
         return false;
     if (is_missing(k)) return true;
-    if (!server_core_follow_update(s->core, k->index, l->e->step)) return false;
+    if (!shard_core_follow_update(s->core, k->index, l->e->step)) return false;
     refer_to_sum(s, k, l);
     k->weight_sum = l->e->weight_sum;
     shard_scalars_follow(s, k, &l->e->inputs.scalars);
@@ -126,7 +126,7 @@ static bool follow_apply(shard *s, const logged *l)
         l->e->bytes != k->count * plan_dtype_bytes(k->push_dtype))
         return false;
     if (is_missing(k)) return true;
-    if (!server_core_follow_apply(s->core, k->index, l->e->rank, l->e->step)) return false;
+    if (!shard_core_follow_apply(s->core, k->index, l->e->rank, l->e->step)) return false;
     shard_scalars_take(s, k, l->e->rank, &l->e->inputs);
     shard_scalars_close(s, k);
     shard_update_with_one(s, k, &l->e->inputs, l->data);
@@ -140,9 +140,8 @@ static bool follow_begin(shard *s, const logged *l)
     const wire_entry *e = l->e;
     const uint32_t p    = partition_of(s, e);
     if (p == SHARD_NONE) return false;
-    server_core_follow_begin(s->core, p, e->step, e->applied,
-                             e->has_decision ? &e->decision : NULL);
-    return !e->has_record || keep_record(s, p, e->step - 1, l);
+    shard_core_follow_begin(s->core, p, e->step, e->applied, e->has_decision ? &e->decision : NULL);
+    return !e->has_vote || keep_vote(s, p, e->step - 1, l);
 }
 
 static bool follow_state(shard *s, const logged *l)
@@ -151,12 +150,12 @@ static bool follow_state(shard *s, const logged *l)
     shard_chunk *k      = shard_find(s, e->object);
     if (k == NULL || e->slot > k->slots || (e->bytes > 0 && !has_numbers(k, e))) return false;
     if (e->slot == 0) {
-        server_core_follow_state(s->core, k->index, e->bytes > 0, e->step, e->number, e->n_numbers);
+        shard_core_follow_state(s->core, k->index, e->bytes > 0, e->step, e->number, e->n_numbers);
         k->version = e->version;
-        if (e->has_record) shard_scalars_follow(s, k, &e->record.scalars);
+        if (e->has_vote) shard_scalars_follow(s, k, &e->vote.scalars);
     }
     if (!shard_chunk_make_writable(s, k)) return true;
-    if (e->bytes > 0 && !shard_tier_replace(s, k, e->slot, l->data)) return true;
+    if (e->bytes > 0 && !shard_offload_replace(s, k, e->slot, l->data)) return true;
     shard_chunk_changed(k);
     if (e->is_last && !k->is_filled) {
         k->is_filled = true;
@@ -205,7 +204,7 @@ static void empty(shard *s, const wire_data *d)
         shard_drop_staged(s, &s->chunk[i]);
         s->chunk[i].is_filled = false;
     }
-    server_core_empty(s->core);
+    shard_core_empty(s->core);
     s->n_unfilled = s->n_chunks;
     s->is_whole   = false;
     s->stream     = d->stream;
@@ -253,7 +252,8 @@ static void take_entries(shard *s, const wire_data *d, buf *payload)
         const uint64_t index = d->index + i;
         if (at != NULL) at += l.e->bytes;
         if (index <= s->log.index) continue;
-        if ((index > s->log.index + 1 && !plant(PLANT_LOG_OUT_OF_ORDER)) || !is_intact(s, &l)) {
+        if ((index > s->log.index + 1 && !mutation(MUTATION_LOG_OUT_OF_ORDER)) ||
+            !is_intact(s, &l)) {
             s->has_gap = true;
             return;
         }
@@ -266,12 +266,12 @@ static void take_entries(shard *s, const wire_data *d, buf *payload)
 static bool is_from_primary(const shard *s, const wire_data *d, const buf *payload)
 {
     const size_t size = payload != NULL ? payload->size : 0;
-    if (plant(PLANT_NO_FENCE)) return s->role != SHARD_PRIMARY && d->payload_bytes == size;
+    if (mutation(MUTATION_NO_FENCE)) return s->role != SHARD_PRIMARY && d->payload_bytes == size;
     return (s->role == SHARD_BACKUP || s->role == SHARD_LEARNER) && d->epoch == s->epoch &&
-           (d->term == s->term || plant(PLANT_TERM_IGNORED)) && d->payload_bytes == size &&
+           (d->term == s->term || mutation(MUTATION_TERM_IGNORED)) && d->payload_bytes == size &&
            ((d->from == s->primary && d->to == s->setup.incarnation) ||
-            plant(PLANT_NO_INCARNATION_CHECK)) &&
-           (!shard_is_sealed(s) || plant(PLANT_SEAL_GOES_ON));
+            mutation(MUTATION_NO_INCARNATION_CHECK)) &&
+           (!shard_is_sealed(s) || mutation(MUTATION_SEAL_GOES_ON));
 }
 
 /* Its primary was faster; once the epoch is here too, it is asked to send that again. */

@@ -1,6 +1,6 @@
 /* shard_log.c - the log of a shard's changes, sent to its copies in order.
  *
- * DESIGN.  The primary appends an entry for every change a copy must know: first values, sums, records, decisions,
+ * DESIGN.  The primary appends an entry for every change a copy must know: first values, sums, votes, decisions,
  * updates.  Payloads are references: a sum is sent from its accumulator (or message), values from the values
  * themselves.  Entries stay until every copy has acknowledged them, and are sent from the first one a copy lacks:
  * in order, large ones alone and at once, small ones packed at the flush.  A shard without copies appends nothing.
@@ -95,7 +95,7 @@ void shard_log_changed(shard *s, shard_chunk *k)
 {
     if (s->n_copies == 0 && s->role == SHARD_PRIMARY) return;
     if (s->role == SHARD_LEARNER && !s->is_whole) return;
-    s->log.digest += shard_tier_crc(s, k) * (2 * (uint64_t)k->number + 1);
+    s->log.digest += shard_offload_crc(s, k) * (2 * (uint64_t)k->number + 1);
 }
 
 void shard_log_applied(shard *s)
@@ -146,8 +146,8 @@ void shard_log_first(shard *s, shard_chunk *k)
 {
     if (!shard_is_logging(s)) return;
     const wire_entry e = {
-        .what = WIRE_ENTRY_FIRST, .object = k->number, .rank = -1, .crc = shard_tier_crc(s, k)};
-    buf *values = shard_tier_array(s, k, 0);
+        .what = WIRE_ENTRY_FIRST, .object = k->number, .rank = -1, .crc = shard_offload_crc(s, k)};
+    buf *values = shard_offload_array(s, k, 0);
     if (values == NULL) return;
     shard_log_append(s, &e, -1, values);
     shard_log_changed(s, k);
@@ -160,7 +160,7 @@ void shard_log_sum(shard *s, shard_chunk *k, int32_t only)
     const wire_entry e = {.what   = WIRE_ENTRY_SUM,
                           .object = k->number,
                           .rank   = -1,
-                          .step   = server_core_partition_step(s->core, k->partition)};
+                          .step   = shard_core_partition_step(s->core, k->partition)};
     append_sum(s, &e, k, only);
 }
 
@@ -168,7 +168,7 @@ void shard_log_prepared(shard *s, uint32_t partition, int32_t only)
 {
     if (!shard_is_logging(s)) return;
     const shard_partition *p  = &s->partition[partition];
-    const wire_inputs *inputs = server_core_step_inputs(s->core, p->step);
+    const wire_inputs *inputs = shard_core_step_inputs(s->core, p->step);
     buf *squares              = buf_new(p->blocks * sizeof(double));
     if (squares == NULL || inputs == NULL) {
         buf_release(squares);
@@ -178,13 +178,13 @@ void shard_log_prepared(shard *s, uint32_t partition, int32_t only)
     memcpy(squares->data, p->squares, squares->size);
     const wire_entry e = {.what       = WIRE_ENTRY_PREPARE,
                           .object     = p->number,
-                          .rank       = server_core_step_rank(s->core, p->step),
+                          .rank       = shard_core_step_rank(s->core, p->step),
                           .step       = p->step,
-                          .cut        = server_core_partition_cut(s->core, partition),
+                          .capture    = shard_core_partition_cut(s->core, partition),
                           .has_inputs = true,
                           .inputs     = *inputs,
-                          .has_record = true,
-                          .record     = p->record};
+                          .has_vote   = true,
+                          .vote       = p->vote};
     shard_log_append(s, &e, only, squares);
 }
 
@@ -358,7 +358,7 @@ void shard_log_trim(shard *s)
     }
 }
 
-void shard_log_tell_lag(shard *s)
+void shard_log_notify_lag(shard *s)
 {
     const uint64_t entries = s->log.n, bytes = shard_log_bytes(s);
     stat_add(s->options.stats, STAT_LAG_ENTRIES, entries - s->watch.lag_entries);
@@ -373,5 +373,5 @@ void shard_log_fini(shard *s)
     free(s->log.entry);
     s->log.entry    = NULL;
     s->log.capacity = s->log.n = s->log.first = 0;
-    shard_log_tell_lag(s);
+    shard_log_notify_lag(s);
 }

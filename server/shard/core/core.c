@@ -6,7 +6,7 @@
 
 /* ---- life ------------------------------------------------------------------------------------ */
 /* Chunks by partition, by counting. */
-static void order_chunks(server_core *c)
+static void order_chunks(shard_core *c)
 {
     for (uint32_t k = 0; k < c->n_chunks; k++) c->partition[c->chunk[k].desc.partition].n++;
     uint32_t at = 0;
@@ -16,18 +16,18 @@ static void order_chunks(server_core *c)
         c->partition[p].n = 0;
     }
     for (uint32_t k = 0; k < c->n_chunks; k++) {
-        server_core_partition *p           = &c->partition[c->chunk[k].desc.partition];
-        c->order[p->first + p->n++]        = k;
-        const server_core_chunk_desc *desc = &c->chunk[k].desc;
+        shard_core_partition *p           = &c->partition[c->chunk[k].desc.partition];
+        c->order[p->first + p->n++]       = k;
+        const shard_core_chunk_desc *desc = &c->chunk[k].desc;
         if (desc->trained && c->group[desc->group].ops->averages) p->decided++;
     }
     for (uint32_t p = 0; p < c->n_partitions; p++) c->partition[p].left = c->partition[p].decided;
 }
 
-static bool allocate(server_core *c)
+static bool allocate(shard_core *c)
 {
     /* The worst event folds every rank's contribution, then answers everything buffered. */
-    c->actions_max = c->world_size * (CORE_HELD_PER_RANK_MAX + 2) + 8;
+    c->actions_max = c->world_size * (CORE_WAITING_PER_RANK_MAX + 2) + 8;
     c->action      = calloc(c->actions_max, sizeof *c->action);
     c->chunk       = calloc(c->n_chunks + 1, sizeof *c->chunk);
     c->partition   = calloc(c->n_partitions + 1, sizeof *c->partition);
@@ -48,15 +48,15 @@ static bool allocate(server_core *c)
            c->place != NULL && c->mates != NULL;
 }
 
-static pen_status check_groups(const server_core_config *config, pen_error *why)
+static pen_status check_groups(const shard_core_config *config, pen_error *why)
 {
     for (uint32_t k = 0; k < config->n_chunks; k++) {
-        const server_core_chunk_desc *chunk = &config->chunk[k];
+        const shard_core_chunk_desc *chunk = &config->chunk[k];
         if (chunk->group >= config->n_groups || chunk->partition >= config->n_partitions)
             return why_set(why, PEN_INVALID_ARGUMENT,
                            "'%s' belongs to an unknown parameter group or partition",
                            chunk->tensor);
-        const server_core_group *group = &config->group[chunk->group];
+        const shard_core_group *group = &config->group[chunk->group];
         if (!chunk->trained || !group->whole_tensor) continue;
         if (config->eager)
             return why_set(why, PEN_UNSUPPORTED,
@@ -74,7 +74,7 @@ static pen_status check_groups(const server_core_config *config, pen_error *why)
     return PEN_OK;
 }
 
-static void fill(server_core *c, const server_core_config *config)
+static void fill(shard_core *c, const shard_core_config *config)
 {
     memcpy(c->group, config->group, config->n_groups * sizeof *c->group);
     for (uint32_t p = 0; p < c->n_partitions; p++) {
@@ -90,8 +90,8 @@ static void fill(server_core *c, const server_core_config *config)
     for (uint32_t r = 0; r < c->world_size; r++) c->node[r] = (int32_t)r;
 }
 
-pen_status server_core_create(const server_core_config *config, uint32_t world_size,
-                              server_core **out, pen_error *why)
+pen_status shard_core_create(const shard_core_config *config, uint32_t world_size, shard_core **out,
+                             pen_error *why)
 {
     if (world_size == 0 || world_size > CORE_RANKS_MAX)
         return why_set(why, PEN_INVALID_ARGUMENT, "a job cannot have %u workers; expected 1 to %d",
@@ -99,7 +99,7 @@ pen_status server_core_create(const server_core_config *config, uint32_t world_s
     const pen_status status = check_groups(config, why);
     if (status != PEN_OK) return status;
 
-    server_core *c = calloc(1, sizeof *c);
+    shard_core *c = calloc(1, sizeof *c);
     if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a shard's counters");
     c->n_chunks       = config->n_chunks;
     c->n_partitions   = config->n_partitions;
@@ -112,7 +112,7 @@ pen_status server_core_create(const server_core_config *config, uint32_t world_s
     c->eager          = config->eager;
     c->park_bytes_max = config->park_bytes_max;
     if (!allocate(c)) {
-        server_core_destroy(c);
+        shard_core_destroy(c);
         return why_set(why, PEN_NO_MEMORY, "no memory for the counters of %u chunks and %u workers",
                        config->n_chunks, world_size);
     }
@@ -122,26 +122,26 @@ pen_status server_core_create(const server_core_config *config, uint32_t world_s
     return PEN_OK;
 }
 
-void server_core_restored(server_core *c, int64_t applied)
+void shard_core_restored(shard_core *c, int64_t applied)
 {
     c->applied = applied;
     for (uint32_t p = 0; p < c->n_partitions; p++) c->partition[p].applied = applied;
 }
 
-static void free_held(server_core_held *held)
+static void free_waiting(shard_core_waiting *held)
 {
     while (held != NULL) {
-        server_core_held *next = held->next;
+        shard_core_waiting *next = held->next;
         free(held);
         held = next;
     }
 }
 
-void server_core_destroy(server_core *c)
+void shard_core_destroy(shard_core *c)
 {
     if (c == NULL) return;
-    for (uint32_t k = 0; c->chunk != NULL && k < c->n_chunks; k++) free_held(c->chunk[k].held);
-    free_held(c->spare);
+    for (uint32_t k = 0; c->chunk != NULL && k < c->n_chunks; k++) free_waiting(c->chunk[k].held);
+    free_waiting(c->spare);
     for (int i = 0; i < 2; i++) {
         free(c->steps[i].rate);
         free(c->steps[i].weight);
@@ -161,84 +161,84 @@ void server_core_destroy(server_core *c)
 }
 
 /* ---- reset ----------------------------------------------------------------------------------- */
-void server_core_join(server_core *c, int32_t rank, const bool *beside)
+void shard_core_join(shard_core *c, int32_t rank, const bool *beside)
 {
     for (uint32_t k = 0; k < c->n_chunks; k++) {
         uint64_t slowest = UINT64_MAX;
         for (uint32_t r = 0; r < c->world_size; r++) {
-            const uint64_t clock = *server_core_clock(c, k, (int32_t)r);
+            const uint64_t clock = *shard_core_clock(c, k, (int32_t)r);
             if (beside[r] && clock < slowest) slowest = clock;
         }
-        *server_core_clock(c, k, rank) = slowest != UINT64_MAX ? slowest : c->chunk[k].round;
+        *shard_core_clock(c, k, rank) = slowest != UINT64_MAX ? slowest : c->chunk[k].round;
     }
 }
 
-void server_core_abandon(server_core *c)
+void shard_core_abandon(shard_core *c)
 {
     for (uint32_t p = 0; p < c->n_partitions; p++) {
         c->partition[p].left     = c->partition[p].decided;
         c->partition[p].has_hash = false;
-        c->partition[p].cut      = 0;
+        c->partition[p].capture  = 0;
     }
     c->steps[0].open = c->steps[1].open = false;
-    c->parked_bytes                     = 0; /* server_core_restart() drops everything buffered */
+    c->parked_bytes                     = 0; /* shard_core_restart() drops everything buffered */
 }
 
-server_core_actions server_core_restart(server_core *c, uint32_t chunk)
+shard_core_actions shard_core_restart(shard_core *c, uint32_t chunk)
 {
-    c->n_actions         = 0;
-    server_core_chunk *k = &c->chunk[chunk];
-    const bool averages  = server_core_group_of(c, k)->ops->averages;
+    c->n_actions        = 0;
+    shard_core_chunk *k = &c->chunk[chunk];
+    const bool averages = shard_core_group_of(c, k)->ops->averages;
     if (averages) {
-        if (k->got > 0) server_core_say(c, CORE_DROP, chunk);
+        if (k->got > 0) shard_core_send(c, CORE_DROP, chunk);
         for (uint32_t r = 0; r < c->world_size; r++)
-            *server_core_clock(c, chunk, (int32_t)r) = k->round;
-        k->got = 0;
-        k->cut = 0;
+            *shard_core_clock(c, chunk, (int32_t)r) = k->round;
+        k->got     = 0;
+        k->capture = 0;
     }
-    k->turn = server_core_next_live(c, 0);
+    k->turn = shard_core_next_live(c, 0);
     for (uint32_t r = 0; r < c->world_size; r++) /* a dropped push gets no answer */
-        if (averages || c->incarnation[r] == 0) server_core_forget_held_of(c, chunk, (int32_t)r);
-    server_core_serve_held(c, chunk);
-    return server_core_said(c);
+        if (averages || c->incarnation[r] == 0) shard_core_forget_waiting_of(c, chunk, (int32_t)r);
+    shard_core_serve_waiting(c, chunk);
+    return shard_core_sent(c);
 }
 
 /* ---- queries --------------------------------------------------------------------------------- */
-bool server_core_has_values(const server_core *c, uint32_t chunk)
+bool shard_core_has_values(const shard_core *c, uint32_t chunk)
 {
     return c->chunk[chunk].has_values;
 }
-uint64_t server_core_round(const server_core *c, uint32_t chunk)
+uint64_t shard_core_round(const shard_core *c, uint32_t chunk)
 {
     return c->chunk[chunk].round;
 }
-uint64_t server_core_partition_step(const server_core *c, uint32_t partition)
+uint64_t shard_core_partition_step(const shard_core *c, uint32_t partition)
 {
     return c->partition[partition].step;
 }
-int64_t server_core_applied(const server_core *c)
+int64_t shard_core_applied(const shard_core *c)
 {
     return c->applied;
 }
-uint64_t server_core_parked_bytes(const server_core *c)
+uint64_t shard_core_parked_bytes(const shard_core *c)
 {
     return c->parked_bytes;
 }
 
-static bool somebody_is_ahead(const server_core *c, uint32_t chunk, int32_t rank)
+static bool somebody_is_ahead(const shard_core *c, uint32_t chunk, int32_t rank)
 {
-    const uint64_t clock = *server_core_clock(c, chunk, rank);
+    const uint64_t clock = *shard_core_clock(c, chunk, rank);
     for (uint32_t r = 0; r < c->world_size; r++)
-        if (c->incarnation[r] != 0 && *server_core_clock(c, chunk, (int32_t)r) > clock) return true;
+        if (c->incarnation[r] != 0 && *shard_core_clock(c, chunk, (int32_t)r) > clock) return true;
     return false;
 }
 
-bool server_core_owes(const server_core *c, int32_t rank, uint64_t *step, uint32_t *chunk)
+bool shard_core_owes(const shard_core *c, int32_t rank, uint64_t *step, uint32_t *chunk)
 {
     if (rank < 0 || (uint32_t)rank >= c->world_size) return false;
     bool found = false;
     for (uint32_t k = 0; k < c->n_chunks; k++) {
-        const uint64_t clock = *server_core_clock(c, k, rank);
+        const uint64_t clock = *shard_core_clock(c, k, rank);
         if (!c->chunk[k].desc.trained || (found && clock >= *step) ||
             !somebody_is_ahead(c, k, rank))
             continue;

@@ -3,55 +3,55 @@
 
 #include <string.h>
 
-static void set_clocks(server_core *c, uint32_t chunk, uint64_t clock)
+static void set_clocks(shard_core *c, uint32_t chunk, uint64_t clock)
 {
-    for (uint32_t r = 0; r < c->world_size; r++) *server_core_clock(c, chunk, (int32_t)r) = clock;
+    for (uint32_t r = 0; r < c->world_size; r++) *shard_core_clock(c, chunk, (int32_t)r) = clock;
 }
 
-void server_core_empty(server_core *c)
+void shard_core_empty(shard_core *c)
 {
-    server_core_abandon(c);
+    shard_core_abandon(c);
     for (uint32_t k = 0; k < c->n_chunks; k++) {
         c->chunk[k].has_values = false;
         c->chunk[k].got        = 0;
-        c->chunk[k].cut        = 0;
+        c->chunk[k].capture    = 0;
     }
     for (uint32_t p = 0; p < c->n_partitions; p++) c->partition[p].has_decision = false;
     c->newest = c->first_step;
 }
 
-void server_core_follow_begin(server_core *c, uint32_t partition, uint64_t step, int64_t applied,
-                              const wire_decision *decision)
+void shard_core_follow_begin(shard_core *c, uint32_t partition, uint64_t step, int64_t applied,
+                             const wire_decision *decision)
 {
-    server_core_partition *p = &c->partition[partition];
-    p->step                  = step;
-    p->applied               = applied;
-    p->has_decision          = decision != NULL;
+    shard_core_partition *p = &c->partition[partition];
+    p->step                 = step;
+    p->applied              = applied;
+    p->has_decision         = decision != NULL;
     if (decision != NULL) p->decision = *decision;
     c->applied = applied;
     if (step > c->newest) c->newest = step;
 }
 
-void server_core_follow_state(server_core *c, uint32_t chunk, bool has_values, uint64_t round,
-                              const uint64_t *clock, uint32_t n)
+void shard_core_follow_state(shard_core *c, uint32_t chunk, bool has_values, uint64_t round,
+                             const uint64_t *clock, uint32_t n)
 {
-    server_core_chunk *k = &c->chunk[chunk];
-    k->has_values        = has_values;
-    k->round             = round;
+    shard_core_chunk *k = &c->chunk[chunk];
+    k->has_values       = has_values;
+    k->round            = round;
     for (uint32_t r = 0; r < c->world_size; r++)
-        *server_core_clock(c, chunk, (int32_t)r) = r < n ? clock[r] : round;
+        *shard_core_clock(c, chunk, (int32_t)r) = r < n ? clock[r] : round;
 }
 
-bool server_core_follow_prepared(server_core *c, uint32_t partition, uint64_t step, int32_t rank,
-                                 const wire_inputs *inputs, uint64_t hash, uint64_t cut)
+bool shard_core_follow_prepared(shard_core *c, uint32_t partition, uint64_t step, int32_t rank,
+                                const wire_inputs *inputs, uint64_t hash, uint64_t capture)
 {
-    server_core_partition *p = &c->partition[partition];
+    shard_core_partition *p = &c->partition[partition];
     if (step != p->step || p->decided == 0) return false;
     if (step > c->newest) c->newest = step;
-    if (server_core_step_inputs(c, step) == NULL) server_core_open_step(c, rank, step, inputs);
+    if (shard_core_step_inputs(c, step) == NULL) shard_core_open_step(c, rank, step, inputs);
     for (uint32_t i = 0; i < p->n; i++) {
-        server_core_chunk *k = &c->chunk[c->order[p->first + i]];
-        if (!server_core_averages(c, k)) continue;
+        shard_core_chunk *k = &c->chunk[c->order[p->first + i]];
+        if (!shard_core_averages(c, k)) continue;
         set_clocks(c, c->order[p->first + i], step + 1);
         k->round   = step;
         k->by_node = inputs->is_node_sum;
@@ -60,15 +60,15 @@ bool server_core_follow_prepared(server_core *c, uint32_t partition, uint64_t st
         k->eager   = false;
         k->turn    = (int32_t)c->world_size;
     }
-    p->left = 0;
-    p->cut  = cut;
-    server_core_record_is(c, partition, hash);
+    p->left    = 0;
+    p->capture = capture;
+    shard_core_vote_is(c, partition, hash);
     return true;
 }
 
-bool server_core_follow_update(server_core *c, uint32_t chunk, uint64_t round)
+bool shard_core_follow_update(shard_core *c, uint32_t chunk, uint64_t round)
 {
-    server_core_chunk *k = &c->chunk[chunk];
+    shard_core_chunk *k = &c->chunk[chunk];
     if (round != k->round) return false;
     k->round++;
     k->got = 0;
@@ -76,81 +76,81 @@ bool server_core_follow_update(server_core *c, uint32_t chunk, uint64_t round)
     return true;
 }
 
-bool server_core_follow_apply(server_core *c, uint32_t chunk, int32_t rank, uint64_t seq)
+bool shard_core_follow_apply(shard_core *c, uint32_t chunk, int32_t rank, uint64_t seq)
 {
     if (rank < 0 || (uint32_t)rank >= c->world_size) return false;
-    uint64_t *clock = server_core_clock(c, chunk, rank);
+    uint64_t *clock = shard_core_clock(c, chunk, rank);
     if (*clock != seq) return false;
     ++*clock;
     return true;
 }
 
-void server_core_restage(server_core *c)
+void shard_core_restage(shard_core *c)
 {
     for (uint32_t k = 0; k < c->n_chunks; k++) {
-        server_core_chunk *chunk = &c->chunk[k];
-        server_core_partition *p = &c->partition[chunk->desc.partition];
-        if (!server_core_averages(c, chunk)) continue;
+        shard_core_chunk *chunk = &c->chunk[k];
+        shard_core_partition *p = &c->partition[chunk->desc.partition];
+        if (!shard_core_averages(c, chunk)) continue;
         if (p->has_hash && chunk->round == p->step && chunk->got > 0 && !chunk->eager) continue;
         set_clocks(c, k, chunk->round);
-        chunk->got  = 0;
-        chunk->cut  = 0;
-        chunk->turn = server_core_next_live(c, 0);
+        chunk->got     = 0;
+        chunk->capture = 0;
+        chunk->turn    = shard_core_next_live(c, 0);
     }
     for (uint32_t p = 0; p < c->n_partitions; p++) {
         if (c->partition[p].has_hash) continue;
-        c->partition[p].left = c->partition[p].decided;
-        c->partition[p].cut  = 0;
+        c->partition[p].left    = c->partition[p].decided;
+        c->partition[p].capture = 0;
     }
     c->parked_bytes = 0;
 }
 
 /* ---- queries of a fill and of an epoch's end ------------------------------------------------- */
-bool server_core_has_record(const server_core *c, uint32_t partition)
+bool shard_core_has_vote(const shard_core *c, uint32_t partition)
 {
     return c->partition[partition].has_hash;
 }
-bool server_core_is_decided(const server_core *c, uint32_t partition)
+bool shard_core_is_decided(const shard_core *c, uint32_t partition)
 {
     return c->partition[partition].decided > 0;
 }
-const wire_decision *server_core_decision(const server_core *c, uint32_t partition)
+const wire_decision *shard_core_decision(const shard_core *c, uint32_t partition)
 {
-    const server_core_partition *p = &c->partition[partition];
+    const shard_core_partition *p = &c->partition[partition];
     return p->has_decision ? &p->decision : NULL;
 }
-bool server_core_is_summed(const server_core *c, uint32_t chunk)
+bool shard_core_is_summed(const shard_core *c, uint32_t chunk)
 {
-    const server_core_chunk *k = &c->chunk[chunk];
-    return server_core_averages(c, k) && !k->eager && k->got > 0 &&
+    const shard_core_chunk *k = &c->chunk[chunk];
+    return shard_core_averages(c, k) && !k->eager && k->got > 0 &&
            k->got == (k->by_node ? c->live_nodes : c->live);
 }
-int64_t server_core_partition_applied(const server_core *c, uint32_t partition)
+int64_t shard_core_partition_applied(const shard_core *c, uint32_t partition)
 {
     return c->partition[partition].applied;
 }
-uint64_t server_core_partition_cut(const server_core *c, uint32_t partition)
+uint64_t shard_core_partition_cut(const shard_core *c, uint32_t partition)
 {
-    return c->partition[partition].cut;
+    return c->partition[partition].capture;
 }
-int32_t server_core_step_rank(const server_core *c, uint64_t step)
+int32_t shard_core_step_rank(const shard_core *c, uint64_t step)
 {
     return c->steps[step & 1].first;
 }
-const uint64_t *server_core_clocks(const server_core *c, uint32_t chunk)
+const uint64_t *shard_core_clocks(const shard_core *c, uint32_t chunk)
 {
-    return server_core_clock(c, chunk, 0);
+    return shard_core_clock(c, chunk, 0);
 }
 
 /* Chunks that no decision closes: of rules that do not average, or all of them with commit=eager. */
-bool server_core_least_clock(const server_core *c, uint64_t *clock)
+bool shard_core_least_clock(const shard_core *c, uint64_t *clock)
 {
     bool found = false;
     for (uint32_t k = 0; k < c->n_chunks; k++) {
-        const server_core_chunk *chunk = &c->chunk[k];
-        if (!chunk->desc.trained || (server_core_averages(c, chunk) && !c->eager)) continue;
+        const shard_core_chunk *chunk = &c->chunk[k];
+        if (!chunk->desc.trained || (shard_core_averages(c, chunk) && !c->eager)) continue;
         const uint64_t least =
-            server_core_averages(c, chunk) ? chunk->round : server_core_slowest(c, k);
+            shard_core_averages(c, chunk) ? chunk->round : shard_core_slowest(c, k);
         if (!found || least < *clock) *clock = least;
         found = true;
     }

@@ -1,59 +1,59 @@
 /* core_members.c - members, their nodes, and the check of senders. */
 #include "server/shard/core/core_state.h"
 
-#include "common/base/plant.h"
+#include "common/base/mutation.h"
 
 #include <inttypes.h>
 
-static bool is_older(uint64_t term, uint64_t epoch, const server_core *c)
+static bool is_older(uint64_t term, uint64_t epoch, const shard_core *c)
 {
-    if (plant(PLANT_TERM_IGNORED)) return epoch < c->epoch;
+    if (mutation(MUTATION_TERM_IGNORED)) return epoch < c->epoch;
     return term < c->term || (term == c->term && epoch < c->epoch);
 }
 
-static bool is_live(const server_core *c, int32_t rank)
+static bool is_live(const shard_core *c, int32_t rank)
 {
     return rank >= 0 && (uint32_t)rank < c->world_size && c->incarnation[rank] != 0;
 }
 
-int32_t server_core_next_live(const server_core *c, int32_t from)
+int32_t shard_core_next_live(const shard_core *c, int32_t from)
 {
     while ((uint32_t)from < c->world_size && c->incarnation[from] == 0) from++;
     return from;
 }
 
-bool server_core_is_first(const server_core *c, int32_t rank)
+bool shard_core_is_first(const shard_core *c, int32_t rank)
 {
-    return is_live(c, rank) && server_core_next_live(c, 0) == rank;
+    return is_live(c, rank) && shard_core_next_live(c, 0) == rank;
 }
 
-pen_status server_core_admit(const server_core *c, int32_t rank, uint64_t incarnation,
-                             uint64_t term, uint64_t epoch, pen_error *why)
+pen_status shard_core_admit(const shard_core *c, int32_t rank, uint64_t incarnation, uint64_t term,
+                            uint64_t epoch, pen_error *why)
 {
-    if (plant(PLANT_NO_FENCE) && is_live(c, rank)) return PEN_OK;
+    if (mutation(MUTATION_NO_FENCE) && is_live(c, rank)) return PEN_OK;
     if (is_older(term, epoch, c)) /* a remaining member will receive the new one */
         return why_set(why,
                        is_live(c, rank) && c->incarnation[rank] == incarnation ? PEN_AGAIN
                                                                                : PEN_NOT_A_MEMBER,
                        "epoch %" PRIu64 " is over", epoch);
-    if ((term != c->term && !plant(PLANT_TERM_IGNORED)) || epoch != c->epoch)
+    if ((term != c->term && !mutation(MUTATION_TERM_IGNORED)) || epoch != c->epoch)
         return why_set(why, PEN_AGAIN, "epoch %" PRIu64 " has not started here", epoch);
     if (!is_live(c, rank))
         return why_set(why, PEN_NOT_A_MEMBER, "rank %d is not a member of this job", rank);
-    if (c->incarnation[rank] != incarnation && !plant(PLANT_NO_INCARNATION_CHECK))
+    if (c->incarnation[rank] != incarnation && !mutation(MUTATION_NO_INCARNATION_CHECK))
         return why_set(why, PEN_NOT_A_MEMBER, "rank %d is another process now", rank);
     return PEN_OK;
 }
 
 /* Live ranks of the same node before `end`. */
-static uint32_t mates_below(const server_core *c, uint32_t rank, uint32_t end)
+static uint32_t mates_below(const shard_core *c, uint32_t rank, uint32_t end)
 {
     uint32_t n = 0;
     for (uint32_t r = 0; r < end; r++) n += c->incarnation[r] != 0 && c->node[r] == c->node[rank];
     return n;
 }
 
-static void count_nodes(server_core *c)
+static void count_nodes(shard_core *c)
 {
     c->live_nodes = 0;
     for (uint32_t r = 0; r < c->world_size; r++) {
@@ -64,14 +64,14 @@ static void count_nodes(server_core *c)
     }
 }
 
-void server_core_nodes(server_core *c, const int32_t *node, uint32_t n)
+void shard_core_nodes(shard_core *c, const int32_t *node, uint32_t n)
 {
     for (uint32_t r = 0; r < c->world_size; r++) c->node[r] = r < n ? node[r] : (int32_t)r;
     count_nodes(c);
 }
 
-void server_core_epoch(server_core *c, uint64_t term, uint64_t epoch, const uint64_t *incarnation,
-                       uint32_t n, bool *changed)
+void shard_core_epoch(shard_core *c, uint64_t term, uint64_t epoch, const uint64_t *incarnation,
+                      uint32_t n, bool *changed)
 {
     *changed = false;
     if (is_older(term, epoch, c) || (term == c->term && epoch == c->epoch)) return;
@@ -88,16 +88,16 @@ void server_core_epoch(server_core *c, uint64_t term, uint64_t epoch, const uint
     count_nodes(c);
 }
 
-bool server_core_brings(const server_core *c, uint32_t chunk, int32_t rank)
+bool shard_core_brings(const shard_core *c, uint32_t chunk, int32_t rank)
 {
     return c->mates[rank] > 0 && c->chunk[chunk].desc.number % c->mates[rank] == c->place[rank];
 }
 
-uint64_t server_core_slowest(const server_core *c, uint32_t chunk)
+uint64_t shard_core_slowest(const shard_core *c, uint32_t chunk)
 {
     uint64_t slowest = UINT64_MAX;
     for (uint32_t r = 0; r < c->world_size; r++) {
-        const uint64_t clock = *server_core_clock(c, chunk, (int32_t)r);
+        const uint64_t clock = *shard_core_clock(c, chunk, (int32_t)r);
         if (c->incarnation[r] != 0 && clock < slowest) slowest = clock;
     }
     return slowest;

@@ -1,21 +1,21 @@
 /* core_state.h - the inside of the core, shared by core*.c only. */
-#ifndef SERVER_CORE_STATE_H
-#define SERVER_CORE_STATE_H
+#ifndef SHARD_CORE_STATE_H
+#define SHARD_CORE_STATE_H
 
 #include "server/shard/core/core.h"
 
 #include "common/base/why.h"
 
-typedef struct server_core_held { /* a waiting answer */
-    struct server_core_held *next, *prev;
+typedef struct shard_core_waiting { /* a waiting answer */
+    struct shard_core_waiting *next, *prev;
     int32_t rank;
     uint32_t peer;
     uint64_t seq;
     bool initial, bare; /* bare: answers APPLIED, without values */
-} server_core_held;
+} shard_core_waiting;
 
 typedef struct {
-    server_core_chunk_desc desc;
+    shard_core_chunk_desc desc;
     uint64_t round;
     uint32_t got;  /* contributions to this round, folded or buffered */
     int32_t turn;  /* rank to fold next; world_size after the last */
@@ -24,9 +24,9 @@ typedef struct {
     bool by_node;  /* adds sums of nodes; likewise */
     bool has_values;
     double rate, loss_scale; /* of this round's first contribution, eager only */
-    uint64_t cut;            /* not 0: a snapshot is due when this round closes       */
-    server_core_held *held;
-} server_core_chunk;
+    uint64_t capture;        /* not 0: a snapshot is due when this round closes       */
+    shard_core_waiting *held;
+} shard_core_chunk;
 
 typedef struct {
     uint32_t first, n; /* its chunks: order[first .. first + n)        */
@@ -38,8 +38,8 @@ typedef struct {
     uint64_t hash;
     bool has_decision; /* of step - 1                                    */
     wire_decision decision;
-    uint64_t cut;
-} server_core_partition;
+    uint64_t capture;
+} shard_core_partition;
 
 typedef struct { /* the inputs of all ranks to one step */
     bool open;
@@ -49,13 +49,13 @@ typedef struct { /* the inputs of all ranks to one step */
     double *rate;          /* [n_groups]   */
     double *weight;        /* [world_size] NaN: not given yet */
     wire_scalars *scalars; /* [world_size]; NULL: none given yet */
-} server_core_inputs_of_step;
+} shard_core_inputs_of_step;
 
-struct server_core {
+struct shard_core {
     uint32_t n_chunks, n_partitions, n_groups, world_size, live;
-    server_core_chunk *chunk;
-    server_core_partition *partition;
-    server_core_group *group;
+    shard_core_chunk *chunk;
+    shard_core_partition *partition;
+    shard_core_group *group;
     uint32_t *order;       /* chunks by partition */
     uint64_t *clock;       /* [n_chunks][world_size] */
     uint64_t *incarnation; /* [world_size], 0 = absent */
@@ -66,57 +66,57 @@ struct server_core {
     uint64_t term, epoch, newest, first_step;
     uint64_t epochs; /* number of views installed */
     int64_t applied;
-    server_core_inputs_of_step steps[2]; /* by the lowest bit of the step; at most two are open */
+    shard_core_inputs_of_step steps[2]; /* by the lowest bit of the step; at most two are open */
     bool deterministic, eager;
     uint64_t park_bytes_max, parked_bytes;
-    server_core_held *spare;
+    shard_core_waiting *spare;
     pen_error why;
     uint32_t n_actions, actions_max;
-    server_core_action *action;
+    shard_core_action *action;
 };
 
-static inline uint64_t *server_core_clock(const server_core *c, uint32_t chunk, int32_t rank)
+static inline uint64_t *shard_core_clock(const shard_core *c, uint32_t chunk, int32_t rank)
 {
     return &c->clock[(size_t)chunk * c->world_size + (size_t)rank];
 }
 
-static inline const server_core_group *server_core_group_of(const server_core *c,
-                                                            const server_core_chunk *k)
+static inline const shard_core_group *shard_core_group_of(const shard_core *c,
+                                                          const shard_core_chunk *k)
 {
     return &c->group[k->desc.group];
 }
 
 /* A decision, or a round of all ranks, closes it. */
-static inline bool server_core_averages(const server_core *c, const server_core_chunk *k)
+static inline bool shard_core_averages(const shard_core *c, const shard_core_chunk *k)
 {
-    return k->desc.trained && server_core_group_of(c, k)->ops->averages;
+    return k->desc.trained && shard_core_group_of(c, k)->ops->averages;
 }
 
 /* core_members.c */
-bool server_core_brings(const server_core *c, uint32_t chunk, int32_t rank); /* its node's sum */
-int32_t server_core_next_live(const server_core *c, int32_t from); /* >= from; world_size: none */
-uint64_t server_core_slowest(const server_core *c, uint32_t chunk);
+bool shard_core_brings(const shard_core *c, uint32_t chunk, int32_t rank); /* its node's sum */
+int32_t shard_core_next_live(const shard_core *c, int32_t from); /* >= from; world_size: none */
+uint64_t shard_core_slowest(const shard_core *c, uint32_t chunk);
 
 /* core_answer.c.  Appends an action; cannot fail, its room was reserved for the worst event. */
-server_core_action *server_core_say(server_core *c, server_core_verb verb, uint32_t index);
-server_core_actions server_core_said(const server_core *c);
-server_core_actions server_core_refuse(server_core *c, uint32_t chunk, int32_t rank, uint32_t peer,
-                                       uint64_t seq, pen_status status, const char *reason);
-sync_view server_core_view(const server_core *c, uint32_t chunk, int32_t rank, uint64_t seq,
-                           uint64_t slowest);
+shard_core_action *shard_core_send(shard_core *c, shard_core_verb verb, uint32_t index);
+shard_core_actions shard_core_sent(const shard_core *c);
+shard_core_actions shard_core_refuse(shard_core *c, uint32_t chunk, int32_t rank, uint32_t peer,
+                                     uint64_t seq, pen_status status, const char *reason);
+sync_view shard_core_view(const shard_core *c, uint32_t chunk, int32_t rank, uint64_t seq,
+                          uint64_t slowest);
 
 /* Answers now if the rule allows it, else queues the answer (*held).  False: neither is possible. */
-bool server_core_answer(server_core *c, uint32_t chunk, const server_core_held *h, bool *held);
-void server_core_serve(server_core *c, uint32_t chunk, const server_core_held *h, uint64_t slowest);
+bool shard_core_answer(shard_core *c, uint32_t chunk, const shard_core_waiting *h, bool *held);
+void shard_core_serve(shard_core *c, uint32_t chunk, const shard_core_waiting *h, uint64_t slowest);
 
 /* Queues an answer; false: too many, or no memory. */
-bool server_core_hold(server_core *c, uint32_t chunk, const server_core_held *answer);
-void server_core_serve_held(server_core *c, uint32_t chunk);
-void server_core_forget_held_of(server_core *c, uint32_t chunk, int32_t rank);
+bool shard_core_hold(shard_core *c, uint32_t chunk, const shard_core_waiting *answer);
+void shard_core_serve_waiting(shard_core *c, uint32_t chunk);
+void shard_core_forget_waiting_of(shard_core *c, uint32_t chunk, int32_t rank);
 
 /* core_step.c */
-void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs);
+void shard_core_open_step(shard_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs);
 /* A decided chunk was summed; emits PREPARED with the last one. */
-void server_core_partition_summed(server_core *c, uint32_t chunk);
+void shard_core_partition_summed(shard_core *c, uint32_t chunk);
 
 #endif

@@ -12,14 +12,14 @@
 /* ---- inputs ---------------------------------------------------------------------------------- */
 /* A rank opens step S+1 only after every partition has taken S's decision. So partitions of one shard are at most
  * one step apart, and two slots are enough. */
-static bool is_open_step(const server_core *c, uint64_t step)
+static bool is_open_step(const shard_core *c, uint64_t step)
 {
     return step == c->newest || step + 1 == c->newest;
 }
 
-void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs)
+void shard_core_open_step(shard_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs)
 {
-    server_core_inputs_of_step *s = &c->steps[step & 1];
+    shard_core_inputs_of_step *s = &c->steps[step & 1];
 
     s->open   = true;
     s->step   = step;
@@ -34,7 +34,7 @@ void server_core_open_step(server_core *c, int32_t rank, uint64_t step, const wi
 }
 
 /* Allocates scalars with the first rank that gives any. */
-static bool keep_scalars(const server_core *c, server_core_inputs_of_step *s, int32_t rank,
+static bool keep_scalars(const shard_core *c, shard_core_inputs_of_step *s, int32_t rank,
                          const wire_scalars *scalars)
 {
     if (scalars->n == 0) return true;
@@ -43,12 +43,12 @@ static bool keep_scalars(const server_core *c, server_core_inputs_of_step *s, in
     return s->scalars != NULL;
 }
 
-pen_status server_core_inputs(server_core *c, int32_t rank, uint64_t step,
-                              const wire_inputs *inputs, pen_error *why)
+pen_status shard_core_inputs(shard_core *c, int32_t rank, uint64_t step, const wire_inputs *inputs,
+                             pen_error *why)
 {
     if (!is_open_step(c, step)) return PEN_OK; /* all its pushes are repeats, or early */
-    server_core_inputs_of_step *s = &c->steps[step & 1];
-    if (!s->open || s->step != step) server_core_open_step(c, rank, step, inputs);
+    shard_core_inputs_of_step *s = &c->steps[step & 1];
+    if (!s->open || s->step != step) shard_core_open_step(c, rank, step, inputs);
     if (!decision_inputs_equal(&s->inputs, s->first, inputs, rank, why)) {
         if (why != NULL) why->step = (int64_t)step;
         return PEN_MISMATCH;
@@ -63,14 +63,14 @@ pen_status server_core_inputs(server_core *c, int32_t rank, uint64_t step,
     return PEN_MISMATCH;
 }
 
-const wire_inputs *server_core_step_inputs(const server_core *c, uint64_t step)
+const wire_inputs *shard_core_step_inputs(const shard_core *c, uint64_t step)
 {
-    const server_core_inputs_of_step *s = &c->steps[step & 1];
+    const shard_core_inputs_of_step *s = &c->steps[step & 1];
     return s->open && s->step == step ? &s->inputs : NULL;
 }
 
 /* With sums of nodes, each rank gives its node's weight, which counts once. */
-static bool counts(const server_core *c, const server_core_inputs_of_step *s, uint32_t rank)
+static bool counts(const shard_core *c, const shard_core_inputs_of_step *s, uint32_t rank)
 {
     if (isnan(s->weight[rank])) return false;
     for (uint32_t r = 0; s->inputs.is_node_sum && r < rank; r++)
@@ -79,40 +79,40 @@ static bool counts(const server_core *c, const server_core_inputs_of_step *s, ui
     return true;
 }
 
-double server_core_weight_sum(const server_core *c, uint64_t step)
+double shard_core_weight_sum(const shard_core *c, uint64_t step)
 {
-    const server_core_inputs_of_step *s = &c->steps[step & 1];
-    double sum                          = 0;
+    const shard_core_inputs_of_step *s = &c->steps[step & 1];
+    double sum                         = 0;
     for (uint32_t r = 0; r < c->world_size; r++)
         if (c->incarnation[r] != 0 && counts(c, s, r)) sum += s->weight[r];
     return sum;
 }
 
-void server_core_scalars(const server_core *c, uint64_t step, wire_scalars *sum)
+void shard_core_scalars(const shard_core *c, uint64_t step, wire_scalars *sum)
 {
-    const server_core_inputs_of_step *s = &c->steps[step & 1];
+    const shard_core_inputs_of_step *s = &c->steps[step & 1];
     for (uint32_t r = 0; s->scalars != NULL && r < c->world_size; r++)
         if (c->incarnation[r] != 0 && counts(c, s, r)) scalars_add(sum, &s->scalars[r]);
 }
 
 /* ---- prepared -------------------------------------------------------------------------------- */
-void server_core_partition_summed(server_core *c, uint32_t chunk)
+void shard_core_partition_summed(shard_core *c, uint32_t chunk)
 {
     const uint32_t p = c->chunk[chunk].desc.partition;
-    server_core_say(c, CORE_SUMMED, chunk);
+    shard_core_send(c, CORE_SUMMED, chunk);
     if (--c->partition[p].left == 0)
-        server_core_say(c, CORE_PREPARED, p)->seq = c->partition[p].step;
+        shard_core_send(c, CORE_PREPARED, p)->seq = c->partition[p].step;
 }
 
-void server_core_record_is(server_core *c, uint32_t partition, uint64_t hash)
+void shard_core_vote_is(shard_core *c, uint32_t partition, uint64_t hash)
 {
     c->partition[partition].hash     = hash;
     c->partition[partition].has_hash = true;
 }
 
-bool server_core_is_prepared(const server_core *c, uint32_t partition, uint64_t step)
+bool shard_core_is_prepared(const shard_core *c, uint32_t partition, uint64_t step)
 {
-    const server_core_partition *p = &c->partition[partition];
+    const shard_core_partition *p = &c->partition[partition];
     return step < p->step || (step == p->step && p->has_hash);
 }
 
@@ -128,18 +128,18 @@ static bool same_decision(const wire_decision *a, const wire_decision *b)
            same_bits(a->gscale, b->gscale) && same_bits(a->norm, b->norm);
 }
 
-static server_core_actions refuse(server_core *c, uint32_t peer, uint64_t step, pen_status status,
-                                  const char *reason)
+static shard_core_actions refuse(shard_core *c, uint32_t peer, uint64_t step, pen_status status,
+                                 const char *reason)
 {
-    return server_core_refuse(c, CORE_EVERYONE, -1, peer, step, status, reason);
+    return shard_core_refuse(c, CORE_EVERYONE, -1, peer, step, status, reason);
 }
 
 /* All partitions of a shard take the same decision for a step; the first to take it speaks for all. */
-static bool contradicts(const server_core *c, const server_core_partition *p,
+static bool contradicts(const shard_core *c, const shard_core_partition *p,
                         const wire_decision *decision)
 {
     for (uint32_t i = 0; i < c->n_partitions; i++) {
-        const server_core_partition *other = &c->partition[i];
+        const shard_core_partition *other = &c->partition[i];
         if (other->has_decision && other->step == p->step + 1 &&
             !same_decision(&other->decision, decision))
             return true;
@@ -147,20 +147,20 @@ static bool contradicts(const server_core *c, const server_core_partition *p,
     return false;
 }
 
-static void close_partition(server_core *c, server_core_partition *p, const wire_decision *decision)
+static void close_partition(shard_core *c, shard_core_partition *p, const wire_decision *decision)
 {
     for (uint32_t i = 0; i < p->n; i++) {
-        server_core_chunk *k = &c->chunk[c->order[p->first + i]];
-        if (!server_core_averages(c, k)) continue;
+        shard_core_chunk *k = &c->chunk[c->order[p->first + i]];
+        if (!shard_core_averages(c, k)) continue;
         k->round++;
-        k->got  = 0;
-        k->cut  = 0;
-        k->turn = server_core_next_live(c, 0);
+        k->got     = 0;
+        k->capture = 0;
+        k->turn    = shard_core_next_live(c, 0);
     }
     p->step++;
     p->left         = p->decided;
     p->has_hash     = false;
-    p->cut          = 0;
+    p->capture      = 0;
     p->decision     = *decision;
     p->has_decision = true;
     if (decision->outcome == PEN_APPLIED) p->applied++;
@@ -168,15 +168,15 @@ static void close_partition(server_core *c, server_core_partition *p, const wire
     if (p->step > c->newest) c->newest = p->step;
 }
 
-server_core_actions server_core_decide(server_core *c, uint32_t partition, uint64_t step,
-                                       uint64_t hash, const wire_decision *decision, uint32_t peer)
+shard_core_actions shard_core_decide(shard_core *c, uint32_t partition, uint64_t step,
+                                     uint64_t hash, const wire_decision *decision, uint32_t peer)
 {
     static const char two_decisions[] = "two ranks decided differently about one step";
     c->n_actions                      = 0;
-    server_core_partition *p          = &c->partition[partition];
-    if (p->decided == 0) return server_core_said(c);
+    shard_core_partition *p           = &c->partition[partition];
+    if (p->decided == 0) return shard_core_sent(c);
     if (p->has_decision && step + 1 == p->step) {
-        if (same_decision(&p->decision, decision)) return server_core_said(c);
+        if (same_decision(&p->decision, decision)) return shard_core_sent(c);
         return refuse(c, peer, step, PEN_MISMATCH, two_decisions);
     }
     if (step < p->step)
@@ -189,9 +189,9 @@ server_core_actions server_core_decide(server_core *c, uint32_t partition, uint6
                       "the decision's update count differs from this shard's");
     if (contradicts(c, p, decision)) return refuse(c, peer, step, PEN_MISMATCH, two_decisions);
 
-    server_core_action *a = server_core_say(c, CORE_COMMIT, partition);
-    a->seq                = step;
-    a->cut                = p->cut;
+    shard_core_action *a = shard_core_send(c, CORE_COMMIT, partition);
+    a->seq               = step;
+    a->capture           = p->capture;
     close_partition(c, p, decision);
-    return server_core_said(c);
+    return shard_core_sent(c);
 }

@@ -7,7 +7,7 @@
  * Prints what it heard: "heard N messages of M bytes, the largest L", and "up" when it was let in.
  */
 #include "common/base/clock.h"
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 #include "proto/wire/wire.h"
 
 #include <poll.h>
@@ -83,16 +83,16 @@ static transport *dial(const char *port, const char *secret_file)
     char address[64];
     transport *t;
     pen_error why;
-    guard *g            = NULL;
+    auth *g             = NULL;
     transport_options o = {0};
     snprintf(address, sizeof address, "tcp://127.0.0.1:%s", port);
-    const guard_options who = {.encryption  = GUARD_CLEAR,
-                               .secret_file = secret_file,
-                               .role        = GUARD_WORKER,
-                               .rank        = 1,
-                               .address     = {address}};
-    if (secret_file != NULL) must(guard_open(&who, &g, &why), &why);
-    guard_dial(g, GUARD_SCHEDULER, &o);
+    const auth_options who = {.encryption  = AUTH_CLEAR,
+                              .secret_file = secret_file,
+                              .role        = AUTH_WORKER,
+                              .rank        = 1,
+                              .address     = {address}};
+    if (secret_file != NULL) must(auth_open(&who, &g, &why), &why);
+    auth_dial(g, AUTH_SCHEDULER, &o);
     must(transport_dial(address, &o, &t, &why), &why);
     return t;
 }

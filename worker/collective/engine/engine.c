@@ -49,7 +49,7 @@ static pen_status open_mesh(coll_engine *e, pen_error *why)
                             .park_bytes_max = s->park_bytes_max,
                             .deterministic  = s->deterministic,
                             .table          = e->table,
-                            .guard          = e->setup.guard,
+                            .auth           = e->setup.auth,
                             .stats          = e->setup.stats,
                             .lease_ms       = s->lease_ms,
                             .name_ms        = s->init_timeout_ms,
@@ -120,7 +120,7 @@ pen_status coll_engine_create(const coll_setup *setup, const coll_job *job, void
     e->verdict_ms =
         setup->settings->lease_ms > ENGINE_FAULT_MS ? setup->settings->lease_ms : ENGINE_FAULT_MS;
     init_locks(e);
-    pen_status status = record_init(&e->record, why);
+    pen_status status = recorder_init(&e->record, why);
     if (status == PEN_OK && !e->is_alone) status = open_links(e, why);
     if (status == PEN_OK && e->is_alone) status = group_connect(e, *setup->world, why);
     if (status != PEN_OK) {
@@ -170,7 +170,7 @@ void coll_engine_destroy(coll_engine *e)
     device_place_destroy(e->device_place);
     node_place_destroy(e->place);
     free_members(e);
-    record_fini(&e->record);
+    recorder_fini(&e->record);
     pthread_cond_destroy(&e->ended);
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->making);
@@ -185,10 +185,10 @@ const char *const *coll_engine_addresses(const coll_engine *e, uint32_t *n)
     return e->address;
 }
 
-char *coll_engine_record(coll_engine *e)
+char *coll_engine_recorder(coll_engine *e)
 {
     pthread_mutex_lock(&e->lock);
-    char *text = record_json(&e->record, e->rank, clock_ms(&clock_real), RECORD_CALLS);
+    char *text = recorder_json(&e->record, e->rank, clock_ms(&clock_real), RECORD_CALLS);
     pthread_mutex_unlock(&e->lock);
     return text;
 }

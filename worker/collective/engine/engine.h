@@ -50,7 +50,7 @@ typedef struct {
     pen_ctx *ctx; /* of the groups; opaque here */
     const worker_settings *settings;
     const worker_env *env;
-    const struct guard *guard; /* may be NULL */
+    const struct auth *auth; /* may be NULL */
     stat_set *stats;
     /* The group of all, usable after joining, at once when alone; NULL when the engine has freed it. */
     _Atomic(pen_group *) *world;
@@ -90,6 +90,6 @@ void coll_engine_fail(coll_engine *engine,
                       const pen_error *why); /* the job is over: every call ends with this */
 
 /* The last 1,000 calls as JSON lines, oldest first, for `penstock status --stuck`; async-signal-unsafe.  malloc()ed. */
-char *coll_engine_record(coll_engine *engine);
+char *coll_engine_recorder(coll_engine *engine);
 
 #endif

@@ -35,17 +35,17 @@ void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint6
 
 static uint64_t write_down(coll_engine *e, const engine_call *c)
 {
-    record_entry entry = {.group    = c->g->id,
-                          .seq      = c->seq,
-                          .n        = c->call.n,
-                          .begun_ms = c->begun_ms,
-                          .kind     = (int32_t)c->call.kind,
-                          .op       = (int32_t)c->call.op,
-                          .dtype    = (int32_t)c->call.dtype,
-                          .root     = c->call.root,
-                          .size     = c->g->size};
+    recorder_entry entry = {.group    = c->g->id,
+                            .seq      = c->seq,
+                            .n        = c->call.n,
+                            .begun_ms = c->begun_ms,
+                            .kind     = (int32_t)c->call.kind,
+                            .op       = (int32_t)c->call.op,
+                            .dtype    = (int32_t)c->call.dtype,
+                            .root     = c->call.root,
+                            .size     = c->g->size};
     memcpy(entry.label, c->label, sizeof entry.label);
-    return record_begin(&e->record, &entry);
+    return recorder_begin(&e->record, &entry);
 }
 
 /* A group of one never waits: its calls end where they are made. */
@@ -79,7 +79,7 @@ pen_status engine_call_begin(engine_call *c, pen_error *why)
     pthread_mutex_unlock(&e->lock);
     if (status == PEN_OK && is_asynchronous) {
         if (is_self)
-            engine_tell(e);
+            engine_notify(e);
         else
             engine_wake(e);
     }

@@ -43,7 +43,7 @@ static void finish(coll_engine *e, engine_call *c, pen_status status, const pen_
     LIST_REMOVE(c->g->head, c);
     c->status = status;
     if (why != NULL) c->why = *why;
-    record_end(&e->record, c->entry, status, now_ms());
+    recorder_end(&e->record, c->entry, status, now_ms());
     trace_call(c);
     if (status == PEN_OK)
         stat_took(e->setup.stats,
@@ -59,7 +59,7 @@ void engine_call_free(engine_call *c)
     free(c);
 }
 
-void engine_tell(coll_engine *e)
+void engine_notify(coll_engine *e)
 {
     pthread_mutex_lock(&e->lock);
     engine_call *over = e->over;
@@ -128,8 +128,8 @@ static int path_missing(engine_call *c, int *ranks, int cap)
 
 enum { MISSING_MAX = 32, SENTENCE_NAMES = 8 };
 
-static void say_overdue(const coll_engine *e, const engine_call *c, const int *missing, int n,
-                        uint64_t waited_ms, pen_error *why)
+static void send_overdue(const coll_engine *e, const engine_call *c, const int *missing, int n,
+                         uint64_t waited_ms, pen_error *why)
 {
     char name[160], who[320] = "";
     size_t at = 0;
@@ -153,7 +153,7 @@ static void time_out(coll_engine *e, engine_call *c, uint64_t patience_ms)
     const int n = path_missing(c, missing, MISSING_MAX);
     path_abort(c);
     pthread_mutex_lock(&e->lock);
-    say_overdue(e, c, missing, n, patience_ms, &why);
+    send_overdue(e, c, missing, n, patience_ms, &why);
     engine_local_failure(e, c, &why);
 }
 
@@ -286,7 +286,7 @@ static bool step(coll_engine *e, engine_call *c)
 /* What led to a failure, for who looks closer: with log_level=info. */
 static void log_newest(coll_engine *e)
 {
-    char *rest, *text = record_json(&e->record, e->rank, now_ms(), ENGINE_LOGGED_CALLS);
+    char *rest, *text = recorder_json(&e->record, e->rank, now_ms(), ENGINE_LOGGED_CALLS);
     pthread_mutex_unlock(&e->lock);
     for (char *line = text != NULL ? strtok_r(text, "\n", &rest) : NULL; line != NULL;
          line       = strtok_r(NULL, "\n", &rest))
@@ -366,7 +366,7 @@ static void attend_once(coll_engine *e, pen_group *g, const bool *has_ended)
     if (e->over == NULL && (did || *has_ended)) return;
     engine_add_links(g, &links);
     pthread_mutex_unlock(&e->lock);
-    engine_tell(e);
+    engine_notify(e);
     if (!did) engine_nap(e, seen, links);
     pthread_mutex_lock(&e->lock);
 }

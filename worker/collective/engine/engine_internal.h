@@ -15,7 +15,7 @@
 #include "worker/collective/device/device.h"
 #include "worker/collective/engine/engine.h"
 #include "worker/collective/engine/group.h"
-#include "worker/collective/engine/record.h"
+#include "worker/collective/engine/recorder.h"
 #include "worker/collective/hier/hier.h"
 #include "worker/collective/net/mesh.h"
 #include "worker/collective/shm/node.h"
@@ -161,7 +161,7 @@ pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms,
 /* With the lock held; releases it while the path works.  True: it made progress. */
 bool engine_drive(coll_engine *e, pen_group *g);
 void engine_add_links(const pen_group *g, engine_links *links); /* under the lock */
-void engine_tell(coll_engine *e); /* without the lock: callbacks of calls that ended */
+void engine_notify(coll_engine *e); /* without the lock: callbacks of calls that ended */
 void engine_call_free(engine_call *c);
 /* Drives its group until it has ended. */
 pen_status engine_call_wait(engine_call *c, pen_error *why);

@@ -99,7 +99,7 @@ static void *run(void *user)
         }
         pthread_mutex_unlock(&e->lock);
         did |= advance_messages(e);
-        engine_tell(e);
+        engine_notify(e);
         if (!did) engine_nap(e, seen, links);
         pthread_mutex_lock(&e->lock);
     }

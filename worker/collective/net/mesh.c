@@ -30,7 +30,7 @@ pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
     m->arena                  = wire_arena_create(ARENA_BYTES);
     transport_options options = mesh_transport_options(m);
     pen_status status         = PEN_OK;
-    guard_listen(o->guard, &options);
+    auth_listen(o->auth, &options);
     if (m->epoll_fd < 0 || m->wake_fd < 0 || m->arena == NULL)
         status = why_set(why, PEN_NO_MEMORY,
                          "cannot open the mesh: %m; raise the limit of open files (ulimit -n)");
@@ -62,7 +62,7 @@ static void free_mesh(mesh *m)
 {
     for (int i = 0; m->peer != NULL && i < m->n_peers; i++) mesh_peer_fini(&m->peer[i]);
     free(m->peer);
-    mesh_free_holds(m);
+    mesh_free_tx_refs(m);
     if (m->epoll_fd >= 0) close(m->epoll_fd);
     if (m->wake_fd >= 0) close(m->wake_fd);
     wire_arena_destroy(m->arena);
@@ -93,7 +93,7 @@ static bool is_anyone_owed(const mesh *m)
 }
 
 /* Who has spoken may still wait to hear what became of its words; who never did waits for nothing. */
-static void say_goodbye(mesh *m, uint32_t patience_ms)
+static void send_goodbye(mesh *m, uint32_t patience_ms)
 {
     const uint64_t until = clock_ms(&clock_real) + patience_ms;
     if (m->peer == NULL) return;
@@ -104,7 +104,7 @@ static void say_goodbye(mesh *m, uint32_t patience_ms)
         wire_peer head = {.kind = WIRE_WITHDRAWN};
         pen_error why;
         if (m->peer[i].link != NULL && m->peer[i].link[0].is_up)
-            (void)mesh_say(m, i, &head, NULL, 0, NULL, &why);
+            (void)mesh_send_frame(m, i, &head, NULL, 0, NULL, &why);
     }
 }
 
@@ -112,7 +112,7 @@ void mesh_destroy(mesh *m, uint32_t linger_ms)
 {
     if (m == NULL) return;
     while (m->teams != NULL) wire_team_destroy(m->teams);
-    if (linger_ms > 0) say_goodbye(m, linger_ms);
+    if (linger_ms > 0) send_goodbye(m, linger_ms);
     mesh_clear(m, &m->early);
     close_links(m, linger_ms);
     transport_close(m->listener, 0);

@@ -32,7 +32,7 @@ typedef struct {
         park_bytes_max; /* early messages a member keeps; beyond it the sender is not read from */
     bool deterministic;
     const schedule_table *table; /* may be NULL; BORROWED */
-    const struct guard *guard;   /* likewise */
+    const struct auth *auth;     /* likewise */
     stat_set *stats;
     uint64_t lease_ms,
         name_ms; /* patience with a connection that broke; with a name that does not resolve */

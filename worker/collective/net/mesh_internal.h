@@ -4,7 +4,7 @@
  * Lending.   A hold is one buffer that the transport has.  It comes back in any thread, by a stack that the mesh
  *            empties under the engine's lock, where all counting is done.
  * Cutting.   Memory that must be given back now, and is not, comes back by closing the connection that has it.  Who
- *            else had something on that connection is told by is_cut of its debt.
+ *            else had something on that connection is told by is_cancelled of its debt.
  * Leaving.   Who destroys its mesh says goodbye (WITHDRAWN of group 0) behind all that it sent; it dials those who have
  *            spoken to it and whom it never had anything for.  A connection that ends makes its peer only suspected:
  *            it is judged when what had arrived was read, and counts as a loss if something is still missing from that
@@ -17,7 +17,7 @@
 #ifndef WORKER_COLL_MESH_INTERNAL_H
 #define WORKER_COLL_MESH_INTERNAL_H
 
-#include "common/net/auth/guard.h"
+#include "common/net/auth/auth.h"
 #include "common/net/reach.h"
 #include "proto/wire/wire_peer.h"
 #include "worker/collective/net/mesh.h"
@@ -27,12 +27,12 @@
 
 enum {
     MESH_GRACE_MS  = 20,       /* lent memory usually comes back sooner than that */
-    MESH_CUT_MS    = 5000,     /* after closing its connection it does */
+    MESH_CANCEL_MS = 5000,     /* after closing its connection it does */
     MESH_LANE_FROM = 64 << 10, /* smaller messages all take the first lane */
     MESH_BATCH     = 1024
 };
 
-typedef struct mesh_hold mesh_hold;
+typedef struct mesh_tx_ref mesh_tx_ref;
 typedef struct mesh_post mesh_post;
 
 typedef struct {
@@ -77,7 +77,7 @@ struct mesh_parked {
     char label[WIRE_LABEL_MAX], show_label[WIRE_LABEL_MAX];
 };
 
-typedef mesh_parked *mesh_shelf; /* a list in the order of arrival */
+typedef mesh_parked *mesh_early_queue; /* a list in the order of arrival */
 
 struct mesh {
     mesh_options o;
@@ -90,23 +90,23 @@ struct mesh {
     wire_arena *arena;
     wire_out out;
     wire_team *teams;
-    mesh_shelf early; /* for groups that are not there yet */
-    uint64_t *gone;   /* groups that are there no more */
+    mesh_early_queue early; /* for groups that are not there yet */
+    uint64_t *gone;         /* groups that are there no more */
     size_t n_gone, parked_bytes;
-    uint64_t next_letter;         /* ids of letters that are only announced */
+    uint64_t next_message;        /* ids of letters that are only announced */
     uint32_t n_dialling, n_posts; /* connections that are not up; messages that wait for one */
     uint32_t n_suspects;          /* peers */
     uint64_t looked_ms;           /* for connections that are missing */
 
-    mesh_hold *lent, *spare;       /* spare: a stack, as is */
-    _Atomic(mesh_hold *) returned; /* pushed by the transport's threads */
-    atomic_uint returning;         /* threads that are pushing */
-    atomic_bool wants_returns;     /* somebody waits for nothing else */
+    mesh_tx_ref *lent, *spare;       /* spare: a stack, as is */
+    _Atomic(mesh_tx_ref *) returned; /* pushed by the transport's threads */
+    atomic_uint returning;           /* threads that are pushing */
+    atomic_bool wants_returns;       /* somebody waits for nothing else */
 };
 
 /* ---- mesh_team.c ------------------------------------------------------------------------------------------------- */
 void mesh_deliver(mesh *m, const wire_peer *head, buf *body);
-void mesh_tell_teams(mesh *m, int rank, mesh_loss loss, const char *how);
+void mesh_notify_teams(mesh *m, int rank, mesh_loss loss, const char *how);
 bool mesh_minds(const mesh *m, int rank); /* a call in progress waits for something of it */
 
 /* ---- mesh_peer.c ------------------------------------------------------------------------------------------------- */
@@ -126,8 +126,8 @@ bool mesh_drain_link(mesh_link *l);
 pen_status mesh_dial(mesh *m, int rank, pen_error *why); /* unless it is, or has gone */
 /* Sends one message; job, incarnations, rank, lane and payload_bytes are filled in.  data is lent, counted in debt;
  * small data is copied.  What cannot be sent yet waits for the connection. */
-pen_status mesh_say(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
-                    runner_debt *debt, pen_error *why);
+pen_status mesh_send_frame(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
+                           runner_debt *debt, pen_error *why);
 bool mesh_has_posts(const mesh *m, int rank);
 /* Waits, shortly, until nothing of `owner` is lent, and cuts what still has something after grace_ms. */
 void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms);
@@ -136,27 +136,27 @@ void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms);
 /* NULL: no memory. */
 buf *mesh_lend(mesh *m, mesh_link *l, const void *data, size_t bytes, runner_debt *debt);
 bool mesh_is_owing(const mesh *m, const void *owner); /* something of it is lent */
-void mesh_cut(mesh *m, const mesh_link *l);           /* what is lent to it did not arrive */
-void mesh_cut_of(mesh *m, const void *owner);         /* likewise, of what has its; marked stuck */
+void mesh_cancel_lent(mesh *m, const mesh_link *l);   /* what is lent to it did not arrive */
+void mesh_cancel_lent_of(mesh *m, const void *owner); /* likewise, of what has its; marked stuck */
 void mesh_doubt(mesh *m, const mesh_link *l);         /* that is not known: for mesh_decide() */
-void mesh_decide(mesh *m, int rank, bool is_cut);
+void mesh_decide(mesh *m, int rank, bool is_cancelled);
 /* Who gives a call up does not ask any more what became of its bytes. */
 void mesh_decide_of(mesh *m, const void *owner);
 bool mesh_has_all_back(mesh *m); /* waits; false: somebody keeps memory */
-void mesh_free_holds(mesh *m);
+void mesh_free_tx_refs(mesh *m);
 void mesh_collect(mesh *m);       /* what the transport gave back */
 void mesh_await_returns(mesh *m); /* the descriptor shall tell when something comes back */
 
 /* ---- mesh_park.c ------------------------------------------------------------------------------------------------- */
 void mesh_refuse(mesh *m, const char *what, const wire_peer *head);
 
-bool mesh_park(mesh *m, mesh_shelf *shelf, const wire_peer *head,
+bool mesh_park(mesh *m, mesh_early_queue *early_queue, const wire_peer *head,
                buf *body); /* takes a reference to body */
 /* Takes it out; it and its body are the caller's: mesh_drop(). */
-void mesh_unpark(mesh *m, mesh_shelf *shelf, mesh_parked *p);
-mesh_parked *mesh_unpark_first(mesh *m, mesh_shelf *shelf); /* NULL: there is none */
+void mesh_unpark(mesh *m, mesh_early_queue *early_queue, mesh_parked *p);
+mesh_parked *mesh_unpark_first(mesh *m, mesh_early_queue *early_queue); /* NULL: there is none */
 void mesh_drop(mesh_parked *p);
-void mesh_clear(mesh *m, mesh_shelf *shelf);
+void mesh_clear(mesh *m, mesh_early_queue *early_queue);
 size_t mesh_eager_bytes(const mesh *m, int size); /* what a peer may be sent before it wants it */
 
 /* ---- teams ------------------------------------------------------------------------------------------------------- */
@@ -194,7 +194,7 @@ typedef struct {
     coll_header own;
     int n_shown;
     size_t eager, window;
-    mesh_shelf parked, next; /* parts of this call, and of the one after */
+    mesh_early_queue parked, next; /* parts of this call, and of the one after */
     runner runner;
     pen_error why;
     const void *crc_data; /* the last bytes that were summed up, in which turn of the runner */
@@ -215,7 +215,7 @@ struct wire_team {
     wire_plan plan[WIRE_PLANS];
     wire_run run;
     mesh_message *receiving, *sending;   /* in the order they were asked for */
-    mesh_shelf letters;                  /* nobody has asked for them yet */
+    mesh_early_queue letters;            /* nobody has asked for them yet */
     uint64_t *letters_to, *letters_from; /* [size] numbers given and seen */
 };
 

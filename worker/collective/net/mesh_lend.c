@@ -9,11 +9,11 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-struct mesh_hold {
+struct mesh_tx_ref {
     buf base;
     mesh *m;
-    mesh_hold *next, *prev; /* of what is lent */
-    mesh_hold *below;       /* on a stack: returned, or spare */
+    mesh_tx_ref *next, *prev; /* of what is lent */
+    mesh_tx_ref *below;       /* on a stack: returned, or spare */
     mesh_link *link;
     runner_debt *debt;
     bool is_doubtful, is_back; /* its connection ended: not counted as back until that is judged */
@@ -22,10 +22,10 @@ struct mesh_hold {
 /* In whatever thread the transport drops its last reference. */
 static void give_back(buf *base)
 {
-    mesh_hold *h = (mesh_hold *)base;
-    mesh *m      = h->m;
+    mesh_tx_ref *h = (mesh_tx_ref *)base;
+    mesh *m        = h->m;
     atomic_fetch_add(&m->returning, 1);
-    mesh_hold *top = atomic_load(&m->returned);
+    mesh_tx_ref *top = atomic_load(&m->returned);
     do h->below = top;
     while (!atomic_compare_exchange_weak(&m->returned, &top, h));
     if (atomic_load(&m->wants_returns)) eventfd_write(m->wake_fd, 1);
@@ -34,13 +34,13 @@ static void give_back(buf *base)
 
 static buf *lend(mesh *m, mesh_link *l, const void *data, size_t bytes, runner_debt *debt)
 {
-    mesh_hold *h = m->spare;
+    mesh_tx_ref *h = m->spare;
     if (h != NULL)
         m->spare = h->below;
     else
         h = malloc(sizeof *h);
     if (h == NULL) return NULL;
-    *h = (mesh_hold){.m = m, .link = l, .debt = debt};
+    *h = (mesh_tx_ref){.m = m, .link = l, .debt = debt};
     buf_init(&h->base, (void *)(uintptr_t)data, bytes, give_back);
     LIST_PREPEND(m->lent, h);
     debt->n++;
@@ -59,7 +59,7 @@ buf *mesh_lend(mesh *m, mesh_link *l, const void *data, size_t bytes, runner_deb
     return m->copies ? copy(data, bytes) : lend(m, l, data, bytes, debt);
 }
 
-static void settle_one(mesh *m, mesh_hold *h)
+static void settle_one(mesh *m, mesh_tx_ref *h)
 {
     if (h->is_doubtful) {
         h->is_back = true;
@@ -74,8 +74,8 @@ static void settle_one(mesh *m, mesh_hold *h)
 void mesh_collect(mesh *m)
 {
     if (atomic_load(&m->returned) == NULL) return;
-    mesh_hold *h = atomic_exchange(&m->returned, NULL);
-    for (mesh_hold *next; h != NULL; h = next) {
+    mesh_tx_ref *h = atomic_exchange(&m->returned, NULL);
+    for (mesh_tx_ref *next; h != NULL; h = next) {
         next = h->below;
         settle_one(m, h);
     }
@@ -90,41 +90,41 @@ void mesh_await_returns(mesh *m)
 
 bool mesh_is_owing(const mesh *m, const void *owner)
 {
-    const mesh_hold *h = m->lent;
+    const mesh_tx_ref *h = m->lent;
     while (h != NULL && h->debt->owner != owner) h = h->next;
     return h != NULL;
 }
 
 /* Whose connection ended: the debt is told whose, once it is known that it matters. */
-static void cut(mesh_hold *h)
+static void cut(mesh_tx_ref *h)
 {
-    h->debt->is_cut = true;
-    h->debt->cut_by = h->link->rank;
+    h->debt->is_cancelled = true;
+    h->debt->cut_by       = h->link->rank;
 }
 
-void mesh_cut(mesh *m, const mesh_link *l)
+void mesh_cancel_lent(mesh *m, const mesh_link *l)
 {
-    for (mesh_hold *h = m->lent; h != NULL; h = h->next)
+    for (mesh_tx_ref *h = m->lent; h != NULL; h = h->next)
         if (h->link == l) cut(h);
 }
 
 void mesh_doubt(mesh *m, const mesh_link *l)
 {
-    for (mesh_hold *h = m->lent; h != NULL; h = h->next)
+    for (mesh_tx_ref *h = m->lent; h != NULL; h = h->next)
         if (h->link == l) h->is_doubtful = true;
 }
 
-static void decide(mesh *m, mesh_hold *h, bool is_cut)
+static void decide(mesh *m, mesh_tx_ref *h, bool is_cancelled)
 {
-    if (is_cut) cut(h);
+    if (is_cancelled) cut(h);
     h->is_doubtful = false;
     if (h->is_back) settle_one(m, h);
 }
 
-void mesh_decide(mesh *m, int rank, bool is_cut)
+void mesh_decide(mesh *m, int rank, bool is_cancelled)
 {
     LIST_EACH(h, m->lent)
-        if (h->is_doubtful && h->link->rank == rank) decide(m, h, is_cut);
+        if (h->is_doubtful && h->link->rank == rank) decide(m, h, is_cancelled);
 }
 
 void mesh_decide_of(mesh *m, const void *owner)
@@ -133,11 +133,11 @@ void mesh_decide_of(mesh *m, const void *owner)
         if (h->is_doubtful && h->debt->owner == owner) decide(m, h, true);
 }
 
-void mesh_cut_of(mesh *m, const void *owner)
+void mesh_cancel_lent_of(mesh *m, const void *owner)
 {
-    for (mesh_hold *h = m->lent; h != NULL; h = h->next) {
+    for (mesh_tx_ref *h = m->lent; h != NULL; h = h->next) {
         if (h->debt->owner != owner || h->link->t == NULL) continue;
-        mesh_cut(m, h->link);
+        mesh_cancel_lent(m, h->link);
         h->link->is_stuck = true;
     }
 }
@@ -145,7 +145,7 @@ void mesh_cut_of(mesh *m, const void *owner)
 /* Holds come back soon after all links are closed; who still pushes one has not left this memory. */
 bool mesh_has_all_back(mesh *m)
 {
-    const uint64_t until = clock_ms(&clock_real) + MESH_CUT_MS;
+    const uint64_t until = clock_ms(&clock_real) + MESH_CANCEL_MS;
     for (;;) {
         for (int i = 0; m->lent != NULL && i < m->n_peers; i++) mesh_decide(m, i, true);
         mesh_collect(m);
@@ -155,9 +155,9 @@ bool mesh_has_all_back(mesh *m)
     }
 }
 
-void mesh_free_holds(mesh *m)
+void mesh_free_tx_refs(mesh *m)
 {
-    for (mesh_hold *h = m->spare, *next; h != NULL; h = next) {
+    for (mesh_tx_ref *h = m->spare, *next; h != NULL; h = next) {
         next = h->below;
         free(h);
     }

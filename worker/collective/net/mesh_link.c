@@ -58,7 +58,7 @@ void mesh_close_link(mesh_link *l, uint32_t linger_ms)
 static pen_status dial(mesh *m, mesh_link *l, pen_error *why)
 {
     transport_options options = mesh_transport_options(m);
-    guard_dial(m->o.guard, GUARD_WORKER, &options);
+    auth_dial(m->o.auth, AUTH_WORKER, &options);
     pen_status status = transport_dial(m->peer[l->rank].address, &options, &l->t, why);
     if (status != PEN_OK) return status;
     status = mesh_watch(m, transport_poll_fd(l->t), l, why);
@@ -144,8 +144,8 @@ static pen_status say(mesh *m, mesh_link *l, wire_peer *head, const void *data, 
     return status;
 }
 
-pen_status mesh_say(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
-                    runner_debt *debt, pen_error *why)
+pen_status mesh_send_frame(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
+                           runner_debt *debt, pen_error *why)
 {
     mesh_peer *p = &m->peer[rank];
     if (p->is_lost) return why_set(why, PEN_PEER_LOST, "rank %d is gone", rank);
@@ -166,7 +166,7 @@ static void reopen(mesh_link *l)
 
 static void reopen_links_of(mesh *m, const void *owner)
 {
-    mesh_cut_of(m, owner);
+    mesh_cancel_lent_of(m, owner);
     for (int i = 0; i < m->n_peers; i++)
         for (uint64_t lane = 0; lane < m->o.lanes; lane++) {
             mesh_link *l = &m->peer[i].link[lane];
@@ -178,13 +178,13 @@ static void reopen_links_of(mesh *m, const void *owner)
 void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms)
 {
     const uint64_t begun = clock_ms(&clock_real);
-    bool is_cut          = false;
+    bool is_cancelled    = false;
     mesh_decide_of(m, owner);
     for (mesh_collect(m); mesh_is_owing(m, owner); mesh_collect(m)) {
         const uint64_t waited = clock_ms(&clock_real) - begun;
-        if (!is_cut && waited >= grace_ms) reopen_links_of(m, owner);
-        is_cut |= waited >= grace_ms;
-        if (waited > grace_ms + MESH_CUT_MS) {
+        if (!is_cancelled && waited >= grace_ms) reopen_links_of(m, owner);
+        is_cancelled |= waited >= grace_ms;
+        if (waited > grace_ms + MESH_CANCEL_MS) {
             log_error("a closed connection to a worker still holds memory; this is a bug of the "
                       "transport");
             return;

@@ -23,7 +23,7 @@ void mesh_refuse(mesh *m, const char *what, const wire_peer *head)
                     what);
 }
 
-bool mesh_park(mesh *m, mesh_shelf *shelf, const wire_peer *head, buf *body)
+bool mesh_park(mesh *m, mesh_early_queue *early_queue, const wire_peer *head, buf *body)
 {
     const size_t bytes = sizeof(mesh_parked) + (body != NULL ? body->size : 0);
     mesh_parked *p     = m->parked_bytes + bytes <= m->o.park_bytes_max ? malloc(sizeof *p) : NULL;
@@ -36,21 +36,21 @@ bool mesh_park(mesh *m, mesh_shelf *shelf, const wire_peer *head, buf *body)
     snprintf(p->show_label, sizeof p->show_label, "%s", head->has_show ? head->show.label : "");
     p->head.label      = p->label;
     p->head.show.label = p->show_label;
-    LIST_APPEND(*shelf, p);
+    LIST_APPEND(*early_queue, p);
     m->parked_bytes += bytes;
     return true;
 }
 
-void mesh_unpark(mesh *m, mesh_shelf *shelf, mesh_parked *p)
+void mesh_unpark(mesh *m, mesh_early_queue *early_queue, mesh_parked *p)
 {
-    LIST_REMOVE(*shelf, p);
+    LIST_REMOVE(*early_queue, p);
     m->parked_bytes -= sizeof *p + (p->body != NULL ? p->body->size : 0);
 }
 
-mesh_parked *mesh_unpark_first(mesh *m, mesh_shelf *shelf)
+mesh_parked *mesh_unpark_first(mesh *m, mesh_early_queue *early_queue)
 {
-    mesh_parked *p = *shelf;
-    if (p != NULL) mesh_unpark(m, shelf, p);
+    mesh_parked *p = *early_queue;
+    if (p != NULL) mesh_unpark(m, early_queue, p);
     return p;
 }
 
@@ -60,7 +60,7 @@ void mesh_drop(mesh_parked *p)
     free(p);
 }
 
-void mesh_clear(mesh *m, mesh_shelf *shelf)
+void mesh_clear(mesh *m, mesh_early_queue *early_queue)
 {
-    for (mesh_parked *p; (p = mesh_unpark_first(m, shelf)) != NULL;) mesh_drop(p);
+    for (mesh_parked *p; (p = mesh_unpark_first(m, early_queue)) != NULL;) mesh_drop(p);
 }

@@ -69,10 +69,10 @@ static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, in
 }
 
 /* What came for it before it was there. */
-static void hear_early(mesh *m)
+static void receive_early(mesh *m)
 {
-    mesh_shelf all = m->early;
-    m->early       = NULL;
+    mesh_early_queue all = m->early;
+    m->early             = NULL;
     for (mesh_parked *p; (p = mesh_unpark_first(m, &all)) != NULL;) {
         mesh_deliver(m, &p->head, p->body);
         mesh_drop(p);
@@ -91,7 +91,7 @@ pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, in
     wire_team *t = make_team(m, id, ranks, size, rank);
     if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", size);
     LIST_PREPEND(m->teams, t);
-    hear_early(m);
+    receive_early(m);
     *out = t;
     return PEN_OK;
 }
@@ -127,7 +127,7 @@ void wire_team_destroy(wire_team *team)
     free_team(team);
 }
 
-void mesh_tell_teams(mesh *m, int rank, mesh_loss loss, const char *how)
+void mesh_notify_teams(mesh *m, int rank, mesh_loss loss, const char *how)
 {
     for (wire_team *t = m->teams; t != NULL; t = t->next) {
         if (t->position[rank] < 0) continue;

@@ -89,7 +89,7 @@ void p2p_used_up(mesh *m, int rank, const wire_peer *head)
     p->letters_used += head->payload_bytes + COST_BYTES;
     if (p->letters_used - p->letters_told < budget(m) / 4) return;
     wire_peer credit = {.kind = WIRE_CREDIT, .credit = p->letters_used};
-    if (mesh_say(m, rank, &credit, NULL, 0, NULL, &why) == PEN_OK)
+    if (mesh_send_frame(m, rank, &credit, NULL, 0, NULL, &why) == PEN_OK)
         p->letters_told = p->letters_used;
 }
 
@@ -100,14 +100,14 @@ static pen_status clear(mesh_message *one, pen_error *why)
     if (one->allowed > one->bytes) one->allowed = one->bytes;
     wire_peer head = {
         .kind = WIRE_CLEAR, .group = one->team->id, .id = one->id, .credit = one->allowed};
-    return mesh_say(one->team->m, one->team->ranks[one->peer], &head, NULL, 0, NULL, why);
+    return mesh_send_frame(one->team->m, one->team->ranks[one->peer], &head, NULL, 0, NULL, why);
 }
 
 static void withdraw(wire_team *team, int position, uint64_t id)
 {
     pen_error why;
     wire_peer head = {.kind = WIRE_WITHDRAWN, .group = team->id, .id = id};
-    (void)mesh_say(team->m, team->ranks[position], &head, NULL, 0, NULL, &why);
+    (void)mesh_send_frame(team->m, team->ranks[position], &head, NULL, 0, NULL, &why);
 }
 
 static void send_sections(mesh_message *one)
@@ -122,8 +122,8 @@ static void send_sections(mesh_message *one)
                           .offset = one->moved,
                           .total  = one->bytes,
                           .crc    = crc32c(0, one->data + one->moved, bytes)};
-        if (mesh_say(team->m, team->ranks[one->peer], &head, one->data + one->moved, bytes,
-                     &one->debt, &one->result.why) != PEN_OK) {
+        if (mesh_send_frame(team->m, team->ranks[one->peer], &head, one->data + one->moved, bytes,
+                            &one->debt, &one->result.why) != PEN_OK) {
             end_failed(one, one->peer, one->tag, 0);
             return;
         }
@@ -236,7 +236,7 @@ static void take_bytes(mesh_message *one, int from, const wire_peer *head, const
     }
 }
 
-static void accept_letter(mesh_message *one, int from, const wire_peer *head, const buf *body)
+static void accept_message(mesh_message *one, int from, const wire_peer *head, const buf *body)
 {
     one->bytes = head->total * one->element;
     if (!(head->flags & WIRE_CALL_FIRST)) {
@@ -257,13 +257,13 @@ static bool offer(wire_team *team, int from, const wire_peer *head, const buf *b
 {
     for (mesh_message *one = team->receiving; one != NULL; one = one->next) {
         if (!matches(one, from, head->tag) || !fits(one, from, head)) continue;
-        accept_letter(one, from, head, body);
+        accept_message(one, from, head, body);
         return true;
     }
     return false;
 }
 
-static void take_letter(wire_team *team, int from, const wire_peer *head, buf *body)
+static void on_message(wire_team *team, int from, const wire_peer *head, buf *body)
 {
     if (head->seq <= team->letters_from[from]) {
         mesh_refuse(team->m, "it came before", head);
@@ -283,7 +283,7 @@ static void look_through(mesh_message *one)
     while (p != NULL && !matches(one, team->position[p->head.rank], p->head.tag)) p = p->next;
     if (p == NULL || !fits(one, team->position[p->head.rank], &p->head)) return;
     mesh_unpark(team->m, &team->letters, p);
-    accept_letter(one, team->position[p->head.rank], &p->head, p->body);
+    accept_message(one, team->position[p->head.rank], &p->head, p->body);
     mesh_drop(p);
 }
 
@@ -311,7 +311,7 @@ static void take_withdrawn(wire_team *team, int from, uint64_t id)
 void p2p_take(wire_team *team, int from, const wire_peer *head, buf *body)
 {
     switch (head->kind) {
-    case WIRE_LETTER: take_letter(team, from, head, body); break;
+    case WIRE_LETTER: on_message(team, from, head, body); break;
     case WIRE_CLEAR: take_clear(team, from, head); break;
     case WIRE_SECTION: take_section(team, from, head, body); break;
     default: take_withdrawn(team, from, head->id); break;
@@ -321,7 +321,7 @@ void p2p_take(wire_team *team, int from, const wire_peer *head, buf *body)
 /* All of it was gone before the connection was. */
 static bool is_sent(const mesh_message *one)
 {
-    return one->state == SEND_LEAVING && one->debt.n == 0 && !one->debt.is_cut &&
+    return one->state == SEND_LEAVING && one->debt.n == 0 && !one->debt.is_cancelled &&
            !mesh_has_posts(one->team->m, one->team->ranks[one->peer]);
 }
 
@@ -365,7 +365,7 @@ static mesh_message *make(wire_team *team, bool is_send, int peer, int tag, cons
     return one;
 }
 
-static pen_status send_letter(mesh_message *one, wire_peer *head, pen_error *why)
+static pen_status send_message(mesh_message *one, wire_peer *head, pen_error *why)
 {
     mesh *m           = one->team->m;
     mesh_peer *p      = &m->peer[one->team->ranks[one->peer]];
@@ -379,8 +379,8 @@ static pen_status send_letter(mesh_message *one, wire_peer *head, pen_error *why
         head->flags = WIRE_CALL_FIRST;
         one->state  = SEND_ANNOUNCED;
     }
-    pen_status status = mesh_say(m, one->team->ranks[one->peer], head, one->data,
-                                 is_small ? one->bytes : 0, &one->debt, why);
+    pen_status status = mesh_send_frame(m, one->team->ranks[one->peer], head, one->data,
+                                        is_small ? one->bytes : 0, &one->debt, why);
     if (status == PEN_OK && is_small) p->letters_out += cost;
     return status;
 }
@@ -406,7 +406,7 @@ pen_status mesh_send(wire_team *team, int to, int tag, const void *data, size_t 
         free(one);
         return PEN_PEER_LOST;
     }
-    one->id        = ++team->m->next_letter;
+    one->id        = ++team->m->next_message;
     wire_peer head = {.kind  = WIRE_LETTER,
                       .group = team->id,
                       .seq   = team->letters_to[to] + 1,
@@ -419,7 +419,7 @@ pen_status mesh_send(wire_team *team, int to, int tag, const void *data, size_t 
     if (to == team->rank)
         send_own(one, &head);
     else
-        status = send_letter(one, &head, why);
+        status = send_message(one, &head, why);
     if (status != PEN_OK) {
         LIST_REMOVE(team->sending, one);
         free(one);
@@ -463,7 +463,7 @@ bool mesh_test(mesh_message *one, mesh_result *result)
 {
     if (one->state == SEND_LEAVING && has_left(one)) {
         end_ok(one, one->peer, one->tag, one->n);
-        if (one->debt.is_cut) {
+        if (one->debt.is_cancelled) {
             why_set(&one->result.why, PEN_PEER_LOST,
                     "%s: the connection to rank %d ended before everything was sent", one->what,
                     one->team->ranks[one->peer]);

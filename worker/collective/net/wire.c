@@ -134,7 +134,7 @@ static void show_all(wire_team *team)
         if (to == team->rank || mate->is_told) continue;
         attach_show(run, &head);
         mate->is_told = true;
-        if (mesh_say(team->m, team->ranks[to], &head, NULL, 0, NULL, &why) != PEN_OK)
+        if (mesh_send_frame(team->m, team->ranks[to], &head, NULL, 0, NULL, &why) != PEN_OK)
             run_fail(team, why.status, to, "%s", why.text);
     }
 }
@@ -224,8 +224,9 @@ static pen_status send_part(void *user, const runner_part *part, const void *dat
                        .total   = part->total,
                        .crc     = sum_up(run, data, bytes)};
     if (!mate->is_told) attach_show(run, &head);
-    debt->owner       = run;
-    pen_status status = mesh_say(team->m, team->ranks[part->peer], &head, data, bytes, debt, why);
+    debt->owner = run;
+    pen_status status =
+        mesh_send_frame(team->m, team->ranks[part->peer], &head, data, bytes, debt, why);
     if (status != PEN_OK) return status;
     mate->is_told = true;
     mate->sent += bytes;
@@ -259,7 +260,7 @@ static void tell_used(wire_team *team, int from, size_t bytes)
     mate->told     = mate->used;
     wire_peer head = {
         .kind = WIRE_CREDIT, .group = team->id, .seq = team->run.seq, .credit = mate->used};
-    if (mesh_say(team->m, team->ranks[from], &head, NULL, 0, NULL, &why) != PEN_OK)
+    if (mesh_send_frame(team->m, team->ranks[from], &head, NULL, 0, NULL, &why) != PEN_OK)
         run_fail(team, why.status, from, "%s", why.text);
 }
 
@@ -345,9 +346,9 @@ void wire_take(wire_team *team, int from, const wire_peer *head, buf *body)
 /* True: some of what was kept has found its place. */
 static bool offer_parked(wire_team *team)
 {
-    mesh_shelf all   = team->run.parked;
-    team->run.parked = NULL;
-    bool any         = false;
+    mesh_early_queue all = team->run.parked;
+    team->run.parked     = NULL;
+    bool any             = false;
     for (mesh_parked *p; (p = mesh_unpark_first(team->m, &all)) != NULL;) {
         const int from = team->position[p->head.rank];
         const bool is_taken =
@@ -466,7 +467,7 @@ static void work(wire_team *team)
     }
     run->has_begun = true;
     if (!run->has_failed && !run->has_agreed && run->n_shown == team->size) agree(team);
-    if (runner_is_cut(&run->runner, &rank))
+    if (runner_is_cancelled(&run->runner, &rank))
         run_fail(team, PEN_PEER_LOST, team->position[rank],
                  "rank %d (%s): its connection ended before it had sent everything", rank,
                  team->m->peer[rank].host);

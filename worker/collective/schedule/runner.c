@@ -523,10 +523,10 @@ bool runner_owes(const runner *r, int peer)
     return is_open(r, MOVE_SEND, peer);
 }
 
-bool runner_is_cut(const runner *r, int *rank)
+bool runner_is_cancelled(const runner *r, int *rank)
 {
     for (uint32_t i = 0; i < RUNNER_TRACKS; i++) {
-        if (!r->track[i].debt.is_cut) continue;
+        if (!r->track[i].debt.is_cancelled) continue;
         *rank = r->track[i].debt.cut_by;
         return true;
     }

@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     uint32_t n;        /* messages whose bytes are still lent */
     const void *owner; /* of the debt */
-    bool is_cut;       /* their connection closed before they were sent */
+    bool is_cancelled; /* their connection closed before they were sent */
     int cut_by;        /* RANK at its other end */
 } runner_debt;
 
@@ -110,7 +110,7 @@ void runner_fini(runner *r);   /* frees its rooms */
 bool runner_expects(const runner *r, int peer);
 bool runner_owes(const runner *r, int peer);
 /* Bytes were lent to a connection that ended.  *rank: to whom. */
-bool runner_is_cut(const runner *r, int *rank);
+bool runner_is_cancelled(const runner *r, int *rank);
 size_t runner_missing(const runner *r,
                       int peer); /* bytes from that position that have not arrived */
 

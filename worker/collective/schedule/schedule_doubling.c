@@ -42,7 +42,7 @@ static void all_gather(schedule_draft *d, int size, int rank)
 
 /* Exchanges among the first `inner` members; a member with a guest has folded the guest's input
  * into OUT before. */
-static void exchange(schedule_draft *d, int size, int rank, int inner)
+static void ps_client(schedule_draft *d, int size, int rank, int inner)
 {
     move_range whole = range_out(0, 1), came = range_temp(0, 0, 0, 1);
     bool raw = rank + inner >= size;
@@ -75,7 +75,7 @@ static void all_reduce(schedule_draft *d, int size, int rank, int inner)
         draft_recv(d, guest, came);
         draft_fold_pair(d, whole, false, range_in(0, 1), rank, true, came, guest);
     }
-    exchange(d, size, rank, inner);
+    ps_client(d, size, rank, inner);
     draft_step(d);
     if (guest < size) draft_send(d, guest, whole);
 }

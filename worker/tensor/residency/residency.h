@@ -2,7 +2,7 @@
  *
  * DESIGN.  Uses, releases and arrivals go in; callbacks say what to fetch and to drop.  It moves no data and has
  * no thread,
- * clock or lock.  Values may come from servers (client_unit.c) or from other workers (train/sharded.c).
+ * clock or lock.  Values may come from servers (io_unit.c) or from other workers (sharded/sharded.c).
  *   The first step records the uses.  Later steps compare each use with them and fetch the next unit ahead: in
  * the forward
  * pass with prefetch_forward, in the backward pass before (pre) or after (post) the current unit, or never

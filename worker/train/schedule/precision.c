@@ -69,10 +69,10 @@ pen_status precision_set_up(pen_ctx *ctx, pen_error *why)
     return set_batches(ctx, why);
 }
 
-pen_status precision_check_group(const pen_ctx *ctx, const char *group, exchange_rule rule,
+pen_status precision_check_group(const pen_ctx *ctx, const char *group, ps_client_rule rule,
                                  pen_error *why)
 {
-    if (!ctx->step.scale.is_dynamic || rule == EXCHANGE_DECIDE) return PEN_OK;
+    if (!ctx->step.scale.is_dynamic || rule == STEP_TWO_PHASE) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
                    "group '%s' applies each gradient by itself, but precision=fp16 with a dynamic "
                    "loss scale skips whole steps: set loss_scale=1024, or train the group with "
@@ -83,9 +83,9 @@ pen_status precision_check_group(const pen_ctx *ctx, const char *group, exchange
 /* ---- steps ----------------------------------------------------------------------------------- */
 static pen_status at_minimum(pen_ctx *ctx, pen_error *why)
 {
-    const exchange_outcome *o = &ctx->step.outcome;
-    const long long step      = ctx->step.next_index;
-    const char *name          = o->has_bad ? ctx->model.tensor[o->bad_tensor]->name : NULL;
+    const ps_client_outcome *o = &ctx->step.outcome;
+    const long long step       = ctx->step.next_index;
+    const char *name           = o->has_bad ? ctx->model.tensor[o->bad_tensor]->name : NULL;
     if (name == NULL) {
         why_set(why, PEN_INVALID_ARGUMENT,
                 "step %lld overflowed in its norm at the minimum loss scale, %g (loss_scale_min)",

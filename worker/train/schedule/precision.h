@@ -12,7 +12,7 @@ pen_status precision_set_up(pen_ctx *ctx, pen_error *why);
 
 /* Whether a group may be trained by this rule: a loss scale that changes needs steps that can be
  * skipped as a whole. */
-pen_status precision_check_group(const pen_ctx *ctx, const char *group, exchange_rule rule,
+pen_status precision_check_group(const pen_ctx *ctx, const char *group, ps_client_rule rule,
                                  pen_error *why);
 
 /* A step has ended with ctx->step.outcome: the next one's loss scale.  INVALID_ARGUMENT, on all ranks

@@ -2,7 +2,7 @@
  *
  * DESIGN.  As train/allreduce.c: every rank shows its weight and rates to all, sums are folds in rank order, and all
  * make the same decision.  The state is divided (docs/design/zero.md):
- *   zero1   each member has masters and slots of its own ranges only (sharded_cut.h), gets the sums of these
+ *   zero1   each member has masters and slots of its own ranges only (sharded_ranges.h), gets the sums of these
  *           (reduce_scatter), updates them, and all gather the new values (all_gather)
  *   zero2   also gradients: they exist from the first pen_view() until they are in their bucket, buckets until they
  *           are summed; only the sum of the own ranges stays
@@ -18,7 +18,7 @@
 
 #include "common/base/why.h"
 #include "common/trace/trace.h"
-#include "worker/train/snapshot/keeper.h"
+#include "worker/train/snapshot/snapshot_writer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static void sharded_step_open(strategy *base, uint64_t index, const wire_inputs 
     s->round          = 0;
     s->n_ready        = 0;
     s->failure.status = PEN_OK;
-    memset(s->is_bad, 0, replica_plan(s->replica)->n_chunks * sizeof *s->is_bad);
+    memset(s->is_bad, 0, update_state_plan(s->update_state)->n_chunks * sizeof *s->is_bad);
     reducer_begin(s->reducer);
     if (!s->ctx->reduces_each) agreement_show(&s->agreement, &s->everyone, inputs);
 }
@@ -40,7 +40,7 @@ static void sharded_step_open(strategy *base, uint64_t index, const wire_inputs 
 static void sharded_ready(strategy *base, pen_tensor *x, const void *grad)
 {
     sharded *s      = (sharded *)base;
-    const plan *p   = replica_plan(s->replica);
+    const plan *p   = update_state_plan(s->update_state);
     stat_set *stats = &s->ctx->stats;
     stat_add(stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
     stat_add(stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* as it is added up */
@@ -62,36 +62,37 @@ static pen_status finish_step(sharded *s, pen_error *why)
         context_fail(ctx, why); /* all other ranks do the same */
         return why->status;
     }
-    ctx->step.outcome = (exchange_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    ctx->step.outcome = (ps_client_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
     agreement_scalars(&s->agreement, &ctx->step.outcome.scalars);
     if (!model_is_decided(&ctx->model))
-        replica_count_step(s->replica);
+        update_state_count_step(s->update_state);
     else if (sharded_decide(s, weight_sum, &decision, why) != PEN_OK)
         return why->status;
     const uint64_t begun = trace_begin();
     if (sharded_update(s, weight_sum, &decision, why) != PEN_OK) return why->status;
     trace_span(TRACE_UPDATE, begun, &(trace_note){0});
     sharded_units_step_end(s);
-    ctx->step.outcome.applied = replica_applied(s->replica);
-    if (talk_arrange(&s->everyone, s->reducer, s->n_pieces, &s->is_arranged, why) != PEN_OK)
+    ctx->step.outcome.applied = update_state_applied(s->update_state);
+    if (group_calls_arrange(&s->everyone, s->reducer, s->n_pieces, &s->is_arranged, why) != PEN_OK)
         return why->status;
-    return keeper_step(ctx, ctx->step.next_index + 1, agreement_wants_snapshot(&s->agreement), why);
+    return snapshot_writer_step(ctx, ctx->step.next_index + 1,
+                                agreement_wants_snapshot(&s->agreement), why);
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 /* Members of other nodes with the same position hold the same ranges. */
-static pen_status sharded_holding(strategy *base, holding *h, pen_error *why)
+static pen_status sharded_state_ranges(strategy *base, state_ranges *h, pen_error *why)
 {
     const sharded *s = (sharded *)base;
     h->copies        = s->is_hybrid ? s->across.group->size : 1;
     h->copy          = s->is_hybrid ? s->across.group->rank : 0;
-    return replica_holding(s->replica, h, why);
+    return update_state_state_ranges(s->update_state, h, why);
 }
 
 static pen_status sharded_restored(strategy *base, int64_t applied, pen_error *why)
 {
     sharded *s = (sharded *)base;
-    replica_restored(s->replica, applied);
+    update_state_restored(s->update_state, applied);
     return sharded_gather_all(s, why);
 }
 
@@ -99,15 +100,15 @@ static pen_status sharded_restored(strategy *base, int64_t applied, pen_error *w
 static pen_status do_verb(sharded *s, request *r, pen_error *why)
 {
     const pen_tensor *x = r->u.verb.tensor;
-    if (r->u.verb.verb != EXCHANGE_PULL) return strategy_refuse_push(x, why);
-    if (s->apart[x->index])
+    if (r->u.verb.verb != PS_PULL) return strategy_refuse_push(x, why);
+    if (s->sharded_out[x->index])
         return why_set(why, PEN_UNSUPPORTED,
                        "cannot pull '%s': its values are sharded over the workers; use pen_use() "
                        "and pen_view()",
                        x->name);
     if (r->u.verb.to != x->param) memcpy(r->u.verb.to, x->param, x->bytes);
     r->result.count   = x->bytes;
-    r->result.version = replica_version(s->replica, x);
+    r->result.version = update_state_version(s->update_state, x);
     return PEN_OK;
 }
 
@@ -116,7 +117,7 @@ static pen_status run(sharded *s, request *r, pen_error *why)
     if (r->kind == REQUEST_VERB) return do_verb(s, r, why);
     if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: nothing is newer than what is here */
     const pen_status status = finish_step(s, why);
-    r->result.version       = (uint64_t)replica_applied(s->replica);
+    r->result.version       = (uint64_t)update_state_applied(s->update_state);
     return status;
 }
 
@@ -132,23 +133,23 @@ static void sharded_close(strategy *base)
 {
     sharded *s = (sharded *)base;
     sharded_tear_down(s);
-    talk_fini(&s->everyone);
-    talk_fini(&s->sums);
-    talk_fini(&s->values);
-    talk_fini(&s->across);
+    group_calls_fini(&s->everyone);
+    group_calls_fini(&s->sums);
+    group_calls_fini(&s->values);
+    group_calls_fini(&s->across);
     free(s);
 }
 
 pen_status sharded_open(pen_ctx *ctx, pen_error *why)
 {
-    static const strategy_ops ops = {.holding   = sharded_holding,
-                                     .restored  = sharded_restored,
-                                     .start     = sharded_start,
-                                     .step_open = sharded_step_open,
-                                     .ready     = sharded_ready,
-                                     .use       = sharded_units_use,
-                                     .release   = sharded_units_release,
-                                     .close     = sharded_close};
+    static const strategy_ops ops = {.state_ranges = sharded_state_ranges,
+                                     .restored     = sharded_restored,
+                                     .start        = sharded_start,
+                                     .step_open    = sharded_step_open,
+                                     .ready        = sharded_ready,
+                                     .use          = sharded_units_use,
+                                     .release      = sharded_units_release,
+                                     .close        = sharded_close};
     const worker_settings *set    = &ctx->settings;
     sharded *s                    = calloc(1, sizeof *s);
     if (s == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training without servers");
@@ -156,13 +157,13 @@ pen_status sharded_open(pen_ctx *ctx, pen_error *why)
     s->ctx       = ctx;
     s->stage     = ctx->stage;
     s->is_hybrid = worker_mode_is_hybrid((int)ctx->mode);
-    talk_init(&s->everyone, ctx);
-    talk_init(&s->sums, ctx);
-    talk_init(&s->values, ctx);
-    talk_init(&s->across, ctx);
+    group_calls_init(&s->everyone, ctx);
+    group_calls_init(&s->sums, ctx);
+    group_calls_init(&s->values, ctx);
+    group_calls_init(&s->across, ctx);
     ctx->reduces_each =
         set->accum > 1 && (set->accum_reduce == ACCUM_REDUCE_EACH ||
                            (set->accum_reduce == ACCUM_REDUCE_AUTO && s->stage > 1));
     const pen_status status = sharded_set_up(s, why);
-    return status == PEN_OK ? keeper_commit(ctx, &s->everyone, why) : status;
+    return status == PEN_OK ? snapshot_writer_commit(ctx, &s->everyone, why) : status;
 }

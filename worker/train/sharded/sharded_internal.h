@@ -3,11 +3,11 @@
 #define WORKER_TRAIN_SHARDED_INTERNAL_H
 
 #include "worker/train/agreement.h"
+#include "worker/train/group_calls.h"
 #include "worker/train/reducer.h"
-#include "worker/train/replica.h"
-#include "worker/train/sharded/sharded_cut.h"
+#include "worker/train/sharded/sharded_ranges.h"
 #include "worker/train/strategy.h"
-#include "worker/train/talk.h"
+#include "worker/train/update_state.h"
 
 typedef struct { /* part of a tensor that is summed in one bucket, for one member */
     uint32_t tensor;
@@ -30,15 +30,15 @@ typedef struct sharded {
     bool is_hybrid, is_arranged;
     /* Calls of all ranks; of those that share a copy of the state (all, or a node's): sums and values
      * separately, so that neither waits for the other; of those with the same part on other nodes. */
-    talk everyone, sums, values, across;
+    group_calls everyone, sums, values, across;
     int n, *ranks;  /* all ranks */
     int size, rank; /* of the group that shares a copy */
 
     void *arrays, *pieces; /* all below that have a size: by tensor, by piece */
     sharded_range *range;  /* [n_tensors * size] */
     sharded_range *own;    /* [n_tensors] */
-    bool *apart;           /* [n_tensors] its values are here only while its unit is */
-    replica *replica;
+    bool *sharded_out;     /* [n_tensors] its values are here only while its unit is */
+    update_state *update_state;
     agreement agreement;
 
     reducer *reducer;
@@ -68,7 +68,7 @@ void sharded_tear_down(sharded *s);                    /* no call is in progress
 /* A gradient of this rank goes into its buckets; grad NULL: zeros. */
 void sharded_add(sharded *s, pen_tensor *x, const void *grad);
 /* reducer_setup.summed: the sum of an own piece. */
-void sharded_take_sum(void *talk, uint32_t piece);
+void sharded_take_sum(void *group_calls, uint32_t piece);
 /* All sums of the step are there and given to the replica. */
 pen_status sharded_complete_sums(sharded *s, pen_error *why);
 /* Exchanges the sums of squares and decides.  Sets outcome, norm, clip and culprit of the step. */

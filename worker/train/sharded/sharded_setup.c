@@ -4,7 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/param_memory.h"
 #include "worker/train/first_values.h"
 
 #include <stdlib.h>
@@ -24,8 +24,8 @@ static pen_status check_nodes(sharded *s, const pen_group *node, pen_error *why)
 {
     int32_t own = node->size, *all = calloc((size_t)s->n, sizeof *all);
     if (all == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", s->n);
-    talk_gather(&s->everyone, PEN_I32, 1, NULL, &own, all, "workers of each node");
-    pen_status status = talk_wait(&s->everyone, why);
+    group_calls_gather(&s->everyone, PEN_I32, 1, NULL, &own, all, "workers of each node");
+    pen_status status = group_calls_wait(&s->everyone, why);
     for (int i = 1; i < s->n && status == PEN_OK; i++)
         if (all[i] != all[0])
             status = why_set(why, PEN_UNSUPPORTED,
@@ -70,16 +70,16 @@ static pen_status make_ranges(sharded *s, pen_error *why)
     bool *trained;
     void *wanted = ARRAYS_NEW(ARRAY(elements, n), ARRAY(trained, n));
     s->arrays =
-        ARRAYS_NEW(ARRAY(s->range, n * (size_t)s->size), ARRAY(s->own, n), ARRAY(s->apart, n),
+        ARRAYS_NEW(ARRAY(s->range, n * (size_t)s->size), ARRAY(s->own, n), ARRAY(s->sharded_out, n),
                    ARRAY(s->first, n + 1), ARRAY(s->sum, n), ARRAY(s->dest, n));
     pen_status status = PEN_NO_MEMORY;
     if (wanted != NULL && s->arrays != NULL) {
         for (size_t i = 0; i < n; i++) {
-            elements[i] = m->tensor[i]->elements;
-            trained[i]  = m->tensor[i]->trained;
-            s->apart[i] = !m->tensor[i]->stays;
+            elements[i]       = m->tensor[i]->elements;
+            trained[i]        = m->tensor[i]->trained;
+            s->sharded_out[i] = !m->tensor[i]->stays;
         }
-        status = sharded_cut(m->n_tensors, elements, trained, s->size, s->range, why);
+        status = sharded_ranges(m->n_tensors, elements, trained, s->size, s->range, why);
         for (size_t i = 0; i < n; i++) s->own[i] = s->range[i * (size_t)s->size + (size_t)s->rank];
     }
     free(wanted);
@@ -165,7 +165,7 @@ static pen_status make_reducer(sharded *s, pen_error *why)
                                  .owner        = s->piece_owner,
                                  .size         = s->size,
                                  .rank         = s->rank,
-                                 .submit       = talk_submit,
+                                 .submit       = group_calls_submit,
                                  .n_buffers    = BUFFERS,
                                  .stats        = &s->ctx->stats,
                                  .summed       = sharded_take_sum,
@@ -177,33 +177,33 @@ static pen_status make_reducer(sharded *s, pen_error *why)
 
 /* ---- first values ---------------------------------------------------------------------------- */
 /* Of a tensor that is sharded out: the owner draws its init values, or gets rank 0's by a broadcast. */
-static pen_status load_apart(sharded *s, pen_tensor *x, pen_error *why)
+static pen_status load_sharded_out(sharded *s, pen_tensor *x, pen_error *why)
 {
     const sharded_range *own = &s->own[x->index];
     const size_t width       = plan_dtype_bytes(x->desc.dtype);
-    const size_t bytes       = x->has_draw ? own->count * width : x->bytes;
+    const size_t bytes       = x->has_init ? own->count * width : x->bytes;
     char *values             = sharded_hold(s, bytes, STAT_PARAM_BYTES, why);
     if (values == NULL) return why->status;
     pen_status status = PEN_OK;
-    if (x->has_draw) {
-        (void)held_draw_as_is(x, own->start, own->count, values);
-        replica_load(s->replica, x, values);
+    if (x->has_init) {
+        (void)param_memory_init_as_is(x, own->start, own->count, values);
+        update_state_load(s->update_state, x, values);
     } else {
         if (s->ranks[0] == s->ctx->env.rank && x->param != NULL) memcpy(values, x->param, x->bytes);
-        status = talk_broadcast(&s->everyone, values, x->bytes, x->name, why);
-        if (status == PEN_OK) replica_load(s->replica, x, values + own->start * width);
+        status = group_calls_broadcast(&s->everyone, values, x->bytes, x->name, why);
+        if (status == PEN_OK) update_state_load(s->update_state, x, values + own->start * width);
     }
     sharded_let_go(s, values, bytes, STAT_PARAM_BYTES);
-    held_param_drop(x);
+    param_memory_drop(x);
     return status;
 }
 
-static pen_status load_all_apart(sharded *s, pen_error *why)
+static pen_status load_all_sharded_out(sharded *s, pen_error *why)
 {
     const model *m    = &s->ctx->model;
     pen_status status = PEN_OK;
     for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
-        if (s->apart[i]) status = load_apart(s, m->tensor[i], why);
+        if (s->sharded_out[i]) status = load_sharded_out(s, m->tensor[i], why);
     return status;
 }
 
@@ -214,16 +214,17 @@ pen_status sharded_set_up(sharded *s, pen_error *why)
     pen_status status = first_values_check(m, why);
     if (status == PEN_OK) status = make_groups(s, why);
     if (status == PEN_OK) status = make_ranges(s, why);
-    if (status == PEN_OK) status = first_values_spread(&s->everyone, s->apart, why);
-    if (status == PEN_OK) status = replica_create_part(m, s->own, s->apart, &s->replica, why);
-    if (status == PEN_OK) status = load_all_apart(s, why);
+    if (status == PEN_OK) status = first_values_spread(&s->everyone, s->sharded_out, why);
+    if (status == PEN_OK)
+        status = update_state_create_part(m, s->own, s->sharded_out, &s->update_state, why);
+    if (status == PEN_OK) status = load_all_sharded_out(s, why);
     if (status == PEN_OK) status = make_pieces(s, why);
     if (status == PEN_OK) status = make_reducer(s, why);
     if (status == PEN_OK) status = sharded_make_runs(s, why);
     if (status == PEN_OK) status = sharded_units_create(s, why);
     if (status == PEN_OK) status = agreement_init(&s->agreement, m->n_groups, s->n, why);
     if (status != PEN_OK) return status;
-    s->is_bad = calloc((size_t)replica_plan(s->replica)->n_chunks + 1, sizeof *s->is_bad);
+    s->is_bad = calloc((size_t)update_state_plan(s->update_state)->n_chunks + 1, sizeof *s->is_bad);
     if (s->is_bad == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a step");
     log_info("the state of %u tensor%s is sharded over %d worker%s%s", m->n_tensors,
              m->n_tensors == 1 ? "" : "s", s->size, s->size == 1 ? "" : "s",
@@ -244,7 +245,7 @@ void sharded_tear_down(sharded *s)
     free_sums(s);
     sharded_free_runs(s);
     sharded_units_destroy(s);
-    replica_destroy(s->replica);
+    update_state_destroy(s->update_state);
     agreement_fini(&s->agreement);
     free(s->pieces);
     free(s->arrays);

@@ -4,7 +4,7 @@
 #include "common/base/why.h"
 #include "common/compute/simd/simd.h"
 #include "proto/decision.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/param_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 static void mark_bad_chunks(sharded *s, const sharded_piece *p, const void *grad,
                             const pen_tensor *x, float *scratch)
 {
-    const plan *cuts   = replica_plan(s->replica);
+    const plan *cuts   = update_state_plan(s->update_state);
     const size_t width = plan_dtype_bytes(x->desc.grad_dtype);
     const pen_dtype as = model_push_dtype(&s->ctx->model, x);
     for (uint32_t c = cuts->first_chunk[x->index]; c < cuts->first_chunk[x->index + 1]; c++) {
@@ -24,8 +24,8 @@ static void mark_bad_chunks(sharded *s, const sharded_piece *p, const void *grad
         const uint64_t to = ends < piece_ends ? ends : piece_ends;
         if (from >= to) continue;
         const char *at = grad != NULL ? (const char *)grad + from * width : NULL;
-        s->is_bad[c] |= !replica_weigh(scratch + (from - p->start), at, x->desc.grad_dtype, as,
-                                       s->inputs->weight, to - from);
+        s->is_bad[c] |= !update_state_weigh(scratch + (from - p->start), at, x->desc.grad_dtype, as,
+                                            s->inputs->weight, to - from);
     }
 }
 
@@ -37,7 +37,7 @@ static void add_piece(sharded *s, const pen_tensor *x, const void *grad, uint32_
     const char *from       = grad != NULL ? (const char *)grad + p->start * width : NULL;
     float *room            = reducer_room(s->reducer, i);
     if (room != NULL &&
-        !replica_weigh(room, from, x->desc.grad_dtype, as, s->inputs->weight, p->count))
+        !update_state_weigh(room, from, x->desc.grad_dtype, as, s->inputs->weight, p->count))
         mark_bad_chunks(s, p, grad, x, room);
     reducer_ready(s->reducer, i);
 }
@@ -85,13 +85,13 @@ void sharded_add(sharded *s, pen_tensor *x, const void *grad)
     if (s->round == 0) keep_failure(s, choose_dest(s, x, grad, &why), &why);
     for (uint32_t i = s->first[x->index + 1]; i-- > s->first[x->index];) /* as they are laid out */
         add_piece(s, x, grad, i);
-    if (s->stage > 1) held_grad_return(x, grad);
+    if (s->stage > 1) param_grad_return(x, grad);
 }
 
 /* On the thread that ended the call. */
 void sharded_take_sum(void *user, uint32_t piece)
 {
-    sharded *s             = (sharded *)((talk *)user)->ctx->strategy;
+    sharded *s             = (sharded *)((group_calls *)user)->ctx->strategy;
     const sharded_piece *p = &s->piece[piece];
     const float *sum       = reducer_sum(s->reducer, piece);
     if (s->dest[p->tensor] == NULL) return; /* no memory: kept as a failure */
@@ -117,16 +117,16 @@ static pen_status sum_across(sharded *s, pen_error *why)
                                 .out   = s->dest[i],
                                 .scale = 1,
                                 .label = m->tensor[i]->name};
-        talk_begin(&s->across, &call);
+        group_calls_begin(&s->across, &call);
     }
-    return talk_wait(&s->across, why);
+    return group_calls_wait(&s->across, why);
 }
 
 pen_status sharded_complete_sums(sharded *s, pen_error *why)
 {
     const model *m = &s->ctx->model;
     pen_error later;
-    keep_failure(s, talk_wait(&s->everyone, &later), &later);
+    keep_failure(s, group_calls_wait(&s->everyone, &later), &later);
     keep_failure(s, reducer_wait(s->reducer, &later), &later);
     if (s->failure.status != PEN_OK) {
         *why = s->failure;
@@ -134,7 +134,7 @@ pen_status sharded_complete_sums(sharded *s, pen_error *why)
     }
     if (s->is_hybrid && sum_across(s, why) != PEN_OK) return why->status;
     for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained) replica_give(s->replica, m->tensor[i], s->dest[i]);
+        if (m->tensor[i]->trained) update_state_give(s->update_state, m->tensor[i], s->dest[i]);
     return PEN_OK;
 }
 
@@ -150,7 +150,7 @@ static pen_status make_told(const sharded *s, told *t, pen_error *why)
     t->counts  = calloc((size_t)s->size, sizeof *t->counts);
     if (t->counts == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for sums of squares");
     for (int m = 0; m < s->size; m++) {
-        t->counts[m] = 1 + replica_blocks(s->replica, s->range + m, (size_t)s->size);
+        t->counts[m] = 1 + update_state_blocks(s->update_state, s->range + m, (size_t)s->size);
         all += t->counts[m];
     }
     t->own = calloc(t->counts[s->rank], sizeof *t->own);
@@ -161,23 +161,23 @@ static pen_status make_told(const sharded *s, told *t, pen_error *why)
 }
 
 /* Gathers every member's blocks, so that all add them in the same order. */
-static pen_status exchange_sums(sharded *s, double weight_sum, pen_error *why)
+static pen_status ps_client_sums(sharded *s, double weight_sum, pen_error *why)
 {
     told t = {0};
     uint32_t bad;
     pen_status status = make_told(s, &t, why);
     if (status == PEN_OK) {
-        replica_measure(s->replica, weight_sum, &bad);
+        update_state_measure(s->update_state, weight_sum, &bad);
         t.own[0] = bad;
-        replica_pack(s->replica, s->range + s->rank, (size_t)s->size, t.own + 1);
-        talk_gather(&s->sums, PEN_F64, t.counts[s->rank], t.counts, t.own, t.all,
-                    "sums of squares");
-        status = talk_wait(&s->sums, why);
+        update_state_pack(s->update_state, s->range + s->rank, (size_t)s->size, t.own + 1);
+        group_calls_gather(&s->sums, PEN_F64, t.counts[s->rank], t.counts, t.own, t.all,
+                           "sums of squares");
+        status = group_calls_wait(&s->sums, why);
     }
     const double *at = t.all;
     for (int m = 0; m < s->size && status == PEN_OK; m++) {
-        replica_mark_bad(s->replica, (uint32_t)at[0]);
-        replica_unpack(s->replica, s->range + m, (size_t)s->size, at + 1);
+        update_state_mark_bad(s->update_state, (uint32_t)at[0]);
+        update_state_unpack(s->update_state, s->range + m, (size_t)s->size, at + 1);
         at += t.counts[m];
     }
     free(t.counts);
@@ -192,7 +192,8 @@ static pen_status find_culprit(sharded *s, uint32_t chunk, int32_t *at, pen_erro
     int32_t lowest = s->n, own = s->n;
     for (int i = 0; i < s->n; i++)
         if (s->ranks[i] == s->ctx->env.rank && s->is_bad[chunk]) own = i;
-    if (talk_lowest(&s->everyone, own, &lowest, "whose gradient is not finite", why) != PEN_OK)
+    if (group_calls_lowest(&s->everyone, own, &lowest, "whose gradient is not finite", why) !=
+        PEN_OK)
         return why->status;
     if (lowest < s->n) *at = lowest;
     return PEN_OK;
@@ -202,13 +203,14 @@ pen_status sharded_decide(sharded *s, double weight_sum, wire_decision *decision
 {
     uint32_t bad_chunk;
     int32_t bad_rank = -1;
-    if (exchange_sums(s, weight_sum, why) != PEN_OK) return why->status;
-    const bool is_bad = replica_conclude(s->replica, s->inputs, decision, &bad_chunk);
+    if (ps_client_sums(s, weight_sum, why) != PEN_OK) return why->status;
+    const bool is_bad = update_state_conclude(s->update_state, s->inputs, decision, &bad_chunk);
     if (is_bad) {
         int32_t at = agreement_last_with_weight(&s->agreement);
         if (find_culprit(s, bad_chunk, &at, why) != PEN_OK) return why->status;
-        bad_rank                        = s->ranks[at];
-        s->ctx->step.outcome.bad_tensor = replica_plan(s->replica)->chunk[bad_chunk].tensor;
+        bad_rank = s->ranks[at];
+        s->ctx->step.outcome.bad_tensor =
+            update_state_plan(s->update_state)->chunk[bad_chunk].tensor;
     }
     strategy_note_decision(s->ctx, decision, is_bad, bad_rank);
     return PEN_OK;

@@ -8,13 +8,13 @@
 #include "worker/train/sharded/sharded_internal.h"
 
 #include "common/base/why.h"
-#include "worker/tensor/held.h"
+#include "worker/tensor/param_memory.h"
 #include "worker/tensor/unit_use.h"
 
 #include <stdlib.h>
 
 typedef struct {
-    talk calls;        /* of the newest fetch */
+    group_calls calls; /* of the newest fetch */
     pen_error failure; /* of that fetch; status OK: none */
 } unit_slot;
 
@@ -40,17 +40,17 @@ static void gather_tensor(sharded_units *u, unit_slot *slot, pen_tensor *x)
     pen_error why;
     size_t *counts    = calloc((size_t)s->size, sizeof *counts);
     pen_status status = counts != NULL
-                            ? held_param(x, &why)
+                            ? param_memory(x, &why)
                             : why_set(&why, PEN_NO_MEMORY, "no memory to gather '%s'", x->name);
     if (status == PEN_OK) {
         const sharded_range *range = &s->range[(size_t)x->index * (size_t)s->size];
         char *own                  = (char *)x->param + s->own[x->index].start * width;
         for (int m = 0; m < s->size; m++) counts[m] = range[m].count * width;
-        replica_values(s->replica, x, own);
-        talk_gather(&slot->calls, PEN_U8, counts[s->rank], counts, own, x->param, x->name);
+        update_state_values(s->update_state, x, own);
+        group_calls_gather(&slot->calls, PEN_U8, counts[s->rank], counts, own, x->param, x->name);
     } else {
-        talk_count(&slot->calls);
-        talk_end(&slot->calls, status, &why);
+        group_calls_count(&slot->calls);
+        group_calls_end(&slot->calls, status, &why);
     }
     free(counts);
 }
@@ -65,7 +65,7 @@ static void fetch_unit(void *user, uint32_t number)
     u->begun[u->n_begun++] = number;
     for (uint32_t i = 0; i < unit->n_tensors; i++) {
         pen_tensor *x = u->s->ctx->model.tensor[unit->tensor[i]];
-        if (u->s->apart[x->index]) gather_tensor(u, slot, x);
+        if (u->s->sharded_out[x->index]) gather_tensor(u, slot, x);
     }
 }
 
@@ -76,11 +76,12 @@ static void drop_unit(void *user, uint32_t number)
 
 /* ---- arrivals -------------------------------------------------------------------------------- */
 /* Ends the oldest fetch; this may begin another, which becomes the newest. */
-static void tell_arrival(sharded_units *u)
+static void notify_arrival(sharded_units *u)
 {
-    const uint32_t number   = u->begun[0];
-    unit_slot *slot         = &u->slot[number];
-    const pen_status status = talk_wait(&slot->calls, &slot->failure); /* calls have deadlines */
+    const uint32_t number = u->begun[0];
+    unit_slot *slot       = &u->slot[number];
+    const pen_status status =
+        group_calls_wait(&slot->calls, &slot->failure); /* calls have deadlines */
     u->n_begun--;
     for (uint32_t i = 0; i < u->n_begun; i++) u->begun[i] = u->begun[i + 1];
     if (status == PEN_OK) {
@@ -99,7 +100,7 @@ pen_status sharded_units_use(strategy *s, const pen_unit *unit, pen_phase phase,
     if (u == NULL || unit->moving == 0) return PEN_OK;
     pthread_mutex_lock(&u->calls);
     residency_use(u->residency, unit->index, phase, step);
-    while (!residency_has(u->residency, unit->index) && u->n_begun > 0) tell_arrival(u);
+    while (!residency_has(u->residency, unit->index) && u->n_begun > 0) notify_arrival(u);
     if (!residency_has(u->residency, unit->index)) {
         *why   = u->slot[unit->index].failure;
         status = why->status != PEN_OK
@@ -125,7 +126,7 @@ void sharded_units_step_end(sharded *s)
     sharded_units *u = s->units;
     if (u == NULL) return;
     pthread_mutex_lock(&u->calls);
-    while (u->n_begun > 0) tell_arrival(u);
+    while (u->n_begun > 0) notify_arrival(u);
     residency_step_end(u->residency);
     pthread_mutex_unlock(&u->calls);
 }
@@ -134,7 +135,7 @@ void sharded_units_step_end(sharded *s)
 pen_status sharded_units_create(sharded *s, pen_error *why)
 {
     bool has_any = false;
-    for (uint32_t i = 0; i < s->ctx->model.n_tensors; i++) has_any |= s->apart[i];
+    for (uint32_t i = 0; i < s->ctx->model.n_tensors; i++) has_any |= s->sharded_out[i];
     if (!has_any) return PEN_OK;
     sharded_units *u = calloc(1, sizeof *u);
     if (u == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for units");
@@ -147,7 +148,7 @@ pen_status sharded_units_create(sharded *s, pen_error *why)
     if (u->slot == NULL || u->begun == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %u units", u->n);
     for (uint32_t i = 0; i < u->n; i++) {
-        talk_init(&u->slot[i].calls, s->ctx);
+        group_calls_init(&u->slot[i].calls, s->ctx);
         u->slot[i].calls.group = s->values.group;
     }
     u->residency = unit_residency(s->ctx, fetch_unit, drop_unit, u, why);
@@ -161,7 +162,7 @@ void sharded_units_destroy(sharded *s)
     residency_destroy(u->residency);
     pthread_mutex_destroy(&u->calls);
     for (uint32_t i = 0; u->slot != NULL && u->begun != NULL && i < u->n; i++)
-        talk_fini(&u->slot[i].calls);
+        group_calls_fini(&u->slot[i].calls);
     free(u->slot);
     free(u->begun);
     free(u);

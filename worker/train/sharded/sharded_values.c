@@ -62,7 +62,7 @@ pen_status sharded_make_runs(sharded *s, pen_error *why)
     size_t packed = PACKED_BYTES; /* of the run that is open */
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         const size_t bytes = m->tensor[i]->bytes;
-        if (!m->tensor[i]->trained || s->apart[i]) continue;
+        if (!m->tensor[i]->trained || s->sharded_out[i]) continue;
         s->gathered[s->n_gathered] = i;
         const bool is_large        = bytes >= IN_PLACE_BYTES;
         if (is_large || packed + bytes > PACKED_BYTES) {
@@ -101,14 +101,14 @@ static void begin_gather(sharded *s, const sharded_run *r)
     size_t at     = 0;
     if (is_in_place(s, r)) {
         own = all + s->own[x->index].start * width_of(x);
-        replica_values(s->replica, x, own);
+        update_state_values(s->update_state, x, own);
     }
     for (uint32_t i = r->first; own == r->own && i < r->first + r->n; i++) {
         const pen_tensor *y = tensor_at(s, i);
-        replica_values(s->replica, y, own + at);
+        update_state_values(s->update_state, y, own + at);
         at += s->own[y->index].count * width_of(y);
     }
-    talk_gather(&s->values, PEN_U8, r->counts[s->rank], r->counts, own, all, x->name);
+    group_calls_gather(&s->values, PEN_U8, r->counts[s->rank], r->counts, own, all, x->name);
 }
 
 static void unpack(const sharded *s, const sharded_run *r)
@@ -125,7 +125,7 @@ static void unpack(const sharded *s, const sharded_run *r)
 
 static pen_status end_gather(sharded *s, pen_error *why)
 {
-    if (talk_wait(&s->values, why) != PEN_OK) return why->status;
+    if (group_calls_wait(&s->values, why) != PEN_OK) return why->status;
     for (uint32_t i = 0; i < s->n_runs; i++) unpack(s, &s->run[i]);
     return PEN_OK;
 }
@@ -155,15 +155,16 @@ static pen_status update_whole(sharded *s, const pen_tensor *x, double lr, doubl
         status = why_set(why, PEN_NO_MEMORY, "no memory for the norms of '%s'", x->name);
     for (int part = 0; part < 2 && status == PEN_OK; part++) { /* of parameters, of the update */
         for (int m = 0; m < s->size; m++) counts[m] = blocks_of(range_of(s, x->index, m)->count);
-        if (part == 0) at = replica_begin_whole(s->replica, x, lr, gscale, own, own + all + 1);
-        talk_gather(&s->sums, PEN_F64, at, counts, own + (size_t)part * (all + 1),
-                    sums + (size_t)part * all, x->name);
-        status = talk_wait(&s->sums, why);
+        if (part == 0)
+            at = update_state_begin_whole(s->update_state, x, lr, gscale, own, own + all + 1);
+        group_calls_gather(&s->sums, PEN_F64, at, counts, own + (size_t)part * (all + 1),
+                           sums + (size_t)part * all, x->name);
+        status = group_calls_wait(&s->sums, why);
     }
     double norm[2] = {0};
     for (size_t i = 0; i < 2 * all && status == PEN_OK; i++) norm[i / all] += sums[i];
     if (status == PEN_OK)
-        replica_end_whole(s->replica, x, lr, gscale, sqrt(norm[0]), sqrt(norm[1]));
+        update_state_end_whole(s->update_state, x, lr, gscale, sqrt(norm[0]), sqrt(norm[1]));
     free(counts);
     free(sums);
     return status;
@@ -173,17 +174,18 @@ static pen_status update_whole(sharded *s, const pen_tensor *x, double lr, doubl
 static pen_status update_one(sharded *s, const pen_tensor *x, double weight_sum,
                              const wire_decision *decision, bool *is_changed, pen_error *why)
 {
-    const plan *p   = replica_plan(s->replica);
+    const plan *p   = update_state_plan(s->update_state);
     const double lr = s->inputs->rate[x->desc.group];
     double gscale;
-    if (!x->trained || !replica_gscale(s->replica, x, s->inputs, weight_sum, decision, &gscale))
+    if (!x->trained ||
+        !update_state_gscale(s->update_state, x, s->inputs, weight_sum, decision, &gscale))
         return PEN_OK;
     *is_changed = true;
     stat_add(&s->ctx->stats, STAT_PULL_OPS,
              p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
     stat_add(&s->ctx->stats, STAT_PULL_BYTES, x->bytes);
-    if (replica_needs_whole(s->replica, x)) return update_whole(s, x, lr, gscale, why);
-    replica_update(s->replica, x, lr, gscale);
+    if (update_state_needs_whole(s->update_state, x)) return update_whole(s, x, lr, gscale, why);
+    update_state_update(s->update_state, x, lr, gscale);
     return PEN_OK;
 }
 
@@ -196,7 +198,7 @@ pen_status sharded_update(sharded *s, double weight_sum, const wire_decision *de
     pen_error later;
     bool is_changed = false;
     for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
-        if (s->apart[i])
+        if (s->sharded_out[i])
             status = update_one(s, m->tensor[i], weight_sum, decision, &is_changed, why);
     for (uint32_t i = 0; i < s->n_runs && status == PEN_OK; i++) {
         const sharded_run *r = &s->run[i];
@@ -206,6 +208,6 @@ pen_status sharded_update(sharded *s, double weight_sum, const wire_decision *de
         if (status == PEN_OK && is_changed) begin_gather(s, r);
     }
     if (status == PEN_OK) return end_gather(s, why);
-    (void)talk_wait(&s->values, &later);
+    (void)group_calls_wait(&s->values, &later);
     return status;
 }

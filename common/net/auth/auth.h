@@ -1,0 +1,82 @@
+/* auth.h - protection of a process's endpoints: none, a proof that both ends belong to the job, or encryption,
+ * which proves it too.
+ *
+ * Every process of a job opens a guard before its first endpoint, from two settings:
+ *   encryption   auto, on or clear.  Auto encrypts if a secret was given, or off loopback.
+ *   secret_file  path of the job's secret.
+ * The result:
+ *   CURVE    encrypted, with keys of the secret
+ *   PROOF    not encrypted; each connection begins with a proof (transport/proof.h), with keys of the secret if one
+ *            was given, otherwise, on loopback, of the token left by the scheduler's process (token.h)
+ *   nothing  encryption=clear off loopback without a secret, with a log line; transports within one process
+ * "Nothing" is a NULL guard, which every function accepts.  Such a scheduler leaves a token that says so, so that
+ * its user's processes on loopback do not wait for one.
+ *
+ * Keys.  A role listens with one key, the same for all its ranks; each member dials with a key of its own role and
+ * rank.  A scheduler admits every key of the job, a server workers and servers, a worker workers.  All keys derive
+ * from one secret, so this keeps out strangers and catches mistakes; it does not protect members from each other
+ * (docs/design/security.md).
+ */
+#ifndef COMMON_AUTH_H
+#define COMMON_AUTH_H
+
+#include "common/net/transport/transport.h"
+#include <stdbool.h>
+
+typedef enum { AUTH_AUTO, AUTH_ON, AUTH_CLEAR } auth_encryption;
+extern const char *const auth_choices[]; /* names of the above, for tables of settings */
+
+typedef enum { AUTH_SCHEDULER, AUTH_SERVER, AUTH_WORKER, AUTH_TOOL, AUTH_ROLES } auth_role;
+
+enum { AUTH_ADDRESSES = 3 };
+
+typedef struct {
+    int encryption;          /* auth_encryption */
+    const char *secret_file; /* "" or NULL: none */
+    auth_role role;
+    int32_t rank;                        /* -1: not known yet, or none */
+    const char *address[AUTH_ADDRESSES]; /* all dialled or listening addresses; NULL: fewer */
+    const char
+        *scheduler; /* "tcp://HOST:PORT", whose token to look for; NULL: own role is SCHEDULER */
+} auth_options;
+
+typedef struct auth auth;
+
+/* Copies everything and reads a secret once; reads a token for each proof, as the scheduler's process may leave it
+ * later, or a new one.
+ * Errors  BAD_SETTING  unreadable secret, or none and traffic would leave this host. */
+pen_status auth_open(const auth_options *o, auth **g, pen_error *why);
+
+/* A scheduler listens there now: leaves its token, if it uses one, for the other processes until the guard is
+ * closed.  Errors  STORE: with a sentence. */
+pen_status auth_publish(auth *g, const char *address, pen_error *why);
+
+/* True: encrypts; false: proves, or NULL. */
+bool auth_encrypts(const auth *g);
+
+/* The result in a word or two, for people. */
+const char *auth_describe(const auth *g);
+
+/* Why proofs are impossible now, for people; NULL: they are possible. */
+const char *auth_lack(auth *g);
+
+/* After the last endpoint was closed.  Overwrites the keys; NULL is fine. */
+void auth_close(auth *g);
+
+/* Fills in the keys of an endpoint.  The guard must outlive it. */
+void auth_listen(const auth *g, transport_options *o);
+void auth_dial(const auth *g, auth_role listener, transport_options *o);
+
+/* Whether that proven identity may claim this role and rank.  Rank -1 is not known yet; a key without a rank is
+ * good for any. */
+bool auth_is(const transport_identity *is, auth_role role, int32_t rank);
+
+/* Connections between a worker and a shard if the setting is 0: one in clear text; encrypted one per core, at most
+ * 4, as one core encrypts a connection. */
+uint32_t auth_lanes(const auth *g);
+
+/* Whether messages to this address stay on this host: "127.0.0.1", "localhost", "tcp://[::1]:7", "ipc://x",
+ * "ipc:///x", and "" (nothing is sent).  Other names are not resolved: they serve other hosts. */
+bool auth_is_loopback(const char *address);
+
+#endif

@@ -1,0 +1,201 @@
+/* mesh_receive.c - what arrives, and who is suspected to be gone. */
+#include "worker/collective/net/mesh_internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+enum {
+    EVENTS      = 64,
+    LOG_REFUSED = 41,   /* of log_allowed(); mesh_refuse() has 40 */
+    REDIAL_MS   = 3000, /* it may have closed the connection on purpose, and be dialling */
+    GOODBYE_MS  = 1000  /* what this worker dialled ended: only its goodbye may still come */
+};
+
+/* Who holds the key of one rank is heard as no other. */
+static bool is_its_own(const mesh *m, uint32_t peer, const wire_peer *p)
+{
+    transport_identity is;
+    return !transport_who(m->listener, peer, &is) || auth_is(&is, AUTH_WORKER, p->rank);
+}
+
+static const char *fault_of(const mesh *m, const wire_peer *p, const buf *body)
+{
+    if (p->job != m->job) return "it belongs to another job";
+    if (p->rank >= m->n_peers || p->rank == m->self || p->lane >= m->o.lanes)
+        return "unknown worker or lane";
+    if (p->to != m->peer[m->self].incarnation) return "it is for another process";
+    if (p->from != m->peer[p->rank].incarnation) return "its sender is gone";
+    if (p->payload_bytes != (body != NULL ? body->size : 0)) return "its payload has another size";
+    return NULL;
+}
+
+/* It has all that it wanted: what is still on the way to it does not matter. */
+static void leave(mesh *m, int rank)
+{
+    m->peer[rank].has_left = true;
+    mesh_suspect(m, rank);
+    mesh_decide(m, rank, false);
+    for (uint64_t lane = 0; lane < m->o.lanes; lane++)
+        mesh_close_link(&m->peer[rank].link[lane], 0);
+}
+
+/* It closed its connection and opened another, and says what it has to say on that. */
+static void redialled(mesh *m, mesh_peer *p, uint32_t lane)
+{
+    if (p->suspect_ms == 0) return;
+    p->missed &= ~(UINT64_C(1) << lane);
+    if (p->missed == 0 && !p->is_cut_off && !p->has_left) mesh_trust(m, p);
+}
+
+/* What is left of a connection that it has replaced may be read after the first words on the next one: it is taken, but
+ * the end of that connection is no loss. */
+static void speaks_on(mesh *m, mesh_peer *p, const wire_peer *head, uint32_t number)
+{
+    if (head->dial < p->dial[head->lane]) return;
+    p->caller[head->lane] = (uint64_t)number + 1;
+    if (head->dial == p->dial[head->lane]) return;
+    p->dial[head->lane] = head->dial;
+    redialled(m, p, head->lane);
+}
+
+/* Not before what had arrived was read, and not before what would make it harmless had time to come:
+ * a goodbye, or the connection that replaces one that was closed on purpose.  Who is killed is told
+ * by both its ends, and by the scheduler; the longer time is for one that lives. */
+static void judge(mesh *m, int rank, uint64_t now)
+{
+    mesh_peer *p           = &m->peer[rank];
+    const bool is_silent   = !mesh_has_callers(m, p);
+    const uint64_t doubted = now - p->suspect_ms;
+    if (p->has_left ? !is_silent : doubted < (p->is_cut_off ? GOODBYE_MS : REDIAL_MS)) return;
+    const mesh_loss loss = p->has_left                   ? MESH_LEFT
+                           : is_silent || p->missed != 0 ? MESH_BROKE
+                                                         : MESH_BROKE_OUT;
+    mesh_trust(m, p);
+    mesh_decide(m, rank, !p->has_left);
+    mesh_notify_teams(m, rank, loss,
+                      loss == MESH_LEFT ? "it has left the job" : "the connection to it broke");
+}
+
+static void judge_all(mesh *m)
+{
+    const uint64_t now = clock_ms(&clock_real);
+    for (int i = 0; i < m->n_peers && m->n_suspects > 0; i++)
+        if (m->peer[i].suspect_ms != 0) judge(m, i, now);
+}
+
+static void take(mesh *m, const transport_event *event)
+{
+    wire_peer head;
+    pen_error why;
+    wire_arena_reset(m->arena);
+    if (wire_peer_decode(event->head, event->head_size, m->arena, &head, &why) != PEN_OK) {
+        stat_add(m->o.stats, STAT_REFUSED, 1);
+        transport_blame(m->listener, event->peer);
+        if (log_allowed(LOG_REFUSED)) log_warning("refused a message from a worker: %s", why.text);
+        return;
+    }
+    if (!is_its_own(m, event->peer, &head)) {
+        mesh_refuse(m, "its key belongs to another rank", &head);
+        transport_blame(m->listener, event->peer);
+        return;
+    }
+    const char *fault = fault_of(m, &head, event->body);
+    if (fault != NULL) {
+        mesh_refuse(m, fault, &head);
+        return;
+    }
+    mesh_peer *p = &m->peer[head.rank];
+    if (p->is_lost) return;
+    speaks_on(m, p, &head, event->peer);
+    if (head.kind == WIRE_WITHDRAWN && head.group == 0)
+        leave(m, head.rank);
+    else
+        mesh_deliver(m, &head, event->body);
+}
+
+/* Only the connection it speaks on now is missed: one that it closed and replaced is not. */
+static void caller_gone(mesh *m, uint32_t number)
+{
+    for (int i = 0; i < m->n_peers; i++)
+        for (uint64_t lane = 0; lane < m->o.lanes; lane++) {
+            if (m->peer[i].caller[lane] != (uint64_t)number + 1) continue;
+            m->peer[i].caller[lane] = 0;
+            if (mesh_minds(m, i)) m->peer[i].missed |= UINT64_C(1) << lane;
+            mesh_suspect(m, i);
+        }
+}
+
+static bool drain_listener(mesh *m)
+{
+    transport_event event;
+    int n = 0;
+    for (; n < MESH_BATCH && transport_recv(m->listener, &event) == PEN_OK; n++) {
+        switch (event.kind) {
+        case TRANSPORT_MESSAGE: take(m, &event); break;
+        case TRANSPORT_DOWN: caller_gone(m, event.peer); break;
+        case TRANSPORT_REFUSED: stat_add(m->o.stats, STAT_REFUSED, 1); break;
+        case TRANSPORT_UP: break;
+        }
+        if (event.kind == TRANSPORT_MESSAGE) buf_release(event.body);
+    }
+    if (n == MESH_BATCH) mesh_wake(m); /* the descriptor may tell only once */
+    return n > 0;
+}
+
+static void hush(mesh *m)
+{
+    eventfd_t count;
+    eventfd_read(m->wake_fd, &count);
+    atomic_store(&m->wants_returns, false);
+}
+
+static bool drain_links(mesh *m)
+{
+    struct epoll_event events[EVENTS];
+    const int n = epoll_wait(m->epoll_fd, events, EVENTS, 0);
+    bool any    = false;
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.ptr == &m->wake_fd)
+            hush(m);
+        else if (events[i].data.ptr != m->listener)
+            any |= mesh_drain_link(events[i].data.ptr);
+    }
+    return any;
+}
+
+bool mesh_advance(mesh *m)
+{
+    if (m->peer == NULL) return false;
+    mesh_collect(m);
+    bool any = drain_listener(m);
+    if (!any || m->n_dialling > 0) any |= drain_links(m);
+    if (!any && m->n_suspects > 0) judge_all(m);
+    if (!any && m->n_dialling > 0) mesh_look(m);
+    return any;
+}
+
+int mesh_poll_fd(mesh *m)
+{
+    return m->epoll_fd;
+}
+
+void mesh_wake(mesh *m)
+{
+    eventfd_write(m->wake_fd, 1);
+}
+
+void mesh_lost(mesh *m, int rank)
+{
+    if (m->peer == NULL || rank < 0 || rank >= m->n_peers || m->peer[rank].is_lost) return;
+    m->peer[rank].is_lost = true;
+    mesh_notify_teams(m, rank, MESH_BROKE, "it is gone");
+    mesh_decide(m, rank, true);
+    for (uint64_t lane = 0; lane < m->o.lanes; lane++) {
+        mesh_link *l = &m->peer[rank].link[lane];
+        mesh_cancel_lent(m, l);
+        mesh_close_link(l, 0);
+    }
+}

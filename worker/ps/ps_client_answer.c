@@ -1,0 +1,224 @@
+/* ps_client_answer.c - what a message of a shard means. */
+#include "worker/ps/ps_client_internal.h"
+
+#include "common/base/mutation.h"
+#include "common/base/why.h"
+
+/* Between these two processes; another incarnation of either may still have messages under way. */
+static bool is_between_us(const ps_client *self, uint32_t shard, const wire_data *d)
+{
+    const ps_client_setup *s = &self->setup;
+    if (mutation(MUTATION_NO_INCARNATION_CHECK)) return true;
+    return d->from == s->to[shard] && (d->to == s->from || d->to == 0);
+}
+
+static bool is_of_now(const ps_client *self, const wire_data *d)
+{
+    const ps_client_setup *s = &self->setup;
+    return d->epoch == s->epoch && (d->term == s->term || mutation(MUTATION_TERM_IGNORED));
+}
+
+/* A shard that has not heard of our epoch yet, or seals its own, says so under its own, and to whoever
+ * had our rank then: the push is to be sent again soon, which needs no fence.  An answer of a later
+ * epoch than ours comes again: all that is unanswered is said again when our record comes. */
+static bool is_not_yet(const ps_client *self, uint32_t shard, const wire_data *d)
+{
+    return d->kind == WIRE_REFUSED && d->status == PEN_AGAIN && d->from == self->setup.to[shard];
+}
+
+static bool is_ours(const ps_client *self, uint32_t shard, const wire_data *d)
+{
+    if (mutation(MUTATION_NO_FENCE)) return true;
+    return (is_between_us(self, shard, d) && is_of_now(self, d)) || is_not_yet(self, shard, d);
+}
+
+/* The operation that entry i of the message answers; NULL: it is over, or was never. */
+static op *find(ps_client *self, uint32_t shard, const wire_data *d, uint32_t i)
+{
+    uint32_t chunk = d->chunk[i];
+    if (chunk >= self->setup.plan->n_chunks || ps_client_shard(self, chunk) != shard) return NULL;
+    op *o = self->chunk[chunk].head;
+    if (o == NULL || o->tries == 0) return NULL;
+    /* First values have no number; a refusal does not say that it is about them. */
+    bool first_values = o->verb == PS_INIT || o->verb == PS_LOAD;
+    if (first_values) return d->kind == WIRE_REFUSED || (d->flags & WIRE_INITIAL) != 0 ? o : NULL;
+    if (d->flags & WIRE_INITIAL) return NULL;
+    uint64_t seq = d->seq != NULL ? d->seq[i] : d->step;
+    return seq == o->seq ? o : NULL;
+}
+
+static void wait_again(ps_client *self, op *o, retry_reason reason, uint64_t now_ms)
+{
+    ps_client_due_at(self, o,
+                     now_ms + retry_wait_ms(&self->setup.retry, reason, o->tries, &self->draws));
+}
+
+/* ---- RECEIPT --------------------------------------------------------------------------------- */
+static void on_receipt(ps_client *self, uint32_t shard, const wire_data *d, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < d->n; i++) {
+        op *o = find(self, shard, d, i);
+        if (o == NULL || !ps_client_is_pushing(o)) continue;
+        if (o->verb == PS_INIT) {
+            ps_client_finish(self, o);
+        } else if (o->state == OP_SENT || o->state == OP_READY) {
+            ps_client_unqueue(self, o); /* a repeat was about to leave: it need not */
+            o->state = OP_RECEIVED;
+            wait_again(self, o, RETRY_RECEIPT, now_ms);
+            ps_client_away_let_go(self, o);
+        }
+    }
+}
+
+/* ---- VALUES ---------------------------------------------------------------------------------- */
+static void hold_values(ps_client *self, op *o, buf *body, size_t at)
+{
+    if (o->state == OP_BUFFERED) return;
+    ps_client_unqueue(self, o);
+    o->state   = OP_BUFFERED;
+    o->due_ms  = NEVER;
+    o->body    = buf_acquire(body);
+    o->body_at = at;
+}
+
+static bool wants_values(const op *o)
+{
+    return o->verb == PS_STEP ? true : o->verb != PS_PUSH && o->verb != PS_INIT;
+}
+
+/* Where a step is decided its push is never answered by values: those of an earlier step may come
+ * late. */
+static bool may_take(const ps_client *self, const op *o)
+{
+    if (!wants_values(o)) return false;
+    return o->verb != PS_STEP || o->pulling || ps_client_rule_of(self, o) != STEP_TWO_PHASE;
+}
+
+/* Where no decision closes their chunk they come with the answer to its push. */
+static void on_scalars(ps_client *self, const op *o, const wire_data *d)
+{
+    if (o->verb == PS_STEP && o->chunk == self->scalars_chunk && d->n_votes == 1 &&
+        ps_client_rule_of(self, o) != STEP_TWO_PHASE)
+        self->step.scalars = d->vote[0].scalars;
+}
+
+static void take_entry(ps_client *self, op *o, const wire_data *d, uint32_t i, buf *body, size_t at,
+                       uint64_t now_ms)
+{
+    o->version   = d->version != NULL ? d->version[i] : 0;
+    o->staleness = d->staleness != NULL ? d->staleness[i] : 0;
+    o->crc       = d->crc[i];
+    on_scalars(self, o, d);
+    if (o->verb == PS_LOAD) /* the shard knows how often this rank has pushed the chunk */
+        self->chunk[o->chunk].next_seq = d->seq != NULL ? d->seq[i] : d->step;
+    bool early = o->verb == PS_STEP && !self->step.closing;
+    if (early)
+        hold_values(self, o, body, at);
+    else
+        ps_client_take_values(self, o, (const char *)body->data + at, now_ms);
+}
+
+static void on_applied(ps_client *self, uint32_t shard, const wire_data *d)
+{
+    for (uint32_t i = 0; i < d->n; i++) {
+        op *o = find(self, shard, d, i);
+        if (o == NULL || o->verb != PS_PUSH) continue;
+        o->version   = d->version != NULL ? d->version[i] : 0;
+        o->staleness = d->staleness != NULL ? d->staleness[i] : 0;
+        ps_client_note_result(o);
+        self->act.count(self->user, STAT_PUSH_OPS, 1);
+        ps_client_finish(self, o);
+    }
+}
+
+static size_t payload_of(const ps_client *self, const wire_data *d)
+{
+    size_t total = 0;
+    for (uint32_t i = 0; i < d->n; i++) {
+        if (d->chunk[i] >= self->setup.plan->n_chunks) return SIZE_MAX;
+        total += ps_client_value_size(self, d->chunk[i]);
+    }
+    return total;
+}
+
+static void on_values(ps_client *self, uint32_t shard, const wire_data *d, buf *body,
+                      uint64_t now_ms)
+{
+    if (d->crc == NULL) {
+        on_applied(self, shard, d);
+        return;
+    }
+    if (body == NULL || payload_of(self, d) != body->size) {
+        self->act.count(self->user, STAT_REFUSED, 1);
+        return;
+    }
+    size_t at = 0;
+    for (uint32_t i = 0; i < d->n; i++) {
+        op *o = find(self, shard, d, i);
+        if (o != NULL && may_take(self, o)) take_entry(self, o, d, i, body, at, now_ms);
+        at += ps_client_value_size(self, d->chunk[i]);
+    }
+}
+
+/* ---- REFUSED --------------------------------------------------------------------------------- */
+static bool is_passing(pen_status status)
+{
+    return status == PEN_AGAIN || status == PEN_CORRUPT;
+}
+
+/* Ranks that disagree: the shard tells the scheduler in the same words, so all say them alike. */
+static void end_refused(ps_client *self, op *o, uint32_t shard, const wire_data *d)
+{
+    pen_error why;
+    const char *name = ps_client_tensor(self, o->chunk)->name;
+    if (d->status == PEN_MISMATCH)
+        why_set(&why, PEN_MISMATCH, "%s", d->text);
+    else
+        why_set(&why, d->status, "%s refused '%s': %s", self->setup.server[shard], name, d->text);
+    why_culprit(&why, PEN_SERVER, -1, (int64_t)d->step, name);
+    ps_client_end(self, o->request, &why);
+}
+
+static void on_refused(ps_client *self, uint32_t shard, const wire_data *d, uint64_t now_ms)
+{
+    if (ps_client_away_is_over(self, d)) return;
+    self->act.count(self->user, d->status == PEN_CORRUPT ? STAT_CORRUPT : STAT_BUSY, d->n);
+    if (d->status == PEN_AGAIN) ps_client_away_notify(self, shard);
+    for (uint32_t i = 0; i < d->n; i++) {
+        op *o = find(self, shard, d, i);
+        if (o == NULL || o->state == OP_BUFFERED || o->state == OP_PREPARED) continue;
+        if (!is_passing(d->status)) {
+            end_refused(self, o, shard, d);
+            continue;
+        }
+        ps_client_unqueue(self, o);
+        o->state = OP_SENT;
+        wait_again(self, o, RETRY_REFUSED, now_ms);
+    }
+    if (d->n > 0 || is_passing(d->status)) return;
+    pen_error why;
+    why_set(&why, d->status, "%s refused a message: %s", self->setup.server[shard], d->text);
+    ps_client_fail(self, &why, now_ms);
+}
+
+/* ---- the door -------------------------------------------------------------------------------- */
+void ps_client_receive(ps_client *self, uint32_t shard, const wire_data *d, buf *body,
+                       uint64_t now_ms)
+{
+    if (!is_ours(self, shard, d)) {
+        self->act.count(self->user, STAT_REFUSED, 1);
+        return;
+    }
+    switch (d->kind) {
+    case WIRE_RECEIPT:
+        if (d->n == 0 && ps_client_idle_receipt(self, shard, d->step))
+            ps_client_complete_if_over(self, self->step.request);
+        on_receipt(self, shard, d, now_ms);
+        break;
+    case WIRE_PREPARED: ps_client_step_vote(self, shard, d, body); break;
+    case WIRE_VALUES: on_values(self, shard, d, body, now_ms); break;
+    case WIRE_REFUSED: on_refused(self, shard, d, now_ms); break;
+    case WIRE_WAITING: ps_client_note_waiting(self, d, now_ms); break;
+    default: self->act.count(self->user, STAT_REFUSED, 1); break; /* a shard's to hear */
+    }
+}

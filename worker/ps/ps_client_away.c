@@ -1,0 +1,132 @@
+/* ps_client_away.c - what a worker does not keep: gradients that a shard has, values that stay with the shards.
+ *
+ * DESIGN.  Gradients.  With gives_back a push is over for its bytes when its shard has them (RECEIPT or
+ * PREPARED) and the transport has let go.  It is then asked about, never said again.  The shard is told to keep no reference (WIRE_RETURN): this rank may wait
+ * for the memory before it pushes what the sum still needs, and the others likewise.
+ *   Values.  A step's operation with `to` NULL ends with the decision and brings no values.  The pull that it
+ * would have sent carries the decision to the shard, so the shards are told by a pull of no chunk, on every
+ * lane, so that it is there before what this rank pushes next.  It has no answer.  Where it is lost, with a
+ * connection or for an epoch, the next push is refused with "not yet", and it is told again.
+ *   PS_FETCH is the pull that a step's end would have made, as often as wanted until the next step is
+ * decided, which cannot be before this rank has pushed all of it: so it brings the values of exactly that
+ * step, and waits for no other worker.
+ */
+#include "worker/ps/ps_client_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool ps_client_away_init(ps_client *self)
+{
+    const plan *p    = self->setup.plan;
+    self->away.hash  = calloc(p->n_partitions, sizeof *self->away.hash);
+    self->away.tells = calloc(self->n_lanes, sizeof *self->away.tells);
+    self->away.reads = calloc(p->n_tensors, sizeof *self->away.reads);
+    return self->away.hash != NULL && self->away.tells != NULL && self->away.reads != NULL;
+}
+
+void ps_client_away_fini(ps_client *self)
+{
+    free(self->away.hash);
+    free(self->away.tells);
+    free(self->away.reads);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+void ps_client_away_let_go(ps_client *self, op *o)
+{
+    const bool is_there = o->state == OP_RECEIVED || o->state == OP_PREPARED || o->state == OP_DONE;
+    if (o->verb != PS_STEP || o->from == NULL || o->holds > 0 || !is_there) return;
+    if (!self->setup.gives_back && o->state != OP_DONE) return;
+    const uint32_t tensor = ps_client_chunk(self, o->chunk)->tensor;
+    o->from               = NULL;
+    o->is_returned        = true;
+    const bool is_last    = --self->away.reads[tensor] == 0;
+    if (is_last && self->setup.gives_back && o->request->status == PEN_OK)
+        self->act.returned(self->user, tensor);
+}
+
+/* ---- the newest decision --------------------------------------------------------------------- */
+static bool has_values_away(const ps_client *self)
+{
+    for (const op *o = self->step.request->ops; o != NULL; o = o->request_next)
+        if (o->to == NULL && ps_client_is_decided(self, o)) return true;
+    return false;
+}
+
+void ps_client_away_decided(ps_client *self)
+{
+    if (!has_values_away(self)) return;
+    self->away.has      = true;
+    self->away.step     = self->step.index;
+    self->away.decision = self->step.decision;
+    for (uint32_t i = 0; i < self->setup.plan->n_partitions; i++)
+        self->away.hash[i] = self->step.vote[i].hash;
+    for (uint32_t i = 0; i < self->setup.n_shards; i++) ps_client_away_notify(self, i);
+}
+
+void ps_client_away_notify(ps_client *self, uint32_t shard)
+{
+    if (!self->away.has) return;
+    for (uint32_t lane = 0; lane < self->setup.lanes; lane++)
+        self->away.tells[shard * self->setup.lanes + lane] = true;
+}
+
+static void add_partition(ps_client *self, wire_data *d, uint32_t partition)
+{
+    self->partition[d->n_partitions]   = partition;
+    self->vote_hash[d->n_partitions++] = self->away.hash[partition];
+}
+
+static void add_decision(ps_client *self, wire_data *d)
+{
+    d->step         = self->away.step;
+    d->has_decision = true;
+    d->decision     = self->away.decision;
+    d->partition    = self->partition;
+    d->vote_hash    = self->vote_hash;
+}
+
+/* All that the shard has to close, in a message of no chunk. */
+static bool tell(ps_client *self, uint32_t number)
+{
+    const uint32_t shard = number / self->setup.lanes;
+    const plan *p        = self->setup.plan;
+    wire_data d          = ps_client_message(self, WIRE_PULL, shard);
+    d.chunk              = self->column_chunk;
+    add_decision(self, &d);
+    for (uint32_t i = 0; i < p->n_partitions; i++)
+        if (self->setup.shard[i] == shard && p->partition[i].n_decided > 0)
+            add_partition(self, &d, i);
+    if (d.n_partitions == 0) return true;
+    return self->act.send(self->user, shard, number % self->setup.lanes, &d, NULL, 0) == PEN_OK;
+}
+
+void ps_client_away_flush(ps_client *self)
+{
+    if (!self->away.has || self->failed) return;
+    for (uint32_t i = 0; i < self->n_lanes; i++)
+        if (self->away.tells[i] && self->lane[i].up && tell(self, i)) self->away.tells[i] = false;
+}
+
+/* Frozen chunks are served as they are, and are of no decision. */
+bool ps_client_away_ask(ps_client *self, wire_data *d)
+{
+    if (!self->away.has) return false;
+    add_decision(self, d);
+    self->stamp_now++;
+    for (uint32_t i = 0; i < d->n; i++) {
+        const plan_chunk *cut = ps_client_chunk(self, d->chunk[i]);
+        if (cut->blocks == 0 || self->stamp[cut->partition] == self->stamp_now) continue;
+        self->stamp[cut->partition] = self->stamp_now;
+        add_partition(self, d, cut->partition);
+    }
+    return true;
+}
+
+/* A decision that came by one lane after the next one had come by another. */
+bool ps_client_away_is_over(const ps_client *self, const wire_data *d)
+{
+    return self->away.has && d->n == 0 && d->status == PEN_WRONG_STATE &&
+           d->step <= self->away.step;
+}

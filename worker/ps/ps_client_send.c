@@ -1,0 +1,340 @@
+/* ps_client_send.c - from what a program adds to messages: operations, outboxes, what travels together. */
+#include "worker/ps/ps_client_internal.h"
+
+#include "common/base/why.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- operations ------------------------------------------------------------------------------ */
+void *ps_client_new(ps_client *self, struct slab **free_items, size_t size)
+{
+    struct slab *slab =
+        *free_items == NULL ? malloc(sizeof(max_align_t) + size * PS_CLIENT_SLAB) : NULL;
+    if (slab != NULL) {
+        slab->next  = self->slabs;
+        self->slabs = slab;
+        for (int i = 0; i < PS_CLIENT_SLAB; i++)
+            ps_client_free(free_items, (char *)slab + sizeof(max_align_t) + (size_t)i * size);
+    }
+    struct slab *item = *free_items;
+    if (item == NULL) return NULL;
+    *free_items = item->next;
+    return memset(item, 0, size);
+}
+
+static size_t push_size(const ps_client *self, const op *o)
+{
+    if (!ps_client_is_pushing(o)) return 0;
+    if (o->verb == PS_INIT) return ps_client_value_size(self, o->chunk);
+    const plan_chunk *cut = ps_client_chunk(self, o->chunk);
+    return cut->count * plan_dtype_bytes((pen_dtype)self->push_dtype[cut->tensor]);
+}
+
+/* ---- outbox ---------------------------------------------------------------------------------- */
+/* Before it is sent for the first time it gets the number that it keeps. */
+void ps_client_send_later(ps_client *self, op *o)
+{
+    if (o->state == OP_READY) return;
+    if (o->is_returned && ps_client_is_pushing(o)) return; /* when it is due it is asked about */
+    if (o->tries == 0 && ps_client_is_decided(self, o))
+        o->seq = self->step.index;
+    else if (o->tries == 0 && ps_client_is_pushing(o) && o->verb != PS_INIT)
+        o->seq = self->chunk[o->chunk].next_seq;
+    lane_state *lane = ps_client_lane(self, o->chunk);
+    lane->spent -= o->credit;
+    o->credit   = 0;
+    o->state    = OP_READY;
+    o->due_ms   = NEVER;
+    o->out_next = NULL;
+    if (lane->tail == NULL)
+        lane->head = o;
+    else
+        lane->tail->out_next = o;
+    lane->tail = o;
+}
+
+void ps_client_unqueue(ps_client *self, op *o)
+{
+    lane_state *lane = ps_client_lane(self, o->chunk);
+    lane->spent -= o->credit;
+    o->credit = 0;
+    if (o->state != OP_READY) return;
+    op *before = NULL;
+    for (op *at = lane->head; at != o; at = at->out_next) before = at;
+    if (before == NULL)
+        lane->head = o->out_next;
+    else
+        before->out_next = o->out_next;
+    if (lane->tail == o) lane->tail = before;
+    o->out_next = NULL;
+}
+
+/* ---- what a program adds --------------------------------------------------------------------- */
+void ps_client_refuse(ps_client_request *r, const pen_error *why)
+{
+    if (r->status != PEN_OK) return;
+    r->status = why->status;
+    r->why    = malloc(sizeof *r->why);
+    if (r->why != NULL) *r->why = *why;
+}
+
+void ps_client_refuse_unknown(const ps_client *self, ps_client_request *r, uint32_t tensor)
+{
+    pen_error why;
+    const char *name = self->setup.model->tensor[tensor].name;
+    why_set(&why, PEN_WRONG_STATE,
+            "a push of '%s' ended without an answer, so it is not known whether it counts; it "
+            "cannot be pushed again",
+            name);
+    why_culprit(&why, PEN_WORKER, self->setup.rank, -1, name);
+    ps_client_refuse(r, &why);
+}
+
+/* Chunks of one step may be at different rounds when a rank joins: it begins with the lowest, and has
+ * no part in what is over. */
+static bool is_beyond_step(const ps_client *self, uint32_t chunk)
+{
+    const bool is_decided =
+        ps_client_chunk(self, chunk)->blocks > 0 && self->setup.rule == STEP_TWO_PHASE;
+    return self->setup.is_late && !is_decided && self->chunk[chunk].head == NULL &&
+           self->chunk[chunk].next_seq > self->step.index;
+}
+
+/* Whoever comes second to a chunk waits for the first. */
+void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
+                         const void *from, void *to)
+{
+    if (r->status != PEN_OK) return;
+    const plan_chunk *cut = ps_client_chunk(self, chunk);
+    if (verb == PS_STEP && is_beyond_step(self, chunk)) return;
+    if (self->chunk[chunk].unknown && verb != PS_PULL) {
+        ps_client_refuse_unknown(self, r, cut->tensor);
+        return;
+    }
+    op *o = ps_client_new(self, &self->free_ops, sizeof *o);
+    if (o == NULL) {
+        static const pen_error why = {PEN_NO_MEMORY, .rank = -1, .step = -1,
+                                      .text = "no memory for another request"};
+        ps_client_refuse(r, &why);
+        return;
+    }
+    *o    = (op){.request      = r,
+                 .verb         = (uint8_t)verb,
+                 .chunk        = chunk,
+                 .from         = from,
+                 .to           = to,
+                 .due_ms       = NEVER,
+                 .request_next = r->ops};
+    o->in = verb == PS_STEP ? self->step.in : self->plain;
+    o->in->refs++;
+    r->ops = o;
+    r->left++;
+    if (verb == PS_STEP && from != NULL) self->away.reads[cut->tensor]++;
+    if (verb == PS_STEP && !ps_client_is_decided(self, o)) self->step.n_free++;
+    o->live_prev            = self->live.live_prev;
+    o->live_next            = &self->live;
+    o->live_prev->live_next = self->live.live_prev = o;
+    chunk_queue *queue                             = &self->chunk[chunk];
+    if (queue->head != NULL) {
+        queue->tail->chunk_next = o;
+        queue->tail             = o;
+    } else {
+        queue->head = queue->tail = o;
+        ps_client_send_later(self, o);
+    }
+}
+
+void ps_client_add(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t tensor,
+                   const void *from, void *to)
+{
+    const uint32_t *first   = self->setup.plan->first_chunk;
+    const wire_tensor *t    = &self->setup.model->tensor[tensor];
+    const size_t to_width   = plan_dtype_bytes(t->dtype);
+    const size_t from_width = verb == PS_INIT ? to_width : plan_dtype_bytes(t->grad_dtype);
+    for (uint32_t c = first[tensor]; c < first[tensor + 1]; c++) {
+        const uint64_t start = ps_client_chunk(self, c)->start;
+        ps_client_add_chunk(self, r, verb, c,
+                            from != NULL ? (const char *)from + start * from_width : NULL,
+                            to != NULL ? (char *)to + start * to_width : NULL);
+    }
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+static wire_kind kind_of(const op *o)
+{
+    if (o->verb == PS_INIT) return WIRE_INIT;
+    return ps_client_is_pushing(o) ? WIRE_PUSH : WIRE_PULL;
+}
+
+static uint32_t flags_of(const ps_client *self, const op *o)
+{
+    uint32_t flags = 0;
+    bool fused     = o->verb == PS_PUSH_PULL ||
+                 (o->verb == PS_STEP && ps_client_rule_of(self, o) != STEP_TWO_PHASE);
+    if (o->verb == PS_LOAD) flags |= WIRE_INITIAL;
+    if (fused) flags |= WIRE_WANT_VALUES;
+    if (o->tries > 0 && kind_of(o) == WIRE_PUSH) flags |= WIRE_REPEATED;
+    if (self->setup.gives_back && kind_of(o) == WIRE_PUSH) flags |= WIRE_RETURN;
+    return flags;
+}
+
+/* Identities of operations that count on their own: then a column, else the message's step. */
+static bool has_seq(const ps_client *self, const op *o)
+{
+    return kind_of(o) == WIRE_PUSH && ps_client_rule_of(self, o) != STEP_TWO_PHASE;
+}
+
+static bool joins(const ps_client *self, const op *a, const op *b)
+{
+    if (kind_of(a) != kind_of(b) || flags_of(self, a) != flags_of(self, b)) return false;
+    if ((a->verb == PS_FETCH) != (b->verb == PS_FETCH)) return false;
+    if (kind_of(a) == WIRE_PUSH && (a->in != b->in || has_seq(self, a) != has_seq(self, b)))
+        return false;
+    if (a->verb == PS_STEP && b->verb == PS_STEP) return true;
+    return a->verb == PS_STEP || b->verb == PS_STEP ? kind_of(a) != WIRE_PULL : true;
+}
+
+/* How many from the front of the outbox go into one message. */
+static uint32_t gather(const ps_client *self, const lane_state *lane)
+{
+    size_t bytes = push_size(self, lane->head);
+    uint32_t n   = 1;
+    if (bytes >= ALONE_BYTES) return 1;
+    for (const op *o = lane->head->out_next; o != NULL && n < PACK_CHUNKS_MAX;
+         o           = o->out_next, n++) {
+        size_t more = push_size(self, o);
+        if (more >= ALONE_BYTES || bytes + more > PACK_BYTES || !joins(self, lane->head, o)) break;
+        bytes += more;
+    }
+    return n;
+}
+
+/* The decision travels with the hashes of the votes it was made from. */
+static void add_decision(ps_client *self, wire_data *d)
+{
+    uint32_t n_partitions = 0;
+    self->stamp_now++;
+    for (uint32_t i = 0; i < d->n; i++) {
+        uint32_t p = ps_client_chunk(self, d->chunk[i])->partition;
+        if (self->stamp[p] == self->stamp_now) continue;
+        self->stamp[p]                = self->stamp_now;
+        self->partition[n_partitions] = p;
+        self->vote_hash[n_partitions] = self->step.vote[p].hash;
+        n_partitions++;
+    }
+    d->has_decision = true;
+    d->decision     = self->step.decision;
+    d->n_partitions = n_partitions;
+    d->partition    = self->partition;
+    d->vote_hash    = self->vote_hash;
+}
+
+/* Gradients may travel in fewer bits than they have; first values never do. */
+static pen_dtype encoding_of(const ps_client *self, const op *o)
+{
+    const uint32_t tensor = ps_client_chunk(self, o->chunk)->tensor;
+    const pen_dtype as    = (pen_dtype)self->push_dtype[tensor];
+    const bool is_as_is = o->verb == PS_INIT || as == self->setup.model->tensor[tensor].grad_dtype;
+    return is_as_is ? PEN_DTYPE_DEFAULT : as;
+}
+
+static uint32_t fill(ps_client *self, const lane_state *lane, uint32_t n, wire_data *d)
+{
+    const op *first = lane->head, *o = first;
+    uint32_t shard = ps_client_shard(self, first->chunk), n_pieces = 0;
+
+    *d       = ps_client_message(self, kind_of(first), shard);
+    d->flags = flags_of(self, first);
+    d->n     = n;
+    d->chunk = self->column_chunk;
+    for (uint32_t i = 0; i < n; i++, o = o->out_next) {
+        self->column_chunk[i] = o->chunk;
+        self->column_seq[i]   = o->seq;
+        size_t size           = push_size(self, o);
+        if (size > 0)
+            self->piece[n_pieces++] =
+                (ps_client_piece){o->from, size, (void *)(uintptr_t)o, encoding_of(self, o)};
+    }
+    if (has_seq(self, first))
+        d->seq = self->column_seq;
+    else if (first->verb == PS_FETCH && ps_client_away_ask(self, d))
+        d->step = self->away.step;
+    else if (first->verb == PS_PULL || first->verb == PS_FETCH)
+        d->step = self->pulls; /* so that a late answer is not taken for a newer one */
+    else
+        d->step = first->seq;
+    if (d->kind == WIRE_PUSH) {
+        d->has_inputs = true;
+        d->inputs     = first->in->wire;
+        if (self->scalars_chunk < self->setup.plan->n_chunks &&
+            ps_client_shard(self, self->scalars_chunk) != shard)
+            d->inputs.scalars.n = 0;
+    }
+    if (first->verb == PS_STEP && first->pulling) add_decision(self, d);
+    return n_pieces;
+}
+
+/* A push that is far ahead of the shard only takes memory: what it sums is cold in every cache by
+ * then, and a later push of a higher priority waits behind it. */
+static void spend(const ps_client *self, lane_state *lane, op *o)
+{
+    const size_t bytes = push_size(self, o);
+    if (bytes < ALONE_BYTES) return;
+    o->credit = bytes;
+    lane->spent += bytes;
+}
+
+static bool has_credit(const ps_client *self, const lane_state *lane)
+{
+    return lane->spent < CREDIT_BYTES || push_size(self, lane->head) < ALONE_BYTES;
+}
+
+static void mark_sent(ps_client *self, lane_state *lane, uint32_t n, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        op *o      = lane->head;
+        lane->head = o->out_next;
+        if (lane->head == NULL) lane->tail = NULL;
+        o->out_next = NULL;
+        o->state    = OP_SENT;
+        spend(self, lane, o);
+        if (o->verb == PS_PULL) o->seq = self->pulls;
+        if (o->verb == PS_FETCH) o->seq = self->away.has ? self->away.step : self->pulls;
+        if (o->tries++ > 0) self->act.count(self->user, STAT_RETRIES, 1);
+        if (ps_client_is_pushing(o) && o->verb != PS_INIT)
+            self->act.count(self->user, STAT_PUSH_BYTES, push_size(self, o));
+        ps_client_due_at(
+            self, o,
+            now_ms + retry_wait_ms(&self->setup.retry, RETRY_SILENCE, o->tries, &self->draws));
+    }
+}
+
+static void block(ps_client *self, lane_state *lane, uint64_t now_ms)
+{
+    lane->blocked_until_ms =
+        now_ms + retry_wait_ms(&self->setup.retry, RETRY_FULL, 1, &self->draws);
+    if (lane->blocked_until_ms < self->tick_ms) self->tick_ms = lane->blocked_until_ms;
+}
+
+void ps_client_flush(ps_client *self, uint64_t now_ms)
+{
+    wire_data d;
+    self->pulls++;
+    ps_client_away_flush(self);
+    for (uint32_t i = 0; i < self->n_lanes; i++) {
+        lane_state *lane = &self->lane[i];
+        if (lane->blocked_until_ms > now_ms) continue;
+        while (lane->up && lane->head != NULL && has_credit(self, lane)) {
+            const uint32_t n = gather(self, lane), n_pieces = fill(self, lane, n, &d);
+            if (self->act.send(self->user, i / self->setup.lanes, i % self->setup.lanes, &d,
+                               self->piece, n_pieces) != PEN_OK) {
+                block(self, lane, now_ms);
+                break;
+            }
+            lane->blocked_until_ms = 0;
+            mark_sent(self, lane, n, now_ms);
+        }
+    }
+    ps_client_idle_flush(self, now_ms);
+}

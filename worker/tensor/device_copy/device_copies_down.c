@@ -1,0 +1,179 @@
+/* device_copies_down.c - gradients, from a device to the host. */
+#include "worker/tensor/device_copy/device_copies_internal.h"
+
+#include "common/base/why.h"
+#include "common/containers/list.h"
+#include "common/system/fp_env.h"
+#include "common/trace/trace.h"
+
+#include <stdlib.h>
+
+/* ---- the thread that waits for copies ------------------------------------------------------------ */
+pen_status device_copies_add_job(device_copies *m, pen_tensor *t, pinned_pair *w, bool is_up,
+                                 pen_error *why)
+{
+    device_copies_job *j = calloc(1, sizeof *j);
+    if (j == NULL) return device_copies_no_memory(why);
+    *j = (device_copies_job){
+        .tensor = t, .pinned_pair = w, .is_up = is_up, .begun_ns = trace_begin()};
+    LIST_APPEND(m->jobs, j);
+    m->n_down += !is_up;
+    pthread_cond_signal(&m->comes);
+    return PEN_OK;
+}
+
+static device_copies_job *next_job(device_copies *m)
+{
+    pthread_mutex_lock(&m->lock);
+    while (m->jobs == NULL && !m->is_stopping) pthread_cond_wait(&m->comes, &m->lock);
+    device_copies_job *j = m->is_stopping ? NULL : m->jobs;
+    pthread_mutex_unlock(&m->lock);
+    return j;
+}
+
+static void end_job(device_copies *m, device_copies_job *j)
+{
+    pthread_mutex_lock(&m->lock);
+    LIST_REMOVE(m->jobs, j);
+    m->n_down -= !j->is_up;
+    if (m->n_down == 0) pthread_cond_broadcast(&m->drained);
+    pthread_mutex_unlock(&m->lock);
+    free(j);
+}
+
+/* Waits for the copy. The time of a gradient's copy begins when it is computed. */
+static pen_status await_job(const pen_ctx *ctx, device_copies_job *j, pen_error *why)
+{
+    const pinned_pair_set *pinned_pairs = &ctx->device_copies->pinned_pairs;
+    const int64_t deadline              = ctx->settings.deadline_ms;
+    pen_status status                   = PEN_OK;
+    if (!j->is_up) {
+        status = pinned_pair_wait(pinned_pairs, j->pinned_pair->used, deadline, why);
+        if (j->begun_ns != 0) j->begun_ns = trace_begin();
+    }
+    if (status == PEN_OK)
+        status = pinned_pair_wait(pinned_pairs, j->pinned_pair->moved, deadline, why);
+    if (status == PEN_OK) return PEN_OK;
+    const pen_error found = *why;
+    why_set(why, status, "the gradient of '%s': %.400s", j->tensor->name, found.text);
+    why_culprit(why, PEN_WORKER, ctx->env.rank, atomic_load(&ctx->step_index), j->tensor->name);
+    return status;
+}
+
+static void *copier(void *arg)
+{
+    pen_ctx *ctx     = arg;
+    device_copies *m = ctx->device_copies;
+    pen_error why;
+    fp_env_set_ours();
+    trace_thread("pen-copy", PEN_WORKER, ctx->env.rank);
+    for (device_copies_job *j; (j = next_job(m)) != NULL; end_job(m, j)) {
+        const pen_status status = await_job(ctx, j, &why);
+        trace_span(j->is_up ? TRACE_COPY_UP : TRACE_COPY_DOWN, j->begun_ns,
+                   &(trace_note){.step  = atomic_load(&ctx->step_index),
+                                 .bytes = j->pinned_pair->bytes,
+                                 .label = j->tensor->name});
+        if (!j->is_up)
+            m->deliver(ctx, j->tensor, j->pinned_pair->host, status != PEN_OK ? &why : NULL);
+    }
+    return NULL;
+}
+
+void device_copies_drain(pen_ctx *ctx)
+{
+    device_copies *m = ctx->device_copies;
+    if (m == NULL) return;
+    pthread_mutex_lock(&m->lock);
+    while (m->n_down > 0 && !m->is_stopping) pthread_cond_wait(&m->drained, &m->lock);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void device_copies_stop(pen_ctx *ctx)
+{
+    device_copies *m = ctx->device_copies;
+    if (m == NULL || !m->has_thread) return;
+    pthread_mutex_lock(&m->lock);
+    m->is_stopping = true;
+    pinned_pairs_hurry(&m->pinned_pairs);
+    pthread_cond_broadcast(&m->comes);
+    pthread_cond_broadcast(&m->drained);
+    pthread_mutex_unlock(&m->lock);
+    pthread_join(m->thread, NULL);
+    m->has_thread = false;
+    LIST_EACH(j, m->jobs) free(j);
+    m->jobs = NULL;
+}
+
+pen_status device_copies_begin_thread(pen_ctx *ctx, pen_error *why)
+{
+    device_copies *m = ctx->device_copies;
+    if (pthread_create(&m->thread, NULL, copier, ctx) != 0)
+        return why_set(why, PEN_NO_MEMORY,
+                       "cannot start the thread that waits for copies of a device");
+    m->has_thread = true;
+    pthread_setname_np(m->thread, "pen-copy");
+    return PEN_OK;
+}
+
+/* ---- gradients --------------------------------------------------------------------------------- */
+static pen_status device_memory(device_copies *m, void **data, size_t bytes, pen_error *why)
+{
+    if (*data == NULL) *data = m->pinned_pairs.ops->alloc(bytes, m->pinned_pairs.device, why);
+    return *data != NULL ? PEN_OK : why->status;
+}
+
+static pen_status add_up(pen_tensor *t, pen_error *why)
+{
+    device_copies *m               = device_copies_of(t);
+    struct device_copies_tensor *x = t->device_copies;
+    void *sum                      = x->sum;
+    const bool is_first            = (t->slot.sums & GRAD_SUM_ON_DEVICE) == 0;
+    if (device_memory(m, &sum, t->elements * sizeof(float), why) != PEN_OK) return why->status;
+    x->sum            = sum;
+    pen_status status = m->pinned_pairs.ops->accumulate(x->sum, x->grad->device, t->desc.grad_dtype,
+                                                        t->elements, is_first, m->stream, why);
+    t->slot.sums &= ~GRAD_SUM_ON_DEVICE;
+    if (status == PEN_OK) t->slot.sums |= GRAD_SUM_ON_DEVICE;
+    return status;
+}
+
+pen_status device_copies_accumulate(pen_tensor *t, pen_error *why)
+{
+    device_copies *m = device_copies_of(t);
+    pthread_mutex_lock(&m->lock);
+    pen_status status = add_up(t, why);
+    if (status == PEN_OK)
+        status = pinned_pair_note_use(&m->pinned_pairs, t->device_copies->grad, m->stream, why);
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
+/* *from: what travels, on the device. */
+static pen_status settle_sum(pen_tensor *t, bool with_grad, const void **from, pen_error *why)
+{
+    device_copies *m               = device_copies_of(t);
+    struct device_copies_tensor *x = t->device_copies;
+    *from                          = x->grad->device;
+    if ((t->slot.sums & GRAD_SUM_ON_DEVICE) == 0) return PEN_OK;
+    if (with_grad && add_up(t, why) != PEN_OK) return why->status;
+    t->slot.sums &= ~GRAD_SUM_ON_DEVICE;
+    *from = x->sum;
+    if (t->desc.grad_dtype == PEN_F32) return PEN_OK;
+    if (device_memory(m, &x->narrowed, t->grad_bytes, why) != PEN_OK) return why->status;
+    *from = x->narrowed;
+    return m->pinned_pairs.ops->narrow(x->narrowed, x->sum, t->desc.grad_dtype, t->elements,
+                                       m->stream, why);
+}
+
+pen_status device_copies_copy(pen_tensor *t, bool with_grad, pen_error *why)
+{
+    device_copies *m = device_copies_of(t);
+    const void *from;
+    pthread_mutex_lock(&m->lock);
+    pen_status status = settle_sum(t, with_grad, &from, why);
+    if (status == PEN_OK)
+        status = pinned_pair_down(&m->pinned_pairs, t->device_copies->grad, from, m->stream, why);
+    if (status == PEN_OK) status = device_copies_add_job(m, t, t->device_copies->grad, false, why);
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}

@@ -1,0 +1,57 @@
+/* group_calls.h - a strategy's group calls, on a group of its own, and waiting for them.
+ *
+ * The group is separate because a program may have its own collectives between two pen_ready(), and
+ * ranks need not make gradients ready in the same order.
+ * Thread: begin and wait by one at a time; calls end on any.
+ */
+#ifndef WORKER_TRAIN_GROUP_CALLS_H
+#define WORKER_TRAIN_GROUP_CALLS_H
+
+#include "worker/collective/coll.h"
+#include "worker/context.h"
+#include "worker/train/reducer.h"
+
+typedef struct {
+    pen_ctx *ctx;
+    pen_group *group;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t ended;
+    uint32_t in_progress;
+    pen_error failure; /* the first one since the last wait */
+} group_calls;
+
+void group_calls_init(group_calls *t, pen_ctx *ctx);
+void group_calls_fini(group_calls *t); /* the context owns the group */
+
+/* coll_submit() with the setting deadline_ms.  A reducer_submit_fn; user is a group_calls. */
+pen_status group_calls_submit(void *user, const coll_call *call, coll_done_fn done, void *done_user,
+                              pen_error *why);
+
+/* The buffers of call are BORROWED until group_calls_wait(). */
+void group_calls_begin(group_calls *t, const coll_call *call);
+void group_calls_end(void *user, pen_status status,
+                     const pen_error *why); /* a coll_done_fn; user: group_calls */
+void group_calls_count(group_calls *t);     /* counts a call that ends by group_calls_end() */
+
+pen_status group_calls_wait(group_calls *t, pen_error *why);
+
+/* Begins an all_gather of n elements, or of counts[size] by member. */
+void group_calls_gather(group_calls *t, pen_dtype dtype, size_t n, const size_t *counts,
+                        const void *in, void *out, const char *label);
+
+/* Begins and waits: the lowest of all members' numbers. */
+pen_status group_calls_lowest(group_calls *t, int32_t own, int32_t *lowest, const char *label,
+                              pen_error *why);
+
+/* Begins and waits: all members get position 0's bytes. */
+pen_status group_calls_broadcast(group_calls *t, void *data, size_t bytes, const char *label,
+                                 pen_error *why);
+
+/* Waits for all calls of t and of a reducer that submits by it; the first failure. */
+pen_status group_calls_wait_for_sums(group_calls *t, reducer *r, pen_error *why);
+
+/* After the first step: all members take position 0's order of n gradients.  *is_arranged: already done. */
+pen_status group_calls_arrange(group_calls *t, reducer *r, uint32_t n, bool *is_arranged,
+                               pen_error *why);
+
+#endif
