@@ -30,8 +30,8 @@ typedef struct {
     uint32_t partition;
     uint64_t start, count; /* elements of its tensor */
     bool trained;          /* it is pushed: its tensor is not frozen */
-    uint32_t
-        blocks; /* sums of squares: ceil(count / 4096); 0: frozen, or in a group that does not average */
+    /* sums of squares: ceil(count / 4096); 0: frozen, or in a group that does not average */
+    uint32_t blocks;
     uint32_t first_block; /* index of the first among the sums of its partition */
     uint32_t index_in_partition;
 } plan_chunk;
@@ -49,8 +49,8 @@ typedef struct {
     uint32_t n_chunks, n_partitions, n_tensors;
     plan_chunk *chunk;
     plan_partition *partition;
-    uint32_t *
-        first_chunk; /* [n_tensors + 1]; tensor t has chunks first_chunk[t] .. first_chunk[t + 1] - 1 */
+    /* [n_tensors + 1]; tensor t has chunks first_chunk[t] .. first_chunk[t + 1] - 1 */
+    uint32_t *first_chunk;
     uint64_t chunk_elements;
 } plan;
 

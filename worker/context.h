@@ -80,9 +80,8 @@ struct pen_ctx {
     struct monitor *monitor; /* worker_monitor.h; NULL: nothing is shown */
     struct auth *auth;       /* of its endpoints; NULL: clear text, or alone */
     context_phase phase;
-    struct device_copies
-        *device_copies; /* device_copies.h: tensors in memory of a device; NULL: there are none */
-    pthread_mutex_t grad_lock; /* of memory that the SDK holds: param_memory.h */
+    struct device_copies *device_copies; /* tensors in memory of a device; NULL: there are none */
+    pthread_mutex_t grad_lock;           /* of memory that the SDK holds: param_memory.h */
     pthread_cond_t grads_returned;
     uint64_t lent_bytes;      /* gradients that strategies have been lent */
     pthread_mutex_t use_lock; /* one pen_use() or pen_release() at a time: unit_use.c */
@@ -103,12 +102,11 @@ struct pen_ctx {
     own_state own;          /* what of it is ours */
     context_restored restored;
     bool is_saved; /* with the step that has just ended a snapshot was taken; see api_state.c */
-    struct snapshot_writer *
-        snapshot_writer; /* snapshot/snapshot_writer.h: without servers; NULL: servers keep snapshots */
-    atomic_bool stop_wanted;  /* pen_step_begin says END */
-    int64_t digest_step;      /* of the newest pen_digest() */
-    uint32_t n_digests;       /* before it, at the same step */
-    struct coll_engine *coll; /* the link's */
+    struct snapshot_writer *snapshot_writer; /* NULL: servers keep snapshots */
+    atomic_bool stop_wanted;                 /* pen_step_begin says END */
+    int64_t digest_step;                     /* of the newest pen_digest() */
+    uint32_t n_digests;                      /* before it, at the same step */
+    struct coll_engine *coll;                /* the link's */
     atomic_bool snapshot_wanted;
     _Atomic int64_t step_index; /* of the step in progress or next; -1 before commit */
 

@@ -94,7 +94,7 @@ static double share(double params, uint64_t shares)
 }
 
 /* Gradients as our workers hold them: sums are float32, ddp sums in separate buffers, and zero1 sums float32 gradients
- * in place (worker/train/reducer.h, sharded.h). */
+ * in place (worker/train/reducer.h, sharded_internal.h). */
 static double gradients_here(stage at, double all, double mine, double type, bool alone)
 {
     const double sum = type < 4 ? 4 : 0;

@@ -19,8 +19,8 @@ typedef struct {
     char http[300];                 /* the scheduler's HTTP address, "127.0.0.1:43118"; "": none */
     bool is_named; /* `job` is the scheduler's name for it; false: only local files use it */
     int port, attempt, signals;
-    process *
-        all; /* scheduler (machine 0 only), servers, workers; a restarted process keeps its place */
+    /* scheduler (machine 0 only), servers, workers; a restarted process keeps its place */
+    process *all;
     size_t n, capacity;
     control *link;
     pen_error verdict;

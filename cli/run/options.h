@@ -42,8 +42,8 @@ typedef struct {
     config_files files; /* of accelerate and DeepSpeed */
     document keys;      /* of accelerate, given as flags */
     bool print_config;  /* start nothing: see command_run() */
-    const char
-        *flags[RUN_FLAGS_MAX]; /* settings given as flags; others come from the environment */
+    /* settings given as flags; others come from the environment */
+    const char *flags[RUN_FLAGS_MAX];
     int n_flags;
 } run_options;
 

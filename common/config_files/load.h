@@ -8,8 +8,8 @@
 typedef struct {
     const char *config;    /* of accelerate; NULL or "": none */
     const char *ds_config; /* of DeepSpeed; NULL or "": the one that `config` names, or none */
-    const document
-        *flags; /* keys of accelerate's file that flags say, which come before it; NULL: none */
+    /* keys of accelerate's file that flags say, which come before it; NULL: none */
+    const document *flags;
     resolve_flags autos;
 } config_files;
 

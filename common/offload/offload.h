@@ -66,8 +66,8 @@ typedef struct {
     const offload_ops *ops;
     const char *dir;            /* BORROWED for the call */
     uint64_t staging_bytes_max; /* in buffers at a time; one extent is always admitted */
-    stat_set
-        *stats; /* tier.bytes, tier.read.bytes, tier.write.bytes; BORROWED until offload_close() */
+    /* tier.bytes, tier.read.bytes, tier.write.bytes; BORROWED until offload_close() */
+    stat_set *stats;
 } offload_options;
 
 /* An empty tier, its threads started. */

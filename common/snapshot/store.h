@@ -50,24 +50,18 @@ typedef struct {
 } store_setting;
 
 typedef struct {
-    int64_t
-        step; /* the snapshot's name: steps ended before it                                    */
-    int64_t
-        applied; /* updates applied (AdamW's t, and the position of schedules of the rate)         */
+    int64_t step;    /* the snapshot's name: steps ended before it */
+    int64_t applied; /* updates applied (AdamW's t, and the position of schedules of the rate) */
     uint64_t id; /* equal on all parts of one snapshot                                            */
     const char *job;
-    bool
-        is_import; /* parameters only: slots begin as the rule begins them                          */
+    bool is_import; /* parameters only: slots begin as the rule begins them */
     uint32_t n_tensors, n_settings;
     const store_tensor *tensor;
-    const store_setting
-        *setting; /* what the workers agreed on, for people                          */
+    const store_setting *setting; /* what the workers agreed on, for people */
     /* Set by store_begin() and found by readers. */
     uint32_t format;
-    int64_t
-        written_ms; /* since 1970                                                                */
-    const char
-        *version; /* of the penstock that wrote it                                            */
+    int64_t written_ms;  /* since 1970 */
+    const char *version; /* of the penstock that wrote it */
 } store_manifest;
 
 /* ---- writing: store.c ------------------------------------------------------------------------- */

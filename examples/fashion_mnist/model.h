@@ -22,8 +22,8 @@ typedef struct {
 typedef struct {
     const struct model_ops *ops;
     int batch_max;
-    float *
-        param[MODEL_TENSORS_MAX]; /* into the caller's two flat buffers, in order of ops->tensors */
+    /* into the caller's two flat buffers, in order of ops->tensors */
+    float *param[MODEL_TENSORS_MAX];
     float *grad[MODEL_TENSORS_MAX];
     float *images;   /* [batch_max, DATA_PIXELS]  the batch: written by the caller */
     uint8_t *labels; /* [batch_max]                                                */

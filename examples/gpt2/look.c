@@ -11,8 +11,8 @@
 typedef struct {
     int64_t total, looked; /* sequences there are, and that are looked at, spread over all */
     int64_t from, to;      /* of those, this rank's */
-    int64_t
-        rounds; /* batches: equally many on all ranks, because the SDK may gather values for each */
+    /* batches: equally many on all ranks, because the SDK may gather values for each */
+    int64_t rounds;
 } share;
 
 static share divide(const trainer *t)

@@ -272,8 +272,8 @@ typedef struct { /* of SEALED: one copy of one shard */
     int32_t role;
     uint64_t index, digest; /* of the part of its log that it has applied */
     int64_t step;           /* most steps committed by a decided partition; -1: it has none */
-    int64_t
-        clock; /* least counter of a live rank over chunks that count for themselves; -1: none */
+    /* least counter of a live rank over chunks that count for themselves; -1: none */
+    int64_t clock;
     bool all_prepared; /* all decided partitions are committed up to `step`, or prepared for it */
     bool has_decision;
     wire_decision decision; /* of step - 1 */

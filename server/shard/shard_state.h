@@ -141,8 +141,8 @@ typedef struct {
     uint64_t digest; /* of the effects of all of them */
     uint64_t bytes;  /* appended so far */
     uint64_t ungated;
-    uint64_t
-        settled_at; /* index of the newest SETTLE: copies did it with the epoch, before it came */
+    /* index of the newest SETTLE: copies did it with the epoch, before it came */
+    uint64_t settled_at;
     shard_entry *entry; /* a ring of the newest `n` */
     uint32_t first, n, capacity;
 } shard_log;

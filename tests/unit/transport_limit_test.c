@@ -1,5 +1,5 @@
 /* transport_limit_test.c - what peers that are not trusted may use: connections, memory, time. */
-#include "tests/unit/transport_guard_rig.h"
+#include "tests/unit/transport_auth_rig.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

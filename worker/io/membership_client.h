@@ -19,8 +19,8 @@ typedef struct {
     int32_t local_rank, local_world_size, node; /* from the launcher; -1: unknown */
     uint64_t nonce;                             /* drawn once per process */
     uint64_t number; /* in its shared memory, as a proof for members that map it; 0: none */
-    bool
-        holds_state; /* can be sealed: a job without servers changes its epoch when all workers can */
+    /* can be sealed: a job without servers changes its epoch when all workers can */
+    bool holds_state;
     uint64_t lease_ms, init_timeout_ms;
     uint64_t answer_ms; /* longest wait for the first answer of the scheduler; 0: init_timeout_ms */
     uint64_t beat_ms_max;   /* longest time between beats; 0: from the lease */

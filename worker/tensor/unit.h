@@ -39,8 +39,8 @@ struct pen_unit {
     uint32_t *tensor;  /* [n_tensors] ascending numbers of model.tensor[] */
     uint64_t elements; /* of all its tensors */
     size_t bytes;
-    uint64_t
-        moving; /* elements of those that do not stay (pen_tensor.stays): what is fetched and dropped */
+    /* elements of those that do not stay (pen_tensor.stays): what is fetched and dropped */
+    uint64_t moving;
     uint32_t n_covers;
     uint32_t *covers; /* [n_covers] units that its tensors are in, ascending; a unit's is itself */
 };

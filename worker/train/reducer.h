@@ -35,8 +35,8 @@ typedef struct {
     const int *owner; /* [n] member that gets the sum, BORROWED; NULL: all do */
     int size, rank;   /* of the group; where there are owners */
     reducer_submit_fn submit;
-    uint32_t
-        n_buffers; /* 0: every bucket has its own memory, and reducer_sum() is valid after the wait */
+    /* 0: every bucket has its own memory, and reducer_sum() is valid after the wait */
+    uint32_t n_buffers;
     stat_set *stats; /* where memory is counted; NULL: nowhere */
     /* A gradient of this member is summed; may be NULL.  On the thread that ended the call, which may
      * not wait, and before reducer_wait() returns. */

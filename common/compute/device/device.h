@@ -14,11 +14,11 @@
 
 /* Names an allocation for another process of this host: plain bytes, may lie in shared memory. */
 typedef struct {
-    uint64_t
-        id; /* of the allocation: differs from every other one of the process, also after a free */
+    /* of the allocation: differs from every other one of the process, also after a free */
+    uint64_t id;
     uint64_t offset; /* of the pointer in it */
-    uint64_t
-        process; /* drawn at random by each process, so that equal pids in two containers are not mistaken */
+    /* drawn at random by each process, so that equal pids in two containers are not mistaken */
+    uint64_t process;
     uint64_t base; /* where the allocation begins in that process */
     int32_t pid, device;
     uint8_t handle[64]; /* cudaIpcMemHandle_t, or a segment_ref */
@@ -33,11 +33,11 @@ typedef struct {
 
 /* A wait of the device itself for flags in its memory; see flag_wait(). */
 typedef struct {
-    const void
-        *flags; /* [n] 64-bit numbers, DEVICE_FLAG_BYTES apart, in the memory of this device */
+    /* [n] 64-bit numbers, DEVICE_FLAG_BYTES apart, in the memory of this device */
+    const void *flags;
     const uint64_t *abort; /* of host_alloc(): another value than 0 ends the wait */
-    uint32_t *
-        result; /* of host_alloc(): why a wait ended early, a device_flag_result; else left alone */
+    /* of host_alloc(): why a wait ended early, a device_flag_result; else left alone */
+    uint32_t *result;
     uint64_t value, timeout_ns;
     int n;
 } device_flag_wait;

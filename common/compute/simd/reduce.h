@@ -25,8 +25,8 @@ typedef struct {
     void *const *out;      /* [n_out] all get the result */
     const double *scale;   /* [n_in], or NULL: all 1 */
     int divide_by; /* AVG over so many; 0: n_in.  (A partial fold continued elsewhere divides at the end.) */
-    bool
-        stream; /* write past the caches (of two outputs the first): large, and nobody reads it soon */
+    /* write past the caches (of two outputs the first): large, and nobody reads it soon */
+    bool stream;
 } reduce_args;
 
 bool reduce_is_legal(pen_op op, pen_dtype dtype);

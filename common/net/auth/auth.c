@@ -56,8 +56,8 @@ struct auth {
     witness hears, speaks[AUTH_ROLES]; /* speaks: by the listener's role */
     pthread_mutex_t lock;              /* of the secret, where it is a token */
     bool has_secret, seeks_token, makes_token;
-    bool
-        is_clear; /* a scheduler that admits anybody; its token tells this user's processes on this host */
+    /* a scheduler that admits anybody; its token tells this user's processes on this host */
+    bool is_clear;
     char scheduler[PLACE_BYTES];
     token *token; /* published */
 };

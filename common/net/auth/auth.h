@@ -36,8 +36,8 @@ typedef struct {
     auth_role role;
     int32_t rank;                        /* -1: not known yet, or none */
     const char *address[AUTH_ADDRESSES]; /* all dialled or listening addresses; NULL: fewer */
-    const char
-        *scheduler; /* "tcp://HOST:PORT", whose token to look for; NULL: own role is SCHEDULER */
+    /* "tcp://HOST:PORT", whose token to look for; NULL: own role is SCHEDULER */
+    const char *scheduler;
 } auth_options;
 
 typedef struct auth auth;

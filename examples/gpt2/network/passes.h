@@ -21,8 +21,8 @@ typedef struct {
     int device;   /* -1: the host's memory */
     bool is_held; /* the SDK holds values and gradients */
     bool recompute;
-    bool
-        starts_here; /* first values: gpt2_start(); else drawn by the SDK, the same in every mode */
+    /* first values: gpt2_start(); else drawn by the SDK, the same in every mode */
+    bool starts_here;
     uint64_t seed;
     const char *import;    /* a safetensors file, or NULL */
     const char *precision; /* "fp32", "bf16", "fp16" */

@@ -7,8 +7,8 @@
  * committed anywhere, every other shard has committed as many or is prepared for the last of them.  A report that says
  * otherwise is a broken promise and ends the job.
  */
-#ifndef SCHEDULER_SETTLE_H
-#define SCHEDULER_SETTLE_H
+#ifndef SCHEDULER_RESOLVE_H
+#define SCHEDULER_RESOLVE_H
 
 #include "scheduler/core/epoch/placement.h"
 

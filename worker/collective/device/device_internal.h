@@ -48,8 +48,8 @@ typedef struct {
     _Atomic uint32_t nccl;              /* device_nccl_state */
     uint8_t nccl_name[NCCL_NAME_BYTES]; /* of member 0 */
     double nccl_ns;
-    _Atomic uint64_t
-        mark; /* of the group's newest call here: twice its seq, and 1 when on a device */
+    /* of the group's newest call here: twice its seq, and 1 when on a device */
+    _Atomic uint64_t mark;
     _Atomic uint32_t refused; /* the first call found that devices cannot carry the group */
     int32_t unreached;        /* RANK whose memory the test could not reach; -1: none */
     double barrier_ns, bandwidth;

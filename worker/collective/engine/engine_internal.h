@@ -115,11 +115,11 @@ struct coll_engine {
     int *local_rank, *node_of;                     /* [n_members] from the scheduler */
     int *place_of; /* [n_members] lowest rank of those that can map each other's memory */
     bool *is_lost; /* under the lock, [n_members] */
-    pen_error *
-        loss; /* under the lock, [n_members] how; NULL: nobody is lost, or there is no memory to say */
+    /* under the lock, [n_members] how; NULL: nobody is lost, or there is no memory to say */
+    pen_error *loss;
 
-    pthread_mutex_t
-        making; /* of the groups that are made when first asked for; taken before the others */
+    /* of the groups that are made when first asked for; taken before the others */
+    pthread_mutex_t making;
     pthread_mutex_t lock;
     pthread_cond_t ended,
         work; /* a call ended or a group is free to be driven; "pen-coll" has work */

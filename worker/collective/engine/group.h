@@ -42,9 +42,9 @@ struct pen_group {
     struct wire_team *wire; /* of every group of two or more: point to point goes here too */
     struct hier_team *hier;
     struct device_team *device; /* made when the first call on device memory comes, by its driver */
-    bool
-        device_is_settled; /* all members have agreed whether devices carry the group's calls, which */
-    bool was_on_device;    /* the newest call */
+    /* all members have agreed whether devices carry the group's calls, which */
+    bool device_is_settled;
+    bool was_on_device;            /* the newest call */
     bool device_carries;           /* says */
     uint64_t path_seq, device_seq; /* calls that each has carried: a team's count up by one */
     group_child *child;

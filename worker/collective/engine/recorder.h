@@ -2,8 +2,8 @@
  *
  * A ring of RECORD_CALLS entries.  Its owner's lock guards it.
  */
-#ifndef WORKER_COLL_RECORD_H
-#define WORKER_COLL_RECORD_H
+#ifndef WORKER_COLL_RECORDER_H
+#define WORKER_COLL_RECORDER_H
 
 #include "worker/collective/coll.h"
 

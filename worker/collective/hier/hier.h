@@ -12,8 +12,8 @@ typedef struct {
     mesh *mesh;
     node_team *inside; /* members of this host, NULL: it is the only one */
     wire_team *flat;   /* all */
-    wire_team *
-        across; /* members with the same position on their host; NULL where hosts differ in number */
+    /* members with the same position on their host; NULL where hosts differ in number */
+    wire_team *across;
     int size, rank, inside_size, inside_rank, across_size, across_rank;
     const int *ranks;   /* [size] RANKs of the group */
     const int *host_of; /* [size] position of the first member on the same host */

@@ -28,8 +28,8 @@ typedef struct {
     const char *listen; /* "tcp://127.0.0.1:0" */
     uint64_t lanes;     /* connections per direction for large parts */
     uint64_t heartbeat_ms;
-    uint64_t
-        park_bytes_max; /* early messages a member keeps; beyond it the sender is not read from */
+    /* early messages a member keeps; beyond it the sender is not read from */
+    uint64_t park_bytes_max;
     bool deterministic;
     const schedule_table *table; /* may be NULL; BORROWED */
     const struct auth *auth;     /* likewise */

@@ -18,8 +18,8 @@ enum { OWN_STATE_UNKNOWN = -1, OWN_STATE_SETTLED = -2 };
 
 typedef struct {
     int64_t applied; /* updates before the step; -1: empty */
-    int32_t
-        verdict; /* pen_outcome of the step, which is not in `scale` yet; UNKNOWN; SETTLED: between two steps */
+    /* pen_outcome of the step, which is not in `scale` yet; UNKNOWN; SETTLED: between two steps */
+    int32_t verdict;
     int32_t zero;
     uint8_t scale[LOSS_SCALE_BYTES];
 } own_state;

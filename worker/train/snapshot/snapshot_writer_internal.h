@@ -21,8 +21,8 @@ struct snapshot_writer {
     uint64_t run; /* the same on all ranks and in no other run: ids of snapshots begin with it */
     int64_t kept[SNAPSHOT_WRITER_KEEP_MAX + 1]; /* complete ones, in the order they were written */
     uint32_t n_kept;
-    bool
-        lacks_room; /* the disk was full for the newest part; after snapshot_writer_agree(): on any rank */
+    /* the disk was full for the newest part; after snapshot_writer_agree(): on any rank */
+    bool lacks_room;
     pthread_mutex_t lock; /* of what follows */
     request *asked;       /* linked */
 };

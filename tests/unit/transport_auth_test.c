@@ -1,5 +1,5 @@
-/* transport_guard_test.c - connections of members with keys: who may talk. */
-#include "tests/unit/transport_guard_rig.h"
+/* transport_auth_test.c - connections of members with keys: who may talk. */
+#include "tests/unit/transport_auth_rig.h"
 
 #include <stdlib.h>
 #include <sys/wait.h>

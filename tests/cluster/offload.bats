@@ -1,4 +1,4 @@
-# tier.bats - optimizer state and parameters that servers keep in a file: the same bits, little memory, a full disk.
+# offload.bats - optimizer state and parameters that servers keep in a file: the same bits, little memory, a full disk.
 
 load ../support/job
 

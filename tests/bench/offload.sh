@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tier.sh - what it costs to keep optimizer state, or that and the parameters, in files instead of memory.
-#   tests/bench/tier.sh [BUILD_DIR] [FOLDER_ON_THE_DISK] [ROWS]
+# offload.sh - what it costs to keep optimizer state, or that and the parameters, in files instead of memory.
+#   tests/bench/offload.sh [BUILD_DIR] [FOLDER_ON_THE_DISK] [ROWS]
 # One server, one worker, AdamW over 784 x ROWS numbers.  Prints one JSON object: time of a step in memory and with
 # files, bytes that a step moves, and beside the rate at which it moves them what dd reaches on the same disk alone.
 set -euo pipefail

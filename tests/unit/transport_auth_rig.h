@@ -1,6 +1,6 @@
-/* transport_guard_rig.h - the secrets of two jobs, and connections with and without them. */
-#ifndef TESTS_UNIT_TRANSPORT_GUARD_RIG_H
-#define TESTS_UNIT_TRANSPORT_GUARD_RIG_H
+/* transport_auth_rig.h - the secrets of two jobs, and connections with and without them. */
+#ifndef TESTS_UNIT_TRANSPORT_AUTH_RIG_H
+#define TESTS_UNIT_TRANSPORT_AUTH_RIG_H
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
