@@ -1,4 +1,4 @@
-/* call.c - what a collective call is: its names, its sizes, its checks, and whether members agree. */
+/* call.c - a collective call: its names, its sizes, its checks, and the comparison of members' headers. */
 #include "worker/collective/coll.h"
 
 #include "common/base/why.h"
@@ -35,7 +35,7 @@ static const char *const ops[] = {
 };
 /* clang-format on */
 
-/* Numbers may come from another process: any value is possible. */
+/* The number may come from another process: any value is possible. */
 static bool is_kind(coll_kind kind)
 {
     return (unsigned)kind < COLL_KINDS;
@@ -169,7 +169,7 @@ static pen_status check_root(const coll_call *call, int size, const char *functi
                    call->root, size - 1);
 }
 
-/* More than could lie in memory: the sums of coll_part_offset() would wrap around. */
+/* More than memory can hold: the sums of coll_part_offset() would wrap around. */
 static bool is_too_much(const size_t *counts, size_t n, int size, size_t element)
 {
     size_t room = PTRDIFF_MAX / element;
@@ -219,7 +219,7 @@ static pen_status check_counts(const coll_call *call, int size, int rank, const 
     return PEN_OK;
 }
 
-/* One buffer may be the other one, or, where parts differ, the member's own part of it. */
+/* The buffers may be equal, or, where parts differ, one may be the member's own part of the other. */
 static bool overlap_is_meant(const coll_call *call, int rank, size_t element)
 {
     if (call->in == call->out) return true;
@@ -268,7 +268,7 @@ pen_status coll_call_check(const coll_call *call, int size, int rank, const char
 
 /* ---- headers --------------------------------------------------------------------------------- */
 
-/* FNV-1a over the bytes of every count: never 0, which stands for no counts. */
+/* FNV-1a over the bytes of every count; never 0, which means no counts. */
 static uint64_t hash_counts(const size_t *counts, int size)
 {
     uint64_t hash = 14695981039346656037u;
@@ -278,7 +278,7 @@ static uint64_t hash_counts(const size_t *counts, int size)
     return hash != 0 ? hash : 1;
 }
 
-/* Cut between characters, not inside one. */
+/* Truncates between characters, not inside one. */
 static void copy_label(char *out, const char *label)
 {
     size_t n = strnlen(label, COLL_LABEL_BYTES);
@@ -326,7 +326,7 @@ static bool agrees(const coll_header *a, const coll_header *b)
            a->root == b->root;
 }
 
-/* The lowest position that has the most frequent header. */
+/* The lowest position with the most frequent header. */
 static int most_frequent(const coll_header *const *headers, int size)
 {
     int best = 0, best_votes = 0;
@@ -354,7 +354,7 @@ static void add_amount(sentence *text, const coll_header *h)
         sentence_add(text, "%s %s", sentence_count(digits, n), dtype);
 }
 
-/* "1,000 f32 SUM root 1 'loss'"; beside another kind of call: "an all_reduce of 1,000 f32 SUM 'loss'". */
+/* "1,000 f32 SUM root 1 'loss'"; if kinds differ: "an all_reduce of 1,000 f32 SUM 'loss'". */
 static void add_what(sentence *text, const coll_header *h, bool with_kind, bool with_seq,
                      bool with_memory)
 {
@@ -376,7 +376,7 @@ static pen_status differ(const coll_header *const *headers, const int *ranks, in
 {
     const coll_header *odd = headers[culprit], *other = headers[usual];
     const bool kind_differs = odd->kind != other->kind, seq_differs = odd->seq != other->seq;
-    /* A barrier is all there is to say of a barrier. */
+    /* A barrier has nothing but its kind to print. */
     const bool with_kind   = kind_differs || other->kind == COLL_BARRIER;
     const bool with_memory = !is_same_memory(odd, other);
     sentence text          = {0};
@@ -398,7 +398,7 @@ static pen_status differ(const coll_header *const *headers, const int *ranks, in
     return PEN_MISMATCH;
 }
 
-/* One without a buffer agrees with either kind of memory, though these do not with each other. */
+/* A header without a buffer agrees with either kind of memory, but the two kinds do not agree with each other. */
 static int first_definite(const coll_header *const *headers, int size)
 {
     int i = 0;

@@ -2,17 +2,17 @@
  *
  * DESIGN
  * Call.      A coll_call holds the arguments of a public function.  It is checked once (call.c) and
- *            never changes.  Calls on one group are numbered from 1.  Each member shows the number, in
- *            a header, to all others before any call ends.  So members that make different calls all
- *            get the same sentence, and none hangs.
+ *            never changes.  Calls on one group are numbered from 1.  Each member sends its header,
+ *            which has the number, to all others before any call ends.  Members that make different
+ *            calls therefore all get the same sentence, and none hangs.
  * Path.      A coll_path runs calls on one kind of link: node.c (shared memory), wire.c (ZeroMQ),
  *            device.c (memory of a CUDA device), hier.c (node, then wire).  A path is a state machine:
  *            start() begins, advance() does what is possible now and never waits.
  * Engine.    engine.h knows groups and calls in progress.  A waiting thread drives: a blocked caller
  *            advances its own call; the thread "pen-coll" drives calls that no thread waits for.
  * Numbers.   Every reduction is a fold in rank order, ((x0 + x1) + x2) + ..., of each member's scaled
- *            input; 16-bit floats are folded in float32 and rounded once.  Same bits on every member,
- *            for every size, path and algorithm.  Settings deterministic=no allows other orders.
+ *            input; 16-bit floats are folded in float32 and rounded once.  All members get the same
+ *            bits, for every size, path and algorithm.  deterministic=no allows other orders.
  * Failure.   A failed call leaves its inputs unchanged, also when in == out; its outputs are
  *            undefined.  It fails its group for good: later calls return the same sentence until
  *            pen_group_shrink().
@@ -27,10 +27,10 @@
 
 enum { COLL_RANKS_MAX = 1024, COLL_LABEL_BYTES = 64, COLL_OP_BYTES = 2048 };
 
-/* In coll_header.n: the buffers are device memory; there are no buffers, so either kind matches. */
+/* In coll_header.n: the buffers are device memory; the call has no buffers, so either kind matches. */
 #define COLL_ON_DEVICE  ((uint64_t)1 << 63)
 #define COLL_ANY_MEMORY ((uint64_t)1 << 62)
-/* Another call runs before the one that is shown, on all members or on none. */
+/* In coll_header.n: another call runs before the one in the header, on all members or on none. */
 #define COLL_IN_PLACE_OF ((uint64_t)1 << 61)
 
 typedef enum {
@@ -60,15 +60,15 @@ typedef struct coll_call {
     double scale;             /* multiplies this member's input */
     const char *label;        /* "" when none */
     void *stream;             /* of the device, when in and out are its memory */
-    bool on_device;           /* in and out are memory of a device: of all members or of none */
-    bool any_memory;          /* no buffer tells which */
-    const struct coll_call *shown; /* NULL: this call; else the call whose header is shown */
+    bool on_device;           /* in and out are device memory, on all members or on none */
+    bool any_memory;          /* the call has no buffer, so either kind matches */
+    const struct coll_call *shown; /* NULL: this call; else the call whose header is sent */
 } coll_call;
 
-/* What each member shows to all others.  Plain bytes in shared memory. */
+/* What each member sends to all others.  Plain bytes in shared memory. */
 typedef struct {
     uint64_t seq;    /* of the call in its group, from 1 */
-    uint64_t n;      /* 0 when counts are given; with COLL_ON_DEVICE */
+    uint64_t n;      /* 0 when counts are given; plus the COLL_ bits above */
     uint64_t counts; /* hash of counts; 0: NULL, or all_to_all, where they differ */
     int32_t kind, op, dtype, root;
     char label[COLL_LABEL_BYTES];
@@ -79,22 +79,22 @@ const char *coll_kind_name(coll_kind kind); /* "all_reduce" */
 const char *coll_op_name(pen_op op);        /* "SUM" */
 bool coll_reduces(coll_kind kind);
 
-/* Elements of this member's input and output; of member `who`'s part where parts differ. */
+/* Elements of this member's input and output; of the part of member `who` where parts differ. */
 size_t coll_in_elements(const coll_call *call, int size, int rank);
 size_t coll_out_elements(const coll_call *call, int size, int rank);
 size_t coll_part(const size_t *counts, size_t n, int who);        /* counts NULL: n */
 size_t coll_part_offset(const size_t *counts, size_t n, int who); /* sum of the parts before */
 bool coll_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes);
 
-/* The piece that one member sends to another in a call that copies, in elements of the sender's input (all_to_all: as this
- * member sends).  coll_put_offset(): its offset in the receiver's output. */
+/* The piece that one member sends to another in a call that copies, in elements of the sender's input (all_to_all: by
+ * this member's counts).  coll_put_offset(): its offset in the receiver's output. */
 typedef struct {
     size_t offset, n;
 } coll_piece;
 coll_piece coll_between(const coll_call *call, int from, int to);
 size_t coll_put_offset(const coll_call *call, int from);
 
-/* What the public functions check.  `function` begins the sentence. */
+/* The checks of the public functions.  `function` begins the sentence. */
 pen_status coll_call_check(const coll_call *call, int size, int rank, const char *function,
                            pen_error *why);
 
@@ -102,7 +102,7 @@ void coll_header_of(const coll_call *call, int size, uint64_t seq, coll_header *
 
 /* PEN_OK when all agree; else MISMATCH, with the same sentence on every member:
  *   all_reduce (call 418) differs: rank 2 has 1,000 f32 SUM 'loss', rank 0 has 1,001 f32 SUM 'loss'
- * The culprit is the lowest position that differs from the most frequent header (ties: from position 0's).
+ * The culprit is the lowest position whose header differs from the most frequent one (ties: from position 0's).
  * headers[size], ranks[size] (RANK of each position). */
 pen_status coll_headers_compare(const coll_header *const *headers, const int *ranks, int size,
                                 pen_error *why);
@@ -114,30 +114,30 @@ typedef enum { COLL_RUNNING, COLL_DONE, COLL_FAILED } coll_state;
 typedef struct {
     const char *name; /* "node", "wire", "device", "hier" */
 
-    /* Begins a checked call; call and what it points to stay valid until the op has ended.  The engine keeps at most
-     * one op of a team in progress; seq counts up by one. */
+    /* Begins a checked call; call and what it points to stay valid until the op has ended.  The engine runs at most
+     * one op of a team at a time; seq counts up by one. */
     pen_status (*start)(void *team, void *op, const coll_call *call, uint64_t seq, pen_error *why);
 
-    /* Does what is possible now, without waiting.  DONE and FAILED are returned once; the op then holds nothing, and
-     * peers no longer read or write this member's buffers. */
+    /* Does what is possible now, without waiting.  Returns DONE or FAILED once; the op then holds nothing, and peers no
+     * longer read or write this member's buffers. */
     coll_state (*advance)(void *op, pen_error *why);
 
-    /* Ends a RUNNING op because of a failure elsewhere (a member died, a deadline passed).  Afterwards no peer reads or
-     * writes this member's buffers, however late it is; inputs are unchanged. */
+    /* Ends a RUNNING op because of a failure elsewhere (a member died, a deadline passed).  Afterwards no peer, however
+     * late, reads or writes this member's buffers; inputs are unchanged. */
     void (*abort)(void *op);
 
-    /* Positions whose arrival this op still waits for, at most cap; returns their number. */
+    /* Positions that this op still waits for, at most cap; returns their number. */
     int (*missing)(void *op, int *positions, int cap);
 } coll_path;
 
 extern const coll_path coll_path_node, coll_path_wire, coll_path_device, coll_path_hier;
 
-/* For tests: called, when not NULL, before step `step` of call `seq` on every path, by the thread that advances. */
+/* For tests, may be NULL: called before step `step` of call `seq` on every path, by the thread that advances. */
 extern void (*coll_fault_point)(const char *path, uint64_t seq, int step);
 
 /* ---- engine_call.c: for the rest of the SDK ---------------------------------------------------- */
-/* Begins a call on g for the SDK itself (reducer, two-level strategy), matched by order with the program's calls.
- * done runs once, on the thread that ended the call, and may not wait.  Not PEN_OK: done is not called. */
+/* Begins a call on g for the SDK itself (reducer, two-level strategy), in order with the program's calls.  done runs
+ * once, on the thread that ended the call, and must not wait.  If this returns an error, done is not called. */
 typedef void (*coll_done_fn)(void *user, pen_status status, const pen_error *why);
 pen_status coll_submit(pen_group *g, const coll_call *call, uint64_t deadline_ms, coll_done_fn done,
                        void *user, pen_error *why);

@@ -1,4 +1,4 @@
-/* node.c - one call among members of a host: arriving and agreeing. */
+/* node.c - one call among members of a host: arrival and agreement. */
 #include "worker/collective/shm/node_internal.h"
 
 #include "common/base/why.h"
@@ -15,7 +15,7 @@ static bool overlaps(const node_op *op)
     const bool gathers = c->kind == COLL_GATHER || c->kind == COLL_ALL_GATHER;
     if (c->kind == COLL_BROADCAST || op->in_bytes == 0 || op->out_bytes == 0) return false;
     if (gathers && in == out + coll_part_offset(c->counts, c->n, op->team->rank) * op->element)
-        return false; /* it lies where it goes */
+        return false; /* the part is in its place already */
     return coll_overlap(in, op->in_bytes, out, op->out_bytes);
 }
 
@@ -39,8 +39,7 @@ static pen_status publish_in(node_op *op, node_entry *e, pen_error *why)
     return node_need_window(op->team, node_window_bytes(op->team), why);
 }
 
-/* Only results that others fold are written by others; a buffer that shares pages cannot be taken
- * away from them. */
+/* Others write only results that they fold.  A buffer that shares pages with other data cannot be detached. */
 static pen_status publish_out(node_op *op, node_entry *e, pen_error *why)
 {
     const bool is_large = op->in_bytes > node_inline_max(op);
@@ -149,7 +148,7 @@ static pen_status compare(const node_op *op, pen_error *why)
     return op->call->kind == COLL_ALL_TO_ALL ? node_check_counts(op, why) : PEN_OK;
 }
 
-/* Only memory of that peer, and only where its elements may lie. */
+/* Maps only memory of that peer, at an offset that its elements can have. */
 static pen_status map(const node_op *op, int who, const segment_ref *said, size_t bytes, void *data,
                       pen_error *why)
 {
@@ -165,7 +164,7 @@ static pen_status map(const node_op *op, int who, const segment_ref *said, size_
     return PEN_OK;
 }
 
-/* What everybody finds alike, since everybody sees the same entries. */
+/* All members decide alike, because all see the same entries. */
 static void agree(node_op *op)
 {
     const node_team *t = op->team;
@@ -187,8 +186,7 @@ static void agree(node_op *op)
     op->takes         = shares && !all_out;
 }
 
-/* Maps what this member reads and writes of a peer, before it says anything that lets the peer
- * end. */
+/* Maps what this member reads and writes of a peer, before it sets any flag that lets the peer end. */
 static pen_status open_memory(node_op *op, int who, pen_error *why)
 {
     node_team *t          = op->team;
@@ -229,7 +227,7 @@ static pen_status enter(node_op *op, pen_error *why)
     }
     if (status != PEN_OK) return status;
     node_plan(op);
-    if (op->rounds > UINT32_MAX) /* which is all that counters hold */
+    if (op->rounds > UINT32_MAX) /* the limit of the counters */
         return why_set(why, PEN_CORRUPT, "%s (call %llu) has parts that are too long",
                        coll_kind_name(op->call->kind), (unsigned long long)op->seq);
     if (t->said[t->rank].publish != NODE_WINDOW) op->fill = op->rounds;
@@ -248,7 +246,7 @@ static coll_state node_advance(void *memory, pen_error *why)
         const pen_status status = enter(op, why);
         op->stage               = NODE_WORKING;
         if (status != PEN_OK && op->lost == 0) return node_end(op, COLL_FAILED);
-        if (op->lost != 0) return node_given_up(op, why); /* it came, and has died since */
+        if (op->lost != 0) return node_given_up(op, why); /* it arrived, and has died since */
         if (node_is_revoked(op)) return node_given_up(op, why);
     }
     return node_work(op, why);

@@ -1,4 +1,4 @@
-/* node_end.c - how a call among members of a host ends: well, given up here, or given up by a peer. */
+/* node_end.c - how a call among members of a host ends: successfully, given up here, or given up by a peer. */
 #include "worker/collective/shm/node_internal.h"
 
 #include "common/base/clock.h"
@@ -6,7 +6,7 @@
 
 #include <sched.h>
 
-enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* larger ones are given back after the call */
+enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* a larger scratch is freed after the call */
 
 void node_fault_point(node_op *op)
 {
@@ -29,7 +29,7 @@ coll_state node_end(node_op *op, coll_state state)
     return state;
 }
 
-/* Nothing was moved, and nothing is given up: the same call goes another way. */
+/* Nothing was moved, and nothing is given up: the same call takes another path. */
 coll_state node_turn_back(node_op *op, pen_error *why)
 {
     const node_team *t = op->team;
@@ -87,8 +87,7 @@ bool node_is_revoked(const node_op *op)
     return false;
 }
 
-/* Who gave up knows why, and tells everybody by way of the scheduler: only without that our own
- * sentence, which knows less, ends the call. */
+/* The peer that gave up knows why and tells all through the scheduler.  Our own, poorer sentence is a fallback. */
 coll_state node_given_up(node_op *op, pen_error *why)
 {
     const uint64_t now = clock_ms(&clock_real);

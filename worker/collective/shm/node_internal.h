@@ -1,4 +1,4 @@
-/* node_internal.h - what lies in a control segment, and what the files of node.h share. */
+/* node_internal.h - the layout of a control segment, and what the files of node.h share. */
 #ifndef WORKER_COLL_NODE_INTERNAL_H
 #define WORKER_COLL_NODE_INTERNAL_H
 
@@ -10,14 +10,14 @@
 
 enum {
     NODE_SLOTS        = 64,       /* groups alive at a time, in one process */
-    NODE_REFUSED      = 256,      /* newest groups that this process cannot be a team of */
+    NODE_REFUSED      = 256,      /* newest groups for which this process can make no team */
     NODE_INLINE_BYTES = 32 << 10, /* payload that travels in the slot */
-    NODE_PIECE_BYTES =
-        256 << 10, /* a round of a window: two of them stay in a second-level cache */
+    /* a round of a window: two of them stay in a second-level cache */
+    NODE_PIECE_BYTES  = 256 << 10,
     NODE_BLOCK_MIN    = 4 << 10,
     NODE_ROUND_MIN    = 64 << 10, /* shorter rounds cost more than they overlap */
     NODE_ROUNDS       = 8,
-    NODE_DIRECT_BYTES = 128 << 10, /* between two looks at what is revoked, on mapped memory */
+    NODE_DIRECT_BYTES = 128 << 10, /* between two checks for revoked calls, on mapped memory */
     NODE_GRACE_MS     = 1000,      /* for a better sentence than "a peer gave up" */
     NODE_TURN_BYTES   = 8 << 20    /* moved in one advance() */
 };
@@ -27,10 +27,10 @@ typedef enum { NODE_NOTHING, NODE_INLINE, NODE_MAPPED, NODE_WINDOW } node_publis
 
 /* One call of one member; calls alternate between two of these. */
 typedef struct {
-    _Alignas(64) _Atomic uint64_t arrived; /* seq of the call; the rest is written before */
+    _Alignas(64) _Atomic uint64_t arrived; /* seq of the call; written after the rest */
     uint64_t hash;                         /* of the header */
     double scale;
-    uint32_t publish;    /* node_publish: how peers see the input */
+    uint32_t publish;    /* node_publish: how peers read the input */
     uint32_t out_mapped; /* whether they may write the output */
     uint32_t has_counts; /* all_to_all */
     _Alignas(64) coll_header header;
@@ -44,9 +44,9 @@ typedef struct {
     _Alignas(64) _Atomic uint64_t ended;  /* seq of its last call that ended; all ones: it left */
     _Atomic uint64_t revoked;             /* seq of the call it gave up */
     _Alignas(64) _Atomic uint64_t busy;   /* seq while it works on memory of peers */
-    _Alignas(64) _Atomic uint64_t filled; /* rounds that lie in its window */
-    _Atomic uint64_t worked;              /* rounds it has taken from inputs */
-    _Atomic uint64_t taken;               /* rounds it has taken from results */
+    _Alignas(64) _Atomic uint64_t filled; /* rounds in its window */
+    _Atomic uint64_t worked;              /* rounds of inputs it has used up */
+    _Atomic uint64_t taken;               /* rounds of results it has copied */
     node_entry entry[2];
 } node_slot;
 
@@ -66,13 +66,13 @@ typedef struct {
     node_control *control;
 } node_peer;
 
-/* A slot whose team is gone, but that slower peers may still read. */
+/* A slot whose team is gone; slower peers may still read it. */
 typedef struct node_leftover {
     struct node_leftover *next, *prev;
     int slot, size, rank;
     uint64_t id, last;
     void *arrays;    /* its team's, OWNED */
-    node_peer *peer; /* [size] of those */
+    node_peer *peer; /* [size], in arrays */
 } node_leftover;
 
 struct node_place {
@@ -81,21 +81,21 @@ struct node_place {
     char address[192];
     _Atomic uint32_t spin;
     int cores;
-    pthread_mutex_t lock; /* of which slots are taken, and of what is refused */
+    pthread_mutex_t lock; /* guards which slots are taken, and what is refused */
     node_leftover *leftovers;
-    uint32_t n_refused; /* ever */
+    uint32_t n_refused; /* in total */
 };
 
-/* What a member says of its input in a call, read once from its entry, which it may write at any time, and checked. */
+/* A member's description of its input: read once from its entry, which it may write at any time, and checked. */
 typedef struct {
     uint32_t publish; /* node_publish */
     bool out_mapped;
     size_t bytes; /* of the whole input */
-    size_t offset, n,
-        most; /* all_to_all, in elements: of the part for this member; the longest part */
+    /* all_to_all, in elements: offset and n of the part for this member; the longest part */
+    size_t offset, n, most;
 } node_said;
 
-/* What goes from one member to another in a call: bytes, in the sender's input. */
+/* What one member sends to another in a call: bytes in the sender's input. */
 typedef struct {
     size_t offset, bytes;
 } node_part;
@@ -104,25 +104,25 @@ struct node_team {
     node_place *place;
     uint64_t id, last; /* last: seq of the last call begun */
     int size, rank, own_slot;
-    int refuser;  /* position of one that cannot map the others; -1: none is known */
-    void *arrays; /* all below that are said to be [size] */
+    int refuser;  /* position of a member that cannot map the others; -1: none is known */
+    void *arrays; /* all below that are marked [size] */
     int *ranks;
     node_peer *peer;  /* [size] */
-    node_slot **slot; /* [size]; NULL: that peer has not made its side yet */
+    node_slot **slot; /* [size]; NULL: that peer has not created its slot yet */
 
     unsigned char *window; /* NULL until the first large call */
     segment_ref window_ref;
-    unsigned char *scratch; /* of a call in place */
+    unsigned char *scratch; /* for calls in place */
     size_t scratch_bytes;
 
     /* Of the call in progress; all [size]. */
-    const unsigned char **in; /* inputs that can be read where they lie; NULL: through the window */
+    const unsigned char **in; /* mapped inputs; NULL: through the window */
     unsigned char **out;      /* outputs that are written directly */
-    unsigned char **windows;  /* windows of peers */
+    unsigned char **windows;  /* of peers */
     node_said *said;
     double *scale;
-    node_part *from, *to;  /* what comes from, goes to each member */
-    size_t *put;           /* where in the output it goes that comes from each */
+    node_part *from, *to;  /* received from, sent to each member */
+    size_t *put;           /* offset in the output of what each member sends */
     const void **operands; /* of one fold */
     void **results;
     const coll_header **headers;
@@ -142,10 +142,10 @@ typedef struct {
     unsigned char *out; /* where results go: the caller's, or the scratch */
     bool is_small, is_in_place, is_scaled;
     bool by_window, pushes, takes; /* inputs; results */
-    bool is_shared;                /* everyone gets the same of an input */
+    bool is_shared;                /* all members get the same bytes of an input */
     uint64_t rounds, fill, work, take;
     int lost;             /* 1 + position of a peer whose memory could not be opened, 0: none */
-    uint64_t given_up_ms; /* since when we know that a peer gave the call up; 0: none did */
+    uint64_t given_up_ms; /* when this member learned that a peer gave up; 0: none did */
 } node_op;
 
 _Static_assert(sizeof(node_op) <= COLL_OP_BYTES, "an op fits into what the engine gives");
@@ -161,20 +161,20 @@ bool node_is_alive(pid_t pid);
 
 /* ---- node_team.c ----------------------------------------------------------------------------- */
 void node_ring_peers(const node_team *team);
-bool node_find_peers(node_team *team); /* true: all have made their side */
+bool node_find_peers(node_team *team); /* true: all have created their slots */
 pen_status node_need_window(node_team *team, size_t bytes, pen_error *why);
 pen_status node_need_scratch(node_team *team, size_t bytes, pen_error *why);
 void node_drop_scratch(node_team *team);
 
 /* ---- node_plan.c: what a call moves ---------------------------------------------------------- */
 bool node_folds(const node_op *op);         /* results are sums of all inputs */
-bool node_gets(const node_op *op, int who); /* whether `who` gets results others folded */
+bool node_gets(const node_op *op, int who); /* whether `who` gets results that others folded */
 size_t node_inline_max(const node_op *op);
 size_t node_window_bytes(const node_team *team);
 void node_plan(node_op *op); /* from, to, put, rounds: after all have arrived */
 pen_status node_check_counts(const node_op *op, pen_error *why);
-pen_status node_read_said(node_op *op, int who,
-                          pen_error *why); /* CORRUPT: what it says cannot be */
+/* CORRUPT: the description is impossible. */
+pen_status node_read_said(node_op *op, int who, pen_error *why);
 
 /* ---- node_work.c: moving and folding --------------------------------------------------------- */
 coll_state node_work(node_op *op, pen_error *why);
@@ -182,10 +182,10 @@ coll_state node_work(node_op *op, pen_error *why);
 /* ---- node_end.c ------------------------------------------------------------------------------ */
 void node_fault_point(node_op *op);
 coll_state node_end(node_op *op, coll_state state);
-coll_state node_turn_back(node_op *op, pen_error *why); /* some member refused the team */
-void node_give_up(node_op *op);                         /* until peers are out of our memory */
-bool node_is_revoked(const node_op *op);                /* some peer gave the call up */
-coll_state node_given_up(node_op *op, pen_error *why);  /* in the end with that peer's name */
+coll_state node_turn_back(node_op *op, pen_error *why); /* a member refused the team */
+void node_give_up(node_op *op);                         /* waits until peers leave our memory */
+bool node_is_revoked(const node_op *op);                /* a peer gave the call up */
+coll_state node_given_up(node_op *op, pen_error *why);  /* fails, after a grace, naming that peer */
 
 static inline node_slot *node_own_slot(const node_team *team)
 {

@@ -60,8 +60,8 @@ static void leftover_free(node_leftover *l)
     for (int i = 0; i < l->size; i++) {
         if (i == l->rank) continue;
         segment_unmap(&l->peer[i].ref);
-        segment_unmap_all_of(
-            l->peer[i].ref.pid); /* buffers of its calls; other groups map them again */
+        /* buffers of its calls; other groups map them again */
+        segment_unmap_all_of(l->peer[i].ref.pid);
     }
     free(l->arrays);
     free(l);
@@ -121,7 +121,7 @@ uint64_t node_read_number(const char *address)
     return number;
 }
 
-/* Also a zombie is dead: it has no program any more. */
+/* A zombie counts as dead: it has no program any more. */
 bool node_is_alive(pid_t pid)
 {
     char path[64], link[8];
@@ -231,8 +231,7 @@ static void relax(void)
 #endif
 }
 
-/* Always counts, since a member that just looked is not asleep yet; calls the kernel only for
- * sleepers. */
+/* Always counts, since a member that has just looked may not be asleep yet; calls the kernel only for sleepers. */
 void node_ring(node_control *control)
 {
     atomic_fetch_add(&control->doorbell, 1);

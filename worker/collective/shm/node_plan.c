@@ -1,4 +1,4 @@
-/* node_plan.c - what a call moves from whom to whom, and in which pieces. */
+/* node_plan.c - what a call moves between which members, and in which pieces. */
 #include "worker/collective/shm/node_internal.h"
 
 #include "common/base/why.h"
@@ -10,8 +10,7 @@ bool node_folds(const node_op *op)
     return coll_reduces(op->call->kind);
 }
 
-/* Large reduce and all_reduce: member r folds slice r, and `who` wants the slices of the others as
- * well. */
+/* Large reduce and all_reduce: member r folds slice r, and `who` also needs the slices of the others. */
 bool node_gets(const node_op *op, int who)
 {
     if (op->is_small) return false;
@@ -19,8 +18,7 @@ bool node_gets(const node_op *op, int who)
            (op->call->kind == COLL_REDUCE && who == op->call->root);
 }
 
-/* A fold of inline payloads reads all of them on every member: with many members it pays off for
- * less. */
+/* A fold of inline payloads reads all of them on every member: the more members, the smaller the limit. */
 size_t node_inline_max(const node_op *op)
 {
     if (op->call->kind != COLL_ALL_REDUCE || op->team->size <= 2) return NODE_INLINE_BYTES;
@@ -33,13 +31,13 @@ static size_t piece_bytes(int size)
     return each > NODE_BLOCK_MIN ? each : NODE_BLOCK_MIN;
 }
 
-/* The most in a round of an all_reduce: two members have the caches of two cores for it. */
+/* Largest round of an all_reduce: two members have the caches of two cores for it. */
 static size_t slice_bytes(int size)
 {
     return size == 2 ? NODE_PIECE_BYTES : piece_bytes(size);
 }
 
-/* Of slices of `most` bytes: several rounds also of short ones, so that they overlap. */
+/* Block of slices of `most` bytes: short slices, too, take several rounds, which overlap. */
 static size_t slice_block(const node_op *op, size_t most)
 {
     const size_t share = (most / NODE_ROUNDS + 63) / 64 * 64, room = slice_bytes(op->team->size);
@@ -47,7 +45,7 @@ static size_t slice_block(const node_op *op, size_t most)
     return block < room ? block : room;
 }
 
-/* Bytes of one part in a round, of parts of at most `most`; every member finds the same. */
+/* Bytes of one part in a round, if parts have at most `most`; the same on every member. */
 static size_t block_bytes(const node_op *op, size_t most)
 {
     if (!op->by_window && !op->takes) return NODE_DIRECT_BYTES;
@@ -55,14 +53,14 @@ static size_t block_bytes(const node_op *op, size_t most)
     return op->is_shared ? NODE_PIECE_BYTES : piece_bytes(op->team->size);
 }
 
-/* Two halves of inputs, two of results. */
+/* Two halves for inputs, two for results. */
 size_t node_window_bytes(const node_team *team)
 {
     const size_t results = slice_bytes(team->size), apart = results * (size_t)team->size;
     return 2 * (apart > NODE_PIECE_BYTES ? apart : NODE_PIECE_BYTES) + 2 * results;
 }
 
-/* Slice `who` of n elements: whole cache lines, the last ones shorter or empty. */
+/* Slice `who` of n elements: whole cache lines; the last slices may be shorter or empty. */
 static node_part even_slice(const node_op *op, int who)
 {
     const size_t line = 64 / op->element, size = (size_t)op->team->size, n = op->call->n;
@@ -72,7 +70,7 @@ static node_part even_slice(const node_op *op, int who)
     return (node_part){begin * op->element, (end - begin) * op->element};
 }
 
-/* What goes from `from` to `to`; one of both is this member. */
+/* What `from` sends to `to`; one of them is this member. */
 static node_part part(const node_op *op, int from, int to)
 {
     const coll_call *c = op->call;
@@ -86,8 +84,7 @@ static node_part part(const node_op *op, int from, int to)
     return (node_part){p.offset * op->element, p.n * op->element};
 }
 
-/* The longest part of all, which says how many rounds there are; also of those this member has no
- * share in. */
+/* The longest part of the call, this member's or not: it determines the number of rounds. */
 static size_t longest(const node_op *op)
 {
     const coll_call *c = op->call;
@@ -166,7 +163,7 @@ pen_status node_read_said(node_op *op, int who, pen_error *why)
     return PEN_CORRUPT;
 }
 
-/* Every member looks at all pairs in the same order, so that all find the same sentence. */
+/* Every member checks all pairs in the same order, so all find the same sentence. */
 pen_status node_check_counts(const node_op *op, pen_error *why)
 {
     const node_team *t = op->team;

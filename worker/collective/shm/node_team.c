@@ -13,7 +13,7 @@ void node_ring_peers(const node_team *team)
         if (i != team->rank) node_ring(team->peer[i].control);
 }
 
-/* Peers make their sides in their own time, or say that they cannot. */
+/* Peers create their slots in their own time, or mark that they cannot. */
 bool node_find_peers(node_team *t)
 {
     bool all = true;

@@ -1,8 +1,8 @@
 /* node_work.c - rounds: filling windows, folding or copying, taking what others folded.
  *
- * Round k of every part is its bytes from k * block on.  The window has two halves, so that
- * filling one and reading the other overlap.  Where nothing goes through a window, rounds are only
- * the blocks between two looks at what is revoked.
+ * Round k of every part begins at byte k * block.  The window has two halves, so that filling one
+ * and reading the other overlap.  If nothing goes through a window, a round is only the block
+ * between two checks for revoked calls.
  */
 #include "worker/collective/shm/node_internal.h"
 
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* Larger results are written past the caches, unless they are copied once more. */
+/* Larger results bypass the caches, unless they are copied once more. */
 enum { STREAM_FROM_BYTES = 2 << 20 };
 
 static uint64_t count(const node_op *op, uint64_t rounds)
@@ -18,7 +18,7 @@ static uint64_t count(const node_op *op, uint64_t rounds)
     return op->seq << 32 | rounds;
 }
 
-/* Whether all others have come as far; who_counts says who matters. */
+/* Whether all other members that `which` concerns have come as far. */
 static bool all_have(const node_op *op, uint64_t rounds, char which)
 {
     const node_team *t = op->team;
@@ -89,7 +89,7 @@ static bool try_fill(node_op *op)
 }
 
 /* ---- folding and copying --------------------------------------------------------------------- */
-/* Where round `round` of what comes from `from` can be read. */
+/* Where round `round` of the part from `from` can be read. */
 static const unsigned char *source(const node_op *op, int from, uint64_t round)
 {
     const node_team *t = op->team;
@@ -143,7 +143,7 @@ static size_t copy_parts(node_op *op, uint64_t round)
     node_team *t = op->team;
     size_t moved = 0;
     for (int k = 0; k < t->size; k++) {
-        const int from     = (t->rank + k) % t->size; /* not all from the same at a time */
+        const int from     = (t->rank + k) % t->size; /* members start with different peers */
         const size_t bytes = piece(op, &t->from[from], round);
         if (bytes == 0 || (op->call->kind == COLL_BROADCAST && from == t->rank)) continue;
         unsigned char *out      = op->out + t->put[from] + round * op->block;
@@ -154,8 +154,7 @@ static size_t copy_parts(node_op *op, uint64_t round)
     return moved;
 }
 
-/* The aborter says it revokes and then looks who is busy; we say we are busy and then look what is
- * revoked. */
+/* The aborter sets `revoked`, then reads `busy`; we set `busy`, then read `revoked`.  One of the two sees the other. */
 static bool work_round(node_op *op, size_t *moved)
 {
     node_slot *own = node_own_slot(op->team);
@@ -173,7 +172,7 @@ static bool can_work(const node_op *op)
     return !op->takes || op->work < 2 || all_have(op, op->work - 1, 't');
 }
 
-/* Rounds that nobody waits for are not told one by one. */
+/* Rounds that no peer waits for are not published one by one. */
 static bool worked_matters(const node_op *op)
 {
     return op->by_window || op->takes || op->work == op->rounds;
@@ -198,7 +197,7 @@ static bool try_take(node_op *op)
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
-/* Everybody has taken what they need of our input: nothing can fail from here on. */
+/* All peers have what they need of our input: nothing can fail from here on. */
 static coll_state finish(node_op *op)
 {
     if (op->is_in_place && !op->is_small && op->out_bytes > 0) {
@@ -208,7 +207,7 @@ static coll_state finish(node_op *op)
     return node_end(op, COLL_DONE);
 }
 
-/* One action of each sort; true if any could be done. */
+/* One action of each kind; true if any was possible. */
 static bool turn(node_op *op, size_t *moved, bool *is_lost)
 {
     bool did = try_fill(op);
