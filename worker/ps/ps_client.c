@@ -63,7 +63,7 @@ static void look_at_model(ps_client *self)
     if (!scalars_chunk(p, &self->scalars_chunk)) self->scalars_chunk = p->n_chunks;
 }
 
-/* Without memory they count as others, which only costs that a step is pushed again. */
+/* Without memory the workers count as changed; that only costs another push of the step. */
 bool ps_client_know_workers(ps_client *self, const uint64_t *worker, uint32_t n)
 {
     if (worker == NULL) return false;
@@ -161,7 +161,7 @@ static void start(ps_client *self, op *o)
     ps_client_end(self, o->request, NULL);
 }
 
-/* Takes an operation out of its queue; whoever waited behind it starts. */
+/* Removes an operation from its queue and starts the next one. */
 static void retire(ps_client *self, op *o)
 {
     chunk_queue *queue = &self->chunk[o->chunk];
@@ -183,10 +183,10 @@ static void retire(ps_client *self, op *o)
     if (before == NULL && queue->head != NULL) start(self, queue->head);
 }
 
-/* With a verdict the program may write to its gradients again (a lazy step).  So it is told when none
- * of them can be needed any more: chunks that no decision closes have their answers, and nothing can
- * undo the decision.  Where members may change, it can be undone until some shard has carried it out:
- * that shard's values prove that all will. */
+/* After the verdict the program may write to its gradients again (a lazy step).  So the verdict waits
+ * until no gradient can be needed: chunks that no decision closes are answered, and nothing can undo
+ * the decision.  If members may change, it can be undone until a shard has carried it out: values of
+ * one shard prove that all will. */
 void ps_client_step_notify(ps_client *self)
 {
     step_state *step = &self->step;
@@ -222,7 +222,7 @@ void ps_client_take_values(ps_client *self, op *o, const void *data, uint64_t no
         buf_release(o->body);
         ps_client_unqueue(self, o); /* a repeat may have been about to leave */
         o->body  = NULL;
-        o->state = OP_SENT; /* as if it had not come */
+        o->state = OP_SENT; /* as if no answer had come */
         ps_client_due_at(
             self, o,
             now_ms + retry_wait_ms(&self->setup.retry, RETRY_REFUSED, o->tries, &self->draws));
@@ -261,7 +261,7 @@ void ps_client_close(ps_client *self, ps_client_request *r, void *token, uint64_
     r->opened_ms   = now_ms;
     r->deadline_ms = deadline_ms;
     r->ask_ms      = now_ms + self->setup.warn_ms;
-    /* Once more shortly before the end, so that the sentence names who is missing then. */
+    /* Asks once more shortly before the deadline, so that the error names the ranks missing then. */
     if (deadline_ms != 0 && r->ask_ms >= deadline_ms)
         r->ask_ms = deadline_ms - (deadline_ms - now_ms) / 4;
     if (r->ask_ms < self->tick_ms) self->tick_ms = r->ask_ms;
@@ -290,7 +290,7 @@ void ps_client_complete_if_over(ps_client *self, ps_client_request *r)
 {
     if (!r->closed || r->ending || r->left > 0 || r->holds > 0) return;
     if (r->is_step && r->status == PEN_OK && self->n_decided > 0 && !self->step.decided)
-        return; /* others bring all of its chunks, but the decision is everybody's */
+        return; /* other ranks push all of its chunks, but this rank needs the decision too */
     if (r->is_step && r->status == PEN_OK) {
         self->step.is_final = true;
         ps_client_step_notify(self);
@@ -311,8 +311,7 @@ static bool may_have_arrived(const op *o)
     return ps_client_is_pushing(o) && o->verb != PS_INIT && o->tries > 0 && o->state != OP_QUEUED;
 }
 
-/* Buffers that the transport still reads are taken from it: a request that has ended lets go of
- * all. */
+/* A request that has ended gives back all buffers, so the transport must stop reading them. */
 void ps_client_end(ps_client *self, ps_client_request *r, const pen_error *why)
 {
     if (why != NULL) ps_client_refuse(r, why);

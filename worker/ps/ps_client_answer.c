@@ -4,7 +4,7 @@
 #include "common/base/mutation.h"
 #include "common/base/why.h"
 
-/* Between these two processes; another incarnation of either may still have messages under way. */
+/* False: the message is of another incarnation of this worker or of the server. */
 static bool is_between_us(const ps_client *self, uint32_t shard, const wire_data *d)
 {
     const ps_client_setup *s = &self->setup;
@@ -18,9 +18,9 @@ static bool is_of_now(const ps_client *self, const wire_data *d)
     return d->epoch == s->epoch && (d->term == s->term || mutation(MUTATION_TERM_IGNORED));
 }
 
-/* A shard that has not heard of our epoch yet, or seals its own, says so under its own, and to whoever
- * had our rank then: the push is to be sent again soon, which needs no fence.  An answer of a later
- * epoch than ours comes again: all that is unanswered is said again when our record comes. */
+/* "Not yet": the shard has an older epoch than we, or seals it.  It answers under its own epoch, and to
+ * the incarnation that had our rank then.  The push is only sent again, so no fence is needed.  An
+ * answer of a later epoch is dropped: unanswered operations are sent again when our epoch comes. */
 static bool is_not_yet(const ps_client *self, uint32_t shard, const wire_data *d)
 {
     return d->kind == WIRE_REFUSED && d->status == PEN_AGAIN && d->from == self->setup.to[shard];
@@ -32,14 +32,14 @@ static bool is_ours(const ps_client *self, uint32_t shard, const wire_data *d)
     return (is_between_us(self, shard, d) && is_of_now(self, d)) || is_not_yet(self, shard, d);
 }
 
-/* The operation that entry i of the message answers; NULL: it is over, or was never. */
+/* The operation that entry i of the message answers; NULL: it has ended or never existed. */
 static op *find(ps_client *self, uint32_t shard, const wire_data *d, uint32_t i)
 {
     uint32_t chunk = d->chunk[i];
     if (chunk >= self->setup.plan->n_chunks || ps_client_shard(self, chunk) != shard) return NULL;
     op *o = self->chunk[chunk].head;
     if (o == NULL || o->tries == 0) return NULL;
-    /* First values have no number; a refusal does not say that it is about them. */
+    /* First values have no number, and a refusal of them carries no WIRE_INITIAL. */
     bool first_values = o->verb == PS_INIT || o->verb == PS_LOAD;
     if (first_values) return d->kind == WIRE_REFUSED || (d->flags & WIRE_INITIAL) != 0 ? o : NULL;
     if (d->flags & WIRE_INITIAL) return NULL;
@@ -62,7 +62,7 @@ static void on_receipt(ps_client *self, uint32_t shard, const wire_data *d, uint
         if (o->verb == PS_INIT) {
             ps_client_finish(self, o);
         } else if (o->state == OP_SENT || o->state == OP_READY) {
-            ps_client_unqueue(self, o); /* a repeat was about to leave: it need not */
+            ps_client_unqueue(self, o); /* a repeat may be queued; it is not needed */
             o->state = OP_RECEIVED;
             wait_again(self, o, RETRY_RECEIPT, now_ms);
             ps_client_away_let_go(self, o);
@@ -86,15 +86,14 @@ static bool wants_values(const op *o)
     return o->verb == PS_STEP ? true : o->verb != PS_PUSH && o->verb != PS_INIT;
 }
 
-/* Where a step is decided its push is never answered by values: those of an earlier step may come
- * late. */
+/* Values never answer the push of a decided step: they would be late values of an earlier step. */
 static bool may_take(const ps_client *self, const op *o)
 {
     if (!wants_values(o)) return false;
     return o->verb != PS_STEP || o->pulling || ps_client_rule_of(self, o) != STEP_TWO_PHASE;
 }
 
-/* Where no decision closes their chunk they come with the answer to its push. */
+/* If no decision closes the scalars' chunk, they come with the answer to its push. */
 static void on_scalars(ps_client *self, const op *o, const wire_data *d)
 {
     if (o->verb == PS_STEP && o->chunk == self->scalars_chunk && d->n_votes == 1 &&
@@ -166,7 +165,7 @@ static bool is_passing(pen_status status)
     return status == PEN_AGAIN || status == PEN_CORRUPT;
 }
 
-/* Ranks that disagree: the shard tells the scheduler in the same words, so all say them alike. */
+/* Ranks disagree: the shard sends the scheduler the same sentence, so all members report it alike. */
 static void end_refused(ps_client *self, op *o, uint32_t shard, const wire_data *d)
 {
     pen_error why;
@@ -201,7 +200,7 @@ static void on_refused(ps_client *self, uint32_t shard, const wire_data *d, uint
     ps_client_fail(self, &why, now_ms);
 }
 
-/* ---- the door -------------------------------------------------------------------------------- */
+/* ---- entry ----------------------------------------------------------------------------------- */
 void ps_client_receive(ps_client *self, uint32_t shard, const wire_data *d, buf *body,
                        uint64_t now_ms)
 {
@@ -219,6 +218,6 @@ void ps_client_receive(ps_client *self, uint32_t shard, const wire_data *d, buf 
     case WIRE_VALUES: on_values(self, shard, d, body, now_ms); break;
     case WIRE_REFUSED: on_refused(self, shard, d, now_ms); break;
     case WIRE_WAITING: ps_client_note_waiting(self, d, now_ms); break;
-    default: self->act.count(self->user, STAT_REFUSED, 1); break; /* a shard's to hear */
+    default: self->act.count(self->user, STAT_REFUSED, 1); break; /* only workers send those */
     }
 }

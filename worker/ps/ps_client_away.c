@@ -1,15 +1,16 @@
-/* ps_client_away.c - what a worker does not keep: gradients that a shard has, values that stay with the shards.
+/* ps_client_away.c - gradients that a worker gives back early, and values that stay on the shards.
  *
- * DESIGN.  Gradients.  With gives_back a push is over for its bytes when its shard has them (RECEIPT or
- * PREPARED) and the transport has let go.  It is then asked about, never said again.  The shard is told to keep no reference (WIRE_RETURN): this rank may wait
- * for the memory before it pushes what the sum still needs, and the others likewise.
- *   Values.  A step's operation with `to` NULL ends with the decision and brings no values.  The pull that it
- * would have sent carries the decision to the shard, so the shards are told by a pull of no chunk, on every
- * lane, so that it is there before what this rank pushes next.  It has no answer.  Where it is lost, with a
- * connection or for an epoch, the next push is refused with "not yet", and it is told again.
- *   PS_FETCH is the pull that a step's end would have made, as often as wanted until the next step is
- * decided, which cannot be before this rank has pushed all of it: so it brings the values of exactly that
- * step, and waits for no other worker.
+ * DESIGN.  Gradients.  With gives_back a push needs its bytes until its shard has them (RECEIPT or
+ * PREPARED) and the transport has released them.  After that the client asks about the push but never
+ * sends it again.  WIRE_RETURN makes the shard keep no reference: every rank may wait for that memory
+ * before it pushes what the sum still needs.
+ *   Values.  A step's operation with `to` NULL ends with the decision and brings no values.  Its pull
+ * would have carried the decision to the shard.  A pull of no chunk replaces it, on every lane, so that
+ * the decision arrives before this rank's next push.  It has no answer.  If it is lost, the shard
+ * refuses the next push with "not yet", and the decision is sent again.
+ *   PS_FETCH is the pull at a step's end, repeatable until the next step is decided.  That step needs
+ * all pushes of this rank, so PS_FETCH brings the values of exactly that step and waits for no other
+ * worker.
  */
 #include "worker/ps/ps_client_internal.h"
 
@@ -87,7 +88,7 @@ static void add_decision(ps_client *self, wire_data *d)
     d->vote_hash    = self->vote_hash;
 }
 
-/* All that the shard has to close, in a message of no chunk. */
+/* Sends the decision for all partitions of the shard, in a message without chunks. */
 static bool tell(ps_client *self, uint32_t number)
 {
     const uint32_t shard = number / self->setup.lanes;
@@ -109,7 +110,7 @@ void ps_client_away_flush(ps_client *self)
         if (self->away.tells[i] && self->lane[i].up && tell(self, i)) self->away.tells[i] = false;
 }
 
-/* Frozen chunks are served as they are, and are of no decision. */
+/* No decision covers frozen chunks: they are served as they are. */
 bool ps_client_away_ask(ps_client *self, wire_data *d)
 {
     if (!self->away.has) return false;
@@ -124,7 +125,7 @@ bool ps_client_away_ask(ps_client *self, wire_data *d)
     return true;
 }
 
-/* A decision that came by one lane after the next one had come by another. */
+/* The shard refuses an old decision: lanes are not ordered among each other. */
 bool ps_client_away_is_over(const ps_client *self, const wire_data *d)
 {
     return self->away.has && d->n == 0 && d->status == PEN_WRONG_STATE &&

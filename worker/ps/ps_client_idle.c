@@ -1,11 +1,10 @@
-/* ps_client_idle.c - snapshots of a model smaller than the job: shards that no push reaches are
- * told. */
+/* ps_client_idle.c - announces snapshots to shards that no push reaches (a model smaller than the job). */
 #include "worker/ps/ps_client_internal.h"
 
 #include <stdlib.h>
 
 /* ---- which ----------------------------------------------------------------------------------- */
-/* One shard speaks for its server, which passes a snapshot on to its others. */
+/* One shard stands for its server, which passes a snapshot on to its other shards. */
 static bool is_spoken_for(const ps_client *self, uint32_t shard)
 {
     for (uint32_t i = 0; i < self->setup.n_shards; i++)
@@ -34,7 +33,7 @@ bool ps_client_idle_find(ps_client *self)
     return true;
 }
 
-/* ---- telling --------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 void ps_client_idle_open(ps_client *self)
 {
     for (uint32_t i = 0; i < self->n_idle; i++) {
@@ -93,7 +92,7 @@ void ps_client_idle_up(ps_client *self, uint32_t shard)
         if (self->idle[i].shard == shard) self->idle[i].is_due = true;
 }
 
-/* ---- told ------------------------------------------------------------------------------------ */
+/* ---- answers --------------------------------------------------------------------------------- */
 bool ps_client_idle_receipt(ps_client *self, uint32_t shard, uint64_t step)
 {
     ps_client_request *r = self->step.request;
@@ -124,8 +123,8 @@ const idle_shard *ps_client_idle_waited_for(const ps_client *self)
     return NULL;
 }
 
-/* Another server may hold a shard that had heard of the snapshot from the one before: all are told
- * again, who has heard takes it for a repeat. */
+/* A notified shard may have moved to another server, so all are notified again.  A server that knows
+ * of the snapshot treats it as a repeat. */
 void ps_client_idle_again(ps_client *self)
 {
     ps_client_request *r = self->step.request;

@@ -7,25 +7,25 @@
 #include <stdbool.h>
 
 enum {
-    PACK_BYTES      = 256 << 10, /* of small chunks in one message         */
-    ALONE_BYTES     = 64 << 10,  /* a chunk of this size travels by itself */
+    PACK_BYTES      = 256 << 10, /* small chunks in one message */
+    ALONE_BYTES     = 64 << 10,  /* a chunk of this size gets its own message */
     PACK_CHUNKS_MAX = 4096,
-    CREDIT_BYTES    = 16 << 20, /* of large pushes on one lane that no shard has answered */
-    PS_CLIENT_SLAB  = 256       /* operations or requests that are made at a time */
+    CREDIT_BYTES    = 16 << 20, /* unanswered large pushes on one lane */
+    PS_CLIENT_SLAB  = 256       /* operations or requests allocated at a time */
 };
 #define NEVER UINT64_MAX
 
 typedef enum {
-    OP_QUEUED, /* behind another operation on its chunk          */
-    OP_READY,  /* in its lane's outbox                           */
+    OP_QUEUED, /* behind another operation on its chunk */
+    OP_READY,  /* in its lane's outbox */
     OP_SENT,
-    OP_RECEIVED, /* the shard has it, the answer is to come        */
-    OP_PREPARED, /* its partition's record is in (STEP_TWO_PHASE)     */
-    OP_BUFFERED, /* its values are here, the step is not closed yet */
+    OP_RECEIVED, /* the shard has it and answers later */
+    OP_PREPARED, /* its partition's vote has come (STEP_TWO_PHASE) */
+    OP_BUFFERED, /* its values have come, the step is not closed yet */
     OP_DONE      /* answered; the transport may still read its bytes */
 } op_state;
 
-typedef struct inputs { /* what a push carries, shared by operations */
+typedef struct inputs { /* of a push; shared by operations */
     uint32_t refs;
     wire_inputs wire;
     double rate[];
@@ -33,23 +33,23 @@ typedef struct inputs { /* what a push carries, shared by operations */
 
 typedef struct op {
     ps_client_request *request;
-    struct op *chunk_next;            /* queue of its chunk          */
-    struct op *out_next;              /* outbox of its lane          */
-    struct op *live_prev, *live_next; /* all that are not DONE       */
-    struct op *request_next;          /* all of its request          */
+    struct op *chunk_next;            /* queue of its chunk */
+    struct op *out_next;              /* outbox of its lane */
+    struct op *live_prev, *live_next; /* all operations that are not DONE */
+    struct op *request_next;          /* all operations of its request */
     inputs *in;
     const void *from;
     void *to;
     uint64_t seq, due_ms;
     uint32_t chunk, tries, holds;
     uint8_t verb, state;
-    bool pulling;     /* PS_STEP: decided, wants values */
-    bool is_returned; /* its shard has the bytes, and `from` is the program's again */
+    bool pulling;     /* PS_STEP: decided, waits for values */
+    bool is_returned; /* its shard has the bytes; `from` belongs to the program again */
     buf *body;        /* OP_BUFFERED */
     size_t body_at;
     uint32_t crc, staleness;
     uint64_t version;
-    size_t credit; /* bytes of its lane's credit that it uses */
+    size_t credit; /* bytes it uses of its lane's credit */
 } op;
 
 struct ps_client_request {
@@ -57,12 +57,12 @@ struct ps_client_request {
     void *token;
     op *ops;
     uint64_t opened_ms, deadline_ms, ask_ms;
-    uint32_t left, holds; /* left: operations, and idle shards to be told */
+    uint32_t left, holds; /* left: operations, and idle shards to notify */
     bool closed, is_step, asked, warned, ending;
     pen_status status;
     pen_error *why;
     ps_client_result result;
-    struct { /* newest WAITING */
+    struct { /* the newest WAITING message */
         bool known;
         uint64_t step;
         char tensor[128];
@@ -73,8 +73,8 @@ struct ps_client_request {
 
 typedef struct {
     op *head, *tail;
-    uint64_t next_seq; /* EAGER, FREE */
-    bool unknown;      /* a push ended without an answer: nobody can say which number comes next */
+    uint64_t next_seq; /* STEP_EAGER, STEP_ASYNC */
+    bool unknown;      /* a push ended without an answer: the next number is unknown */
 } chunk_queue;
 
 typedef struct {
@@ -84,11 +84,11 @@ typedef struct {
     size_t spent; /* of CREDIT_BYTES */
 } lane_state;
 
-/* A shard that no push reaches, because none of its server's has trained chunks, and that is told
- * of a snapshot by a PUSH without chunks. */
+/* A shard that no push reaches, because no shard of its server has trained chunks.  A PUSH without
+ * chunks announces a snapshot to it. */
 typedef struct {
     uint32_t shard, tries;
-    bool is_told; /* or there is nothing to tell */
+    bool is_told; /* also when no snapshot is wanted */
     bool is_due;
     uint64_t due_ms;
 } idle_shard;
@@ -99,28 +99,28 @@ typedef struct {
     inputs *in;
     bool closing, decided, told; /* told: the program knows the verdict */
     bool is_final;               /* nothing can undo it */
-    uint32_t n_free;             /* operations on chunks that no decision closes, unanswered */
+    uint32_t n_free;             /* unanswered operations on chunks that no decision closes */
     uint32_t n_votes, asks;
-    uint64_t ask_ms; /* for records of partitions that others of our node push */
+    uint64_t ask_ms; /* for votes of partitions that other ranks of our node push */
     wire_vote *vote; /* [n_partitions] */
     double **sums;   /* [n_partitions] */
     bool *has;       /* [n_partitions] */
     wire_decision decision;
     ps_client_outcome outcome; /* once decided */
-    wire_scalars scalars;      /* of all ranks, once they are known */
+    wire_scalars scalars;      /* of all ranks, once known */
     void *token;
 } step_state;
 
-typedef struct {   /* values that stay with the shards, and gradients that go there for good */
-    bool has;      /* some step was decided: */
-    uint64_t step; /* the newest one, and what PS_FETCH says of it */
+typedef struct {   /* values that stay on the shards, gradients that are given back early */
+    bool has;      /* a step was decided */
+    uint64_t step; /* the newest decided step, as PS_FETCH sends it */
     wire_decision decision;
-    uint64_t *hash;  /* [n_partitions] of its records */
-    bool *tells;     /* [n_lanes] the shard is to be told of it there */
-    uint32_t *reads; /* [n_tensors] pushes of the open step whose bytes may be read */
+    uint64_t *hash;  /* [n_partitions] of its votes */
+    bool *tells;     /* [n_lanes] the decision must be sent to the shard on this lane */
+    uint32_t *reads; /* [n_tensors] pushes of the open step whose bytes may still be read */
 } away_state;
 
-struct slab { /* or an item of one that is free */
+struct slab { /* also a free item of one */
     struct slab *next;
 };
 
@@ -128,14 +128,14 @@ struct ps_client {
     ps_client_setup setup;
     ps_client_actions act;
     void *user;
-    void *arrays;        /* those below, and of the step, whose size never changes */
+    void *arrays;        /* one block for all arrays of fixed size, below and in the step */
     chunk_queue *chunk;  /* [n_chunks] */
     lane_state *lane;    /* [n_shards * lanes] */
     uint8_t *push_dtype; /* [n_tensors] pen_dtype */
     uint32_t n_lanes;
-    uint32_t scalars_chunk; /* whose pushes bring the program's numbers; n_chunks: none is pushed */
+    uint32_t scalars_chunk; /* its pushes carry the program's scalars; n_chunks: none is pushed */
     uint32_t n_decided;     /* partitions that a decision closes; 0: no step is decided */
-    bool *is_trained;       /* [n_shards] some chunk of it is */
+    bool *is_trained;       /* [n_shards] has a trained chunk */
     idle_shard *idle;       /* [n_idle], room for n_shards */
     uint32_t n_idle;
     op live; /* ring */
@@ -146,7 +146,7 @@ struct ps_client {
     away_state away;
     int64_t applied;
     uint64_t tick_ms, draws, pulls;
-    uint64_t *worker; /* [n_worker] incarnations, as in the newest view that had them */
+    uint64_t *worker; /* [n_worker] incarnations of the newest view that had them */
     uint32_t n_worker;
     bool failed;
     pen_error why;
@@ -157,7 +157,7 @@ struct ps_client {
     uint32_t stamp_now;
 };
 
-/* ---- what a chunk is, and what an operation on it does --------------------------------------- */
+/* ---- chunks and operations ------------------------------------------------------------------- */
 static inline const plan_chunk *ps_client_chunk(const ps_client *self, uint32_t chunk)
 {
     return &self->setup.plan->chunk[chunk];
@@ -185,13 +185,13 @@ static inline size_t ps_client_value_size(const ps_client *self, uint32_t chunk)
            plan_dtype_bytes(ps_client_tensor(self, chunk)->dtype);
 }
 
-/* Of one that pushes or is a step's. */
+/* For an operation that pushes or belongs to a step. */
 static inline ps_client_rule ps_client_rule_of(const ps_client *self, const op *o)
 {
     return ps_client_chunk(self, o->chunk)->blocks > 0 ? self->setup.rule : STEP_ASYNC;
 }
 
-/* Of a step that a decision closes. */
+/* The operation belongs to a step and a decision closes it. */
 static inline bool ps_client_is_decided(const ps_client *self, const op *o)
 {
     return o->verb == PS_STEP && ps_client_rule_of(self, o) == STEP_TWO_PHASE;
@@ -204,7 +204,7 @@ static inline bool ps_client_is_pushing(const op *o)
            (verb == PS_STEP && !o->pulling);
 }
 
-/* To that shard, without contents. */
+/* An empty message to that shard. */
 static inline wire_data ps_client_message(const ps_client *self, wire_kind kind, uint32_t shard)
 {
     return (wire_data){.kind  = kind,
@@ -223,57 +223,58 @@ static inline void ps_client_due_at(ps_client *self, op *o, uint64_t due_ms)
     if (due_ms < self->tick_ms) self->tick_ms = due_ms;
 }
 
-/* ---- the files, each calls those above it only ----------------------------------------------- */
+/* ---- the files: each calls only those listed above it ---------------------------------------- */
 /* ps_client_idle.c */
 bool ps_client_idle_find(ps_client *self); /* false: no memory */
 void ps_client_idle_open(ps_client *self); /* the open step asks for a snapshot */
 void ps_client_idle_flush(ps_client *self, uint64_t now_ms);
-bool ps_client_idle_receipt(ps_client *self, uint32_t shard,
-                            uint64_t step); /* true: the step waits for one less */
+/* True: the step waits for one shard less. */
+bool ps_client_idle_receipt(ps_client *self, uint32_t shard, uint64_t step);
 void ps_client_idle_tick(ps_client *self, uint64_t now_ms);
 void ps_client_idle_up(ps_client *self, uint32_t shard);
-void ps_client_idle_again(ps_client *self);  /* servers changed: who is idle, and has it heard? */
-void ps_client_idle_forget(ps_client *self); /* the step ends early */
-const idle_shard *ps_client_idle_waited_for(const ps_client *self); /* NULL: all have heard */
+void ps_client_idle_again(
+    ps_client *self); /* servers changed: finds and notifies idle shards anew */
+void ps_client_idle_forget(ps_client *self);                        /* the step ends early */
+const idle_shard *ps_client_idle_waited_for(const ps_client *self); /* NULL: all have answered */
 
 /* ps_client_away.c */
 bool ps_client_away_init(ps_client *self); /* false: no memory */
 void ps_client_away_fini(ps_client *self);
-void ps_client_away_let_go(ps_client *self, op *o); /* its state or holds changed */
+void ps_client_away_let_go(ps_client *self, op *o); /* call when o's state or holds changed */
 void ps_client_away_decided(ps_client *self);
 void ps_client_away_notify(ps_client *self, uint32_t shard); /* with the next flush */
 void ps_client_away_flush(ps_client *self);
-/* Which step's values an PS_FETCH asks for; false: none was decided, and it is a plain pull. */
+/* Writes the step whose values a PS_FETCH wants; false: none was decided, so it is a plain pull. */
 bool ps_client_away_ask(ps_client *self, wire_data *d);
-bool ps_client_away_is_over(const ps_client *self,
-                            const wire_data *d); /* a refusal that says nothing new */
+/* The refusal is outdated. */
+bool ps_client_away_is_over(const ps_client *self, const wire_data *d);
 
 /* ps_client_send.c */
-/* Zeroed, from a list of free ones, which grows by slabs: a steady state allocates nothing.  NULL: no memory. */
 static inline void ps_client_free(struct slab **free_items, void *item)
 {
     ((struct slab *)item)->next = *free_items;
     *free_items                 = item;
 }
+/* A zeroed item of a free list that grows by slabs: a steady state allocates nothing.  NULL: no memory. */
 void *ps_client_new(ps_client *self, struct slab **free_items, size_t size);
 void ps_client_send_later(ps_client *self, op *o); /* into the outbox */
-/* Out of the outbox, if it is there; its bytes have arrived, or never will, and use no credit of its lane. */
+/* Removes o from the outbox, if queued, and returns its credit: its bytes have arrived or never will. */
 void ps_client_unqueue(ps_client *self, op *o);
-/* Its first failure is r's; the request ends when it is closed. */
+/* Keeps the first error of r; the request ends when it is closed. */
 void ps_client_refuse(ps_client_request *r, const pen_error *why);
-/* No push of it may follow one that ended without an answer. */
+/* Refuses pushes of this tensor after one ended without an answer. */
 void ps_client_refuse_unknown(const ps_client *self, ps_client_request *r, uint32_t tensor);
 
 /* ps_client.c */
 void ps_client_finish(ps_client *self, op *o); /* answered */
-void ps_client_note_result(op *o);             /* in that of its request */
+void ps_client_note_result(op *o);             /* into its request's result */
 void ps_client_take_values(ps_client *self, op *o, const void *data, uint64_t now_ms);
 void ps_client_complete_if_over(ps_client *self, ps_client_request *r);
-/* Ends it early; why NULL: it was refused. */
+/* Ends r early; why NULL: r was refused. */
 void ps_client_end(ps_client *self, ps_client_request *r, const pen_error *why);
-void ps_client_step_notify(ps_client *self); /* the verdict, if there is one; once */
-bool ps_client_know_workers(ps_client *self, const uint64_t *worker,
-                            uint32_t n); /* true: others than before */
+void ps_client_step_notify(ps_client *self); /* calls `decided` once there is a final verdict */
+/* True: the workers changed. */
+bool ps_client_know_workers(ps_client *self, const uint64_t *worker, uint32_t n);
 inputs *ps_client_inputs_new(const wire_inputs *in);
 void ps_client_inputs_release(inputs *in);
 
@@ -283,6 +284,6 @@ void ps_client_ask_for_votes(ps_client *self, uint64_t due_ms); /* once the step
 
 /* ps_client_step.c */
 void ps_client_step_vote(ps_client *self, uint32_t shard, const wire_data *d, const buf *body);
-bool ps_client_step_reopen(ps_client *self, uint64_t now_ms); /* false: it is committed somewhere */
+bool ps_client_step_reopen(ps_client *self, uint64_t now_ms); /* false: a shard has committed it */
 
 #endif

@@ -1,4 +1,4 @@
-/* ps_client_send.c - from what a program adds to messages: operations, outboxes, what travels together. */
+/* ps_client_send.c - turns what a program adds into messages: operations, outboxes, packing. */
 #include "worker/ps/ps_client_internal.h"
 
 #include "common/base/why.h"
@@ -32,11 +32,11 @@ static size_t push_size(const ps_client *self, const op *o)
 }
 
 /* ---- outbox ---------------------------------------------------------------------------------- */
-/* Before it is sent for the first time it gets the number that it keeps. */
+/* Before the first send o gets its number, which it keeps. */
 void ps_client_send_later(ps_client *self, op *o)
 {
     if (o->state == OP_READY) return;
-    if (o->is_returned && ps_client_is_pushing(o)) return; /* when it is due it is asked about */
+    if (o->is_returned && ps_client_is_pushing(o)) return; /* its bytes are gone: ask_again() */
     if (o->tries == 0 && ps_client_is_decided(self, o))
         o->seq = self->step.index;
     else if (o->tries == 0 && ps_client_is_pushing(o) && o->verb != PS_INIT)
@@ -91,8 +91,8 @@ void ps_client_refuse_unknown(const ps_client *self, ps_client_request *r, uint3
     ps_client_refuse(r, &why);
 }
 
-/* Chunks of one step may be at different rounds when a rank joins: it begins with the lowest, and has
- * no part in what is over. */
+/* Chunks may be at different rounds when a rank joins.  It starts at the lowest and skips chunks that
+ * are past its step. */
 static bool is_beyond_step(const ps_client *self, uint32_t chunk)
 {
     const bool is_decided =
@@ -101,7 +101,7 @@ static bool is_beyond_step(const ps_client *self, uint32_t chunk)
            self->chunk[chunk].next_seq > self->step.index;
 }
 
-/* Whoever comes second to a chunk waits for the first. */
+/* A second operation on a chunk waits for the first. */
 void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
                          const void *from, void *to)
 {
@@ -179,7 +179,8 @@ static uint32_t flags_of(const ps_client *self, const op *o)
     return flags;
 }
 
-/* Identities of operations that count on their own: then a column, else the message's step. */
+/* Chunks without a decision count their own pushes: a column holds their numbers.  For all others the
+ * message's step is the number. */
 static bool has_seq(const ps_client *self, const op *o)
 {
     return kind_of(o) == WIRE_PUSH && ps_client_rule_of(self, o) != STEP_TWO_PHASE;
@@ -195,7 +196,7 @@ static bool joins(const ps_client *self, const op *a, const op *b)
     return a->verb == PS_STEP || b->verb == PS_STEP ? kind_of(a) != WIRE_PULL : true;
 }
 
-/* How many from the front of the outbox go into one message. */
+/* Number of operations at the head of the outbox that go into one message. */
 static uint32_t gather(const ps_client *self, const lane_state *lane)
 {
     size_t bytes = push_size(self, lane->head);
@@ -210,7 +211,7 @@ static uint32_t gather(const ps_client *self, const lane_state *lane)
     return n;
 }
 
-/* The decision travels with the hashes of the votes it was made from. */
+/* Adds the decision, with hashes of the votes it was made from. */
 static void add_decision(ps_client *self, wire_data *d)
 {
     uint32_t n_partitions = 0;
@@ -230,7 +231,7 @@ static void add_decision(ps_client *self, wire_data *d)
     d->vote_hash    = self->vote_hash;
 }
 
-/* Gradients may travel in fewer bits than they have; first values never do. */
+/* Gradients may be sent in a smaller type; first values never are. */
 static pen_dtype encoding_of(const ps_client *self, const op *o)
 {
     const uint32_t tensor = ps_client_chunk(self, o->chunk)->tensor;
@@ -275,8 +276,8 @@ static uint32_t fill(ps_client *self, const lane_state *lane, uint32_t n, wire_d
     return n_pieces;
 }
 
-/* A push that is far ahead of the shard only takes memory: what it sums is cold in every cache by
- * then, and a later push of a higher priority waits behind it. */
+/* Credit keeps pushes from running far ahead of the shard.  Early ones take memory, leave the caches
+ * before they are summed, and delay a later push of higher priority. */
 static void spend(const ps_client *self, lane_state *lane, op *o)
 {
     const size_t bytes = push_size(self, o);

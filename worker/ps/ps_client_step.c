@@ -61,8 +61,7 @@ static void mark_prepared(ps_client *self, uint32_t partition)
     }
 }
 
-/* True when every decided chunk of the partition has been pushed by us, or by others of our node: a
- * vote cannot exist before. */
+/* Our node has pushed every decided chunk of the partition.  Before that no vote can exist. */
 static bool is_pushed(const ps_client *self, uint32_t partition)
 {
     const plan_partition *p = &self->setup.plan->partition[partition];
@@ -85,7 +84,7 @@ static bool on_record(ps_client *self, uint32_t shard, const wire_vote *vote, co
     step_state *step = &self->step;
     uint32_t at      = vote->partition;
     if (self->setup.shard[at] != shard || step->has[at] || !is_pushed(self, at))
-        return true; /* a repeat, or nonsense */
+        return true; /* a repeat, or invalid */
     if (decision_vote_hash(step->index, vote, &step->in->wire, sums, (uint32_t)n_sums) !=
         vote->hash)
         return false;
@@ -102,7 +101,7 @@ static bool on_record(ps_client *self, uint32_t shard, const wire_vote *vote, co
 static void ask_for_values(ps_client *self)
 {
     ps_client_request *r = self->step.request;
-    r->ending            = true; /* it may have none to wait for, and is gone only after this */
+    r->ending = true; /* keeps r alive in this loop, even with nothing left to wait for */
     for (op *o = r->ops; o != NULL; o = o->request_next) {
         if (o->state == OP_DONE || !is_decided(self, o)) continue;
         o->pulling = true;
@@ -156,7 +155,7 @@ void ps_client_step_vote(ps_client *self, uint32_t shard, const wire_data *d, co
         if (n_sums == 0 || n_sums > left)
             return; /* the scheduler's plan and the shard's message disagree */
         const double *from = (const double *)body->data + at;
-        /* The hash covers the sums: a damaged vote is as good as lost and is asked for again. */
+        /* The hash covers the sums: a damaged vote counts as lost and is asked for again. */
         if (!on_record(self, shard, vote, from, n_sums))
             self->act.count(self->user, STAT_CORRUPT, 1);
         at += n_sums;
@@ -167,8 +166,7 @@ void ps_client_step_vote(ps_client *self, uint32_t shard, const wire_data *d, co
 }
 
 /* ---- close ----------------------------------------------------------------------------------- */
-/* Values that came early: parameters are written only after the program said that it is done with
- * them. */
+/* Values that came early: parameters are written only after the program has closed the step. */
 static void on_held(ps_client *self, ps_client_request *r, uint64_t now_ms)
 {
     for (op *o = r->ops; o != NULL; o = o->request_next)
@@ -203,7 +201,7 @@ void ps_client_step_close(ps_client *self, void *token, uint64_t deadline_ms, ui
     ps_client_close(self, r, token, deadline_ms, now_ms); /* only now may it complete */
 }
 
-/* ---- anew ------------------------------------------------------------------------------------ */
+/* ---- restart --------------------------------------------------------------------------------- */
 static bool has_values(const ps_client *self)
 {
     for (const op *o = self->step.request->ops; o != NULL; o = o->request_next)
@@ -211,8 +209,7 @@ static bool has_values(const ps_client *self)
     return false;
 }
 
-/* The shard has forgotten this push, if it had it.  One that waits in its outbox as a push, or behind
- * another operation on its chunk, will be sent as it is. */
+/* The shard has forgotten this push, if it had it.  A push that is still queued goes out unchanged. */
 static void push_anew(ps_client *self, op *o)
 {
     if (o->state == OP_QUEUED || (o->state == OP_READY && !o->pulling)) return;

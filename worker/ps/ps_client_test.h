@@ -1,4 +1,4 @@
-/* ps_client_test.h - what only tests ask of a ps client. */
+/* ps_client_test.h - functions of the ps client that only tests call. */
 #ifndef WORKER_PS_CLIENT_TEST_H
 #define WORKER_PS_CLIENT_TEST_H
 

@@ -1,4 +1,4 @@
-/* ps_client_view.c - connections and epochs: what is said again when one of them changes. */
+/* ps_client_view.c - connections and epochs: what is sent again when one of them changes. */
 #include "worker/ps/ps_client_internal.h"
 
 #include "common/base/mutation.h"
@@ -23,17 +23,17 @@ void ps_client_up(ps_client *self, uint32_t shard, uint32_t lane, uint64_t now_m
     }
     ps_client_away_notify(self, shard);
     ps_client_idle_up(self, shard);
-    ps_client_ask_for_votes(self, now_ms); /* what the shard said meanwhile is lost */
+    ps_client_ask_for_votes(self, now_ms); /* messages sent while the lane was down are lost */
 }
 
 /* ---- epochs ---------------------------------------------------------------------------------- */
-/* What was sent under the epoch before may have been refused, or its answer dropped.  A receipt holds
- * where the shard and its members are as they were: then asking is enough. */
+/* Messages of the old epoch may have been refused, and answers to them dropped.  A receipt stays valid
+ * if the shard's server and the members are unchanged: then asking is enough. */
 static void resend(ps_client *self, op *o, bool keeps_receipts, uint64_t now_ms)
 {
     if (o->state != OP_SENT && o->state != OP_RECEIVED) return;
     if (mutation(MUTATION_EPOCH_IN_IDENTITY) && ps_client_is_pushing(o)) o->seq++;
-    if (o->tries > 1) o->tries = 1; /* its waits begin anew */
+    if (o->tries > 1) o->tries = 1; /* back-off starts again */
     if (o->state == OP_RECEIVED && keeps_receipts)
         ps_client_due_at(self, o, now_ms);
     else

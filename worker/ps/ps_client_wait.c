@@ -1,4 +1,4 @@
-/* ps_client_wait.c - time: what is sent again, who is missing, and what a deadline says. */
+/* ps_client_wait.c - time: repeats, warnings that name missing ranks, deadlines. */
 #include "worker/ps/ps_client_internal.h"
 
 #include "common/base/log.h"
@@ -25,8 +25,8 @@ static bool inquire_of(ps_client *self, const op *o)
     return inquire(self, o->chunk, o->seq, o->verb == PS_LOAD ? WIRE_INITIAL : 0);
 }
 
-/* ---- votes of partitions that others of our node push -------------------------------------- */
-/* The decided chunk to ask about; false where we push one ourselves, whose operation asks. */
+/* ---- votes of partitions that other ranks of our node push ----------------------------------- */
+/* *chunk: a decided chunk to ask about.  False if we push one ourselves: its operation asks. */
 static bool is_left_to_others(const ps_client *self, uint32_t partition, uint32_t *chunk)
 {
     const plan_partition *p = &self->setup.plan->partition[partition];
@@ -41,7 +41,7 @@ static bool is_left_to_others(const ps_client *self, uint32_t partition, uint32_
     return is_left;
 }
 
-/* No push of ours is repeated there, so nothing else brings back a vote that was lost. */
+/* We repeat no push there, so only asking brings back a lost vote. */
 static void tick_votes(ps_client *self, uint64_t now_ms)
 {
     step_state *step = &self->step;
@@ -87,7 +87,7 @@ static void describe_missing(const ps_client *self, const ps_client_request *r, 
              (unsigned long long)r->waiting.step);
 }
 
-/* The operation a request has waited for longest: the first it added that is not answered. */
+/* The operation that a request has waited for longest: the first unanswered one. */
 static op *oldest(const ps_client_request *r)
 {
     op *found = NULL;
@@ -167,8 +167,8 @@ void ps_client_note_waiting(ps_client *self, const wire_data *d, uint64_t now_ms
     op *o                = self->chunk[d->chunk[0]].head;
     ps_client_request *r = o != NULL ? o->request : self->step.request;
     if (r == NULL || (o == NULL && d->step != self->step.index)) return;
-    /* Nobody is missing, so there was an answer and it is lost: a repeat of the push brings it
-     * back.  Where it is this rank that is missing, the push itself was lost, with its server. */
+    /* No rank is missing: the answer was lost, and repeating the push brings it back.  This rank is
+     * missing: its push was lost with the server. */
     if (o != NULL && o->state == OP_RECEIVED && (d->n_missing == 0 || is_missed(self, d))) {
         if (o->is_returned && is_missed(self, d) && d->step == self->step.index) {
             end_as_lost(self, o, ps_client_shard(self, o->chunk));
@@ -206,13 +206,13 @@ static void time_out(ps_client *self, ps_client_request *r, uint64_t now_ms)
 }
 
 /* ---- the clock ------------------------------------------------------------------------------- */
-/* Asked at warn_ms, then as often again, and once shortly before the end. */
+/* Asks every warn_ms, and once shortly before the deadline. */
 static void ask(ps_client *self, ps_client_request *r, uint64_t now_ms)
 {
     const op *o = oldest(r);
     bool is_up  = o != NULL && inquire_of(self, o);
-    /* The answer to the first question warns with a name; who gets none warns with what is
-     * known. */
+    /* The answer to the first question names the rank in a warning.  Without an answer the warning
+     * says what is known. */
     if (o == NULL || r->asked || !is_up) warn(self, r, now_ms);
     r->asked  = true;
     r->ask_ms = now_ms + self->setup.warn_ms;
@@ -223,7 +223,7 @@ static void ask(ps_client *self, ps_client_request *r, uint64_t now_ms)
     r->ask_ms = last > now_ms ? last : NEVER;
 }
 
-/* True when a request ended, so that lists may have changed. */
+/* True: a request ended, so lists may have changed. */
 static bool tick_request(ps_client *self, ps_client_request *r, uint64_t now_ms)
 {
     if (!r->closed || r->status != PEN_OK) return false;
@@ -237,8 +237,8 @@ static bool tick_request(ps_client *self, ps_client_request *r, uint64_t now_ms)
     return false;
 }
 
-/* A receipted push is asked about, not sent again: the shard has the bytes.  Its answer is
- * PREPARED, VALUES, or who is missing.  One question is enough for a partition. */
+/* The client asks about a receipted push and does not send it again: the shard has the bytes.  The
+ * answer is PREPARED, VALUES or WAITING.  One question is enough for a partition. */
 static bool speaks_for_partition(const ps_client *self, const op *o)
 {
     if (ps_client_rule_of(self, o) != STEP_TWO_PHASE) return true;

@@ -1,13 +1,13 @@
 /* retry.c - exponential back-off with jitter.
  *
- * TCP loses nothing while a connection stands, and what a broken one lost is sent again when it is
- * back.  So silence is rare, and the first wait may be long: sending again what is only slow to
- * arrive would make a full link fuller.
+ * TCP loses nothing while a connection stands, and a reconnect sends lost messages again.  So silence
+ * is rare and the first wait may be long: repeating a message that is merely slow would load a full
+ * link even more.
  */
 #include "worker/ps/retry.h"
 
 enum {
-    RECEIPT_FACTOR = 6, /* a receipt says that waiting is normal now: ask rarely */
+    RECEIPT_FACTOR = 6, /* after a receipt waiting is normal: ask rarely */
     REFUSED_MS     = 4,
     FULL_MS        = 2,
     DOUBLINGS_MAX  = 16
@@ -43,7 +43,8 @@ uint64_t retry_wait_ms(const retry_policy *policy, retry_reason reason, uint32_t
 {
     uint64_t wait = first_ms(policy, reason), most = policy->most_ms;
     if (reason == RETRY_FULL) return wait;
-    if (reason == RETRY_REFUSED && most > 1000) most = 1000; /* room appears when others catch up */
+    if (reason == RETRY_REFUSED && most > 1000)
+        most = 1000; /* room appears when other ranks catch up */
 
     uint32_t doublings = tries > 0 ? tries - 1 : 0;
     for (uint32_t i = 0; i < doublings && i < DOUBLINGS_MAX && wait < most; i++) wait *= 2;
