@@ -1,4 +1,4 @@
-# admission.bats - gradients that a server does not take: who hears what.
+# admission.bats - gradients that a server refuses, and which ranks are told.
 
 load ../support/job
 
@@ -17,7 +17,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "in an async job only the rank that pushed it hears of it" {
+@test "in an async job only the rank that pushed the gradient is told" {
     start async --servers 1 --nproc-per-node 2 --mode ps-async --admission norm:1e9 "$programs/stepper" steps=5 1:nan=2,0,5
     wait_for_end 30
     grep -q "^\[1\] stepper: server 0 ($host) refused 'embed': the gradient of 'embed' from worker 1 for step 2 is not finite" "$tmp/async.err"
@@ -25,7 +25,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "a bound that no gradient exceeds changes no bit, and one that all exceed names the first" {
+@test "a bound above every gradient changes no bit; a bound below all of them names the first" {
     pen run --standalone --servers 2 --nproc-per-node 2 --no-prefix "$programs/stepper" steps=5 | sort >"$tmp/off"
     pen run --standalone --servers 2 --nproc-per-node 2 --no-prefix --admission norm:1e9 "$programs/stepper" steps=5 | sort >"$tmp/wide"
     cmp "$tmp/off" "$tmp/wide"
@@ -34,7 +34,7 @@ teardown() { job_teardown; }
     grep -qE "^\[0\] stepper: a piece of the gradient of '[a-z0-9.]+' from worker [01] for step 0 has norm [0-9.e+-]+; admission accepts norms up to 1e-09$" "$tmp/narrow.err"
 }
 
-@test "a setting that is none is refused by the server, and the launcher shows why" {
+@test "an invalid setting is refused by the server, and the launcher shows why" {
     run pen server --admission sometimes
     [ "$status" = 1 ]
     [ "$output" = "penstock: admission is 'sometimes'; expected off, finite or norm:BOUND" ]

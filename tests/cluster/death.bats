@@ -1,7 +1,8 @@
-# death.bats - a member is killed or stops answering: everybody learns the same cause in time, and nothing is left behind.
+# death.bats - a member is killed or stops answering: all others learn the same cause in time, and nothing is left
+# behind.
 #
-# Lease and deadline are the defaults: 10 s and 600 s.  The tests of silence take a lease each, so they are started
-# together when the file begins, with programs that mostly sleep, and looked at last.
+# Lease and deadline are the defaults: 10 s and 600 s. The tests of silence take a lease each. They start together when
+# the file begins, with programs that mostly sleep, and are checked last.
 # alone: it measures how soon all have heard.
 
 load ../support/job
@@ -17,13 +18,13 @@ setup_file() {
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# Three workers and two servers that train for long and need little of the processor.
+# Three workers and two servers: a long training that needs little processor time.
 start_long() {
     start "$1" --servers 2 --nproc-per-node 3 --log-dir "$tmp/log" "${@:2}" "$programs/stepper" steps=100000 pause_ms=40
     wait_for_step 2
 }
 
-# Of every member but the one that is process $1: "NAME PID".
+# Prints "NAME PID" of every member except process $1.
 survivors() {
     local name pid
     for name in scheduler "server 0" "server 1" "worker 0" "worker 1" "worker 2"; do
@@ -32,7 +33,7 @@ survivors() {
     done
 }
 
-# Waits until the processes of $others have ended; fails when that is later than $2 ms after the moment $1.
+# Waits until the processes of $others have ended; fails if one lives longer than $2 ms after the moment $1.
 are_gone_in() {
     local pid now
     for pid in $others; do
@@ -45,7 +46,7 @@ are_gone_in() {
     echo "all others had ended after $(((${EPOCHREALTIME/[.,]/} - $1) / 1000)) ms"
 }
 
-# All survivors said one and the same sentence; -> $sentence
+# All survivors printed the same sentence; -> $sentence
 same_sentence() {
     local name
     for name in "$@"; do
@@ -57,7 +58,7 @@ same_sentence() {
     sentence=$(sed 's/^ *[0-9]* //' "$tmp/said")
 }
 
-# The first line after the start and those of the programs names the culprit, and the last the exit code.
+# The first line after the start and the lines of the programs names the culprit; the last line has the exit code.
 cause_first() {
     grep -vE '^(\[[0-9]\] |penstock: job )' "$tmp/$1.err" >"$tmp/report"
     cat "$tmp/report"
@@ -121,7 +122,7 @@ strike() {
     nothing_is_left
 }
 
-# $1 to the launcher of a job whose workers have children of their own.
+# The signal $1 to the launcher of a job whose workers have child processes.
 end_launcher() {
     start ended --servers 2 --nproc-per-node 2 bash -c 'sleep 1000 & (sleep 1000 & exec sleep 1000) & exec "$@"' worker \
         "$programs/stepper" steps=100000 pause_ms=20
@@ -149,7 +150,7 @@ end_launcher() {
     grep -qx "penstock: interrupted by SIGINT.*; nothing kept (no --store)" "$tmp/ended.err"
 }
 
-# ---- silence: these run beside all the others ----
+# ---- silence: run beside all other tests ----
 
 silence() {
     job_setup
@@ -205,6 +206,6 @@ silence_ended_well() {
     silence_ended_well scheduler
 }
 
-@test "a worker that sleeps for longer than the lease is alive, and the job goes on" {
+@test "a worker that sleeps longer than the lease is alive, and the job continues" {
     silence_ended_well sleeper
 }

@@ -1,8 +1,8 @@
-# disk.bats - the disk under a job's store runs full while it trains: training goes on, and so do snapshots when there is room,
-# or when the oldest can make some.
+# disk.bats - the disk under a job's store fills up during training: training continues, and snapshots continue when
+# there is room or when the oldest can be deleted.
 #
-# The disk is a small one in memory, mounted where only the job sees it; where the kernel lets us mount nothing, files
-# may not grow beyond a limit instead, which is lifted later.
+# The disk is a small tmpfs, mounted where only the job sees it. Where the kernel does not allow the mount, a limit on
+# file size takes its place and is lifted later.
 
 load ../support/job
 load ../support/netfault
@@ -12,8 +12,8 @@ teardown() { job_teardown; }
 
 example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --steps 130 --seed 5)
 
-# A folder that can be made full:  $disk; "${there[@]}" COMMAND... runs where it can be seen; fill, make_room.
-# The network and the processes are those of everybody.
+# A folder that can be filled:  $disk; "${there[@]}" COMMAND... runs where it is visible; fill, make_room.
+# Network and processes are not isolated.
 disk_start() {
     disk=$tmp/disk
     mkdir "$disk"
@@ -51,7 +51,7 @@ make_room() {
     fi
 }
 
-# The newest complete snapshot is at least of step $1.
+# The newest complete snapshot is of step $1 or later.
 snapshot_is_of() {
     local newest
     kill -0 "$launcher" || return 2
@@ -59,7 +59,7 @@ snapshot_is_of() {
     [ "${newest:--1}" -ge "$1" ]
 }
 
-@test "a disk that runs full and is emptied again: training goes on bit for bit, and a later snapshot is whole" {
+@test "a disk fills up and is emptied again: training continues bit for bit, and a later snapshot is complete" {
     local kept
     train whole --servers 2 --nproc-per-node 2 -- "${example[@]}"
     disk_start
@@ -87,12 +87,12 @@ snapshot_is_of() {
     nothing_is_left
 }
 
-# Both parts of the snapshot of step $2 have their names in the store $1.
+# The store $1 has both parts of the snapshot of step $2 under their final names.
 has_parts() {
     [ "$(on disk sh -c "ls $1/part-*/*-$2-*.mdb 2>/dev/null | wc -l")" = 2 ]
 }
 
-@test "a disk that holds two snapshots: the oldest goes before the next, with servers and without, and never the last one" {
+@test "a disk with room for two snapshots: the oldest is deleted before the next, with servers and without, and the last one never is" {
     local how kbytes name words launchers=()
     disk_start
     [ -n "$disk_pid" ] || skip "the kernel lets us mount nothing"
@@ -119,7 +119,7 @@ has_parts() {
         cat "$tmp/$name.err"
         grep -qE 'no( room for the)? snapshot of step [0-9]+.* that of step [0-9]+ goes, and' "$tmp/$name.err"
         "${there[@]}" "$penstock" snapshot list --store "$disk/$name/store" --json | tee "$tmp/$name.json" >&2
-        # Later ones have come since, and one is there.
+        # Later snapshots followed, and one of them is complete.
         [ "$(sed -n 's/.*"step": *\([0-9]*\).*"complete": *true.*/\1/p' "$tmp/$name.json" | tail -n 1)" -ge 80 ]
     done
     kill "$disk_pid"

@@ -1,11 +1,11 @@
-# elastic.bats - servers and workers come and go while a job trains; nobody else is started again.
+# elastic.bats - servers and workers join and leave while a job trains; no other process is restarted.
 
 load ../support/job
 
 example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --seed 5 --steps 400)
 
-# What two workers train when nobody comes or goes; the number of servers changes no bit of it.
-setup_file() ( # of its own: a job exports where its files are
+# The result of two workers in a job of fixed size; the number of servers changes no bit of it.
+setup_file() ( # a subshell: a job exports the paths of its files
     job_setup
     train still --servers 2 --nproc-per-node 2 -- "${example[@]}"
     cp "$tmp/still.json" "$BATS_FILE_TMPDIR"
@@ -15,7 +15,7 @@ setup_file() ( # of its own: a job exports where its files are
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# Starts Fashion-MNIST and comes back when it trains:  begin NAME RUN_FLAGS... -- EXAMPLE_FLAGS...
+# Starts Fashion-MNIST and returns when it trains:  begin NAME RUN_FLAGS... -- EXAMPLE_FLAGS...
 begin() {
     local name=$1 flags
     take_flags "${@:2}"
@@ -24,12 +24,12 @@ begin() {
     wait_for_step 20
 }
 
-# The number of members of a role that are active:  active server
+# The number of active members of a role:  active server
 active() {
     status | members_of | grep -c "^{\"role\":\"$1\".*\"state\":\"active\""
 }
 
-# Waits until that many are:  settles server 3
+# Waits for that number:  settles server 3
 settles() {
     for _ in $(seq 400); do
         [ "$(active "$1")" = "$2" ] && return
@@ -53,7 +53,7 @@ resize() {
     pen "$1" --master-port "$(port)" "${@:2}"
 }
 
-@test "servers go from 2 to 4 to 3 while a job trains, and the parameters are those of two servers all along" {
+@test "servers go from 2 to 4 to 3 while a job trains, and the parameters are always those of two servers" {
     cp "$BATS_FILE_TMPDIR/still.json" "$tmp"
     begin moved --servers 2:2:4 --nproc-per-node 2 -- "${example[@]}"
     resize scale --servers 4
@@ -64,7 +64,7 @@ resize() {
     same_crc still moved
 }
 
-@test "a server is emptied by drain, without an error, and the parameters stay" {
+@test "drain empties a server without an error, and the parameters stay" {
     cp "$BATS_FILE_TMPDIR/still.json" "$tmp"
     begin drained --servers 2:3:3 --nproc-per-node 2 -- "${example[@]}"
     resize drain 1
@@ -73,7 +73,7 @@ resize() {
     same_crc still drained
 }
 
-# Means of 50 steps of two loss curves of $3 steps differ by at most $4.
+# Two loss curves of $3 steps differ by at most $4 in their means of 50 steps.
 same_curve() {
     paste "$tmp/$1.loss" "$tmp/$2.loss" | awk -v want="$3" -v bound="$4" '
         $1 != $3 { print "step " $1 " beside " $3; bad = 1 }
@@ -85,7 +85,7 @@ same_curve() {
     sed 's/^/# /' "$tmp/compared" >&3
 }
 
-@test "workers go from 4 to 2 to 5 while a job trains with the same global batch, and its loss is that of 4 all along" {
+@test "workers go from 4 to 2 to 5 with the same global batch while a job trains, and the loss is always that of 4" {
     train still --servers 2 --nproc-per-node 2:4:5 -- "${example[@]}" --batch-global
     begin grown --servers 2 --nproc-per-node 2:4:5 -- "${example[@]}" --batch-global
     resize scale --workers 2
@@ -97,7 +97,7 @@ same_curve() {
     same_curve still grown 400 0.1
 }
 
-@test "a job of a fixed size says that it cannot be scaled, and goes on" {
+@test "a job of a fixed size reports that it cannot be scaled, and continues" {
     begin fixed --servers 1 --nproc-per-node 1 -- "${example[@]}" --steps 200 --slow-ms 5
     ! resize scale --servers 2 2>"$tmp/said" || return 1
     is_text "penstock: the job has 1 .. 1 servers, not 2; start it with --servers MIN:MAX for more" <"$tmp/said"

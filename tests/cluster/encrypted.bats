@@ -1,4 +1,4 @@
-# encrypted.bats - jobs that encrypt: the same results, who is let in, and where the secret may be seen.
+# encrypted.bats - encrypted jobs: the same results, which processes are admitted, and where the secret may appear.
 
 load ../support/job
 
@@ -9,7 +9,7 @@ setup() {
 }
 teardown() { job_teardown; }
 
-# Fails when the text is on a command line or in an environment of this test's processes.
+# Fails if the text is on a command line or in an environment of this test's processes.
 is_nowhere_to_be_seen() {
     local pid
     for pid in $(marked); do
@@ -18,17 +18,17 @@ is_nowhere_to_be_seen() {
     done
 }
 
-# Of the scheduler of the started job.
+# The port of the started job's scheduler.
 port() {
     sed 's/.*:\([0-9]*\)", "pid.*/\1/' "$tmp/penstock/$launched_job.json"
 }
 
-# Lines of the last step, without the rank that printed them.
+# The lines of the last step, without the rank in front.
 last_step() {
     grep -h 'step 39 ' "$@" | sed 's/^\[[0-9]*\] rank [0-9]* //' | sort -u
 }
 
-@test "an encrypted job gives the bits of one in clear text, with servers and without" {
+@test "an encrypted job gives the same bits as one in clear text, with servers and without" {
     local servers
     for servers in 0 2; do
         pen run --standalone --nproc-per-node 2 --servers $servers "$programs/stepper" steps=40 >"$tmp/clear$servers"
@@ -41,7 +41,7 @@ last_step() {
     [ -z "$(ls "$tmp"/penstock/*.key 2>/dev/null)" ]
 }
 
-@test "the secret that run makes is in a file of its own user and is gone with the job; status finds it" {
+@test "run writes its secret to a file of its own user, which is deleted with the job; status finds it" {
     start keep --servers 1 --nproc-per-node 2 --encryption on "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
     local key=$(ls "$tmp"/penstock/*.key)
@@ -81,7 +81,7 @@ last_step() {
     nothing_is_left
 }
 
-@test "off loopback without a secret nothing is sent: the sentence names the remedies" {
+@test "off loopback without a secret nothing is sent, and the sentence names the remedies" {
     local expected="node-7 is not loopback, so traffic is encrypted, but the job's secret is missing: \`penstock keygen FILE\` makes one; set secret_file=FILE for every process (PENSTOCK_SECRET_FILE), or encryption=clear"
     run env MASTER_ADDR=node-7 MASTER_PORT=1 RANK=1 WORLD_SIZE=2 "$programs/stepper" steps=1
     [ "$output" = "stepper: $expected" ]
@@ -95,7 +95,7 @@ last_step() {
     [ "$status" = 2 ]
 }
 
-@test "clear text off loopback works when it is asked for by its name, and is said" {
+@test "clear text off loopback works when it is requested by name, and is reported" {
     [ -n "$far" ] || skip "this host has no address but loopback"
     pen run --master-addr "$far" --nproc-per-node 2 --servers 1 --encryption clear "$programs/stepper" steps=3 \
         >"$tmp/out" 2>"$tmp/err"
@@ -103,7 +103,7 @@ last_step() {
     [ "$(grep -c 'step 2 ' "$tmp/out")" = 2 ]
 }
 
-@test "who has another secret does not get in, is counted, and hears why" {
+@test "a process with another secret is refused, is counted, and is told why" {
     "$penstock" keygen "$tmp/ours" && "$penstock" keygen "$tmp/theirs"
     start ours --servers 1 --nproc-per-node 2 --secret-file "$tmp/ours" "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
@@ -138,9 +138,9 @@ last_step() {
     nothing_is_left
 }
 
-@test "the keys of launchers that were killed are removed by the next one, a joiner's too, and that of one that lives stays" {
+@test "the next launcher removes the keys of killed launchers and joiners, and keeps those of a live one" {
     local keys=$tmp/penstock port=$(free_port) line pids=() old young
-    # Two launchers on this machine, by loopback: it may have no other network.
+    # Two launchers on this machine, over loopback: it may have no other network.
     local job_of_two=(run --nnodes 2 --encryption on "$programs/stepper" steps=100000 pause_ms=20)
     MASTER_ADDR=127.0.0.1 MASTER_PORT=$port MARK=$mark "$penstock" "${job_of_two[@]}" 2>"$tmp/node0.err" >"$tmp/node0.out" 3>&- &
     pids+=($!)

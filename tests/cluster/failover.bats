@@ -1,7 +1,7 @@
 # failover.bats - processes of a job with copies are killed or stopped while it trains: it ends with 0 and with the
-# parameters of a training that nobody disturbed.  bench/failover.sh does the same at moments drawn at random, and measures.
+# parameters of an undisturbed training. bench/failover.sh does the same at random moments, and measures.
 #
-# The scenarios mostly wait, so they run beside each other; each looks at itself, and the tests at what came of it.
+# The scenarios mostly wait, so they run in parallel; each checks itself, and the tests check the results.
 
 load ../support/job
 load ../support/netfault
@@ -31,7 +31,7 @@ calm() {
     crc calm >"$FAILOVERS/crc"
 }
 
-# Starts the training with these flags of the launcher and returns when it is in its first steps.
+# Starts the training with these launcher flags and returns in its first steps.
 begin() {
     start hurt --servers 2 --nproc-per-node 2 "$@" "${fashion[@]}" "${example[@]}" --slow-ms 35 \
         --out "$tmp/hurt.json"
@@ -48,7 +48,7 @@ finish() {
     [ "$(crc hurt)" = "$(cat "$FAILOVERS/crc")" ]
 }
 
-# $1 was started again, and no more than that was.
+# $1 was restarted, and nothing else was.
 was_started_again() {
     [ "$(grep -cE "^penstock: ($1) .*restarting it$" "$tmp/hurt.err")" = "$2" ]
     [ "$(grep -c 'restarting it$' "$tmp/hurt.err")" = "$2" ]
@@ -93,7 +93,7 @@ server_stopped() {
     finish
     was_started_again "server 1" 0
     ! grep -qE 'is gone|took over' "$tmp/hurt.err" || return 1
-    awk -v s="$(value hurt step_max_s)" 'BEGIN {exit !(s >= 4.5)}' # it was waited for
+    awk -v s="$(value hurt step_max_s)" 'BEGIN {exit !(s >= 4.5)}' # the step waited for it
 }
 
 came_to_pass() {
@@ -110,18 +110,18 @@ came_to_pass() {
     came_to_pass server_killed
 }
 
-@test "SIGKILL of the scheduler, which is started again, changes no bit of the result" {
+@test "SIGKILL of the scheduler, which is restarted, changes no bit of the result" {
     came_to_pass scheduler_killed
 }
 
-@test "SIGKILL of a worker that is waited for changes no bit of the result" {
+@test "SIGKILL of a worker that the job waits for changes no bit of the result" {
     came_to_pass worker_killed
 }
 
-@test "SIGKILL of a server and a worker at once, as of a lost host, changes no bit of the result" {
+@test "SIGKILL of a server and a worker at once, like the loss of a host, changes no bit of the result" {
     came_to_pass host_lost
 }
 
-@test "a server that is stopped for 5 s is waited for, and nobody takes its place" {
+@test "the job waits for a server that is stopped for 5 s, and does not replace it" {
     came_to_pass server_stopped
 }

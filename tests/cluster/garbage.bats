@@ -5,7 +5,7 @@ load ../support/job
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# HOST PORT of the scheduler and of every shard of the started job, one on a line.
+# HOST PORT of the scheduler and of every shard of the started job, one a line.
 ports() {
     { sed 's/.*"address": *"\([^"]*\)".*/\1/' "$tmp/penstock/$launched_job.json"
       status | members_of | grep '"role":"server"' | grep -oE 'tcp://[^"]+'; } | sed 's,tcp://\(.*\):\([0-9]*\),\1 \2,'
@@ -27,7 +27,7 @@ ports() {
         sleep 0.1
     done
     before=$(status_value step)
-    wait_for_step $((before + 25)) # a beat brings the servers' counters
+    wait_for_step $((before + 25)) # a heartbeat carries the servers' counters
     status >"$tmp/state"
     kill -0 "$launcher"
     wait_for_end 40
@@ -47,7 +47,7 @@ ports() {
     nothing_is_left
 }
 
-@test "noise at the scheduler's port before anybody joined does not keep the job from starting" {
+@test "noise at the scheduler's port before any member joined does not keep the job from starting" {
     local port
     MARK=$mark "$penstock" scheduler --world-size 1 --servers 0 2>"$tmp/scheduler.err" 3>&- &
     for _ in $(seq 100); do
@@ -61,7 +61,7 @@ ports() {
     pen status --json --master-port "$port" | grep -q '"phase":"joining"'
 }
 
-# Ticks of 10 ms that the started job's scheduler, servers and workers have computed for, one number a process.
+# CPU time of the started job's scheduler, servers and workers in ticks of 10 ms, one number a line.
 ticks() {
     local name
     for name in scheduler "server 0" "server 1" "worker 0" "worker 1"; do
@@ -69,7 +69,7 @@ ticks() {
     done
 }
 
-@test "guests and strangers that came and went leave nobody spinning" {
+@test "no process spins after guests and strangers have come and gone" {
     local kind port
     start idle --servers 2 --nproc-per-node 2 "$programs/stepper" steps=100000 1:pause_ms=400
     wait_for_step 1

@@ -1,7 +1,7 @@
-# gpt2.bats - the language model with real processes: equal bits in every strategy, the curve of one process on any number of
-# workers, a killed run that goes on as if nothing had been, and text that is better than counting.
+# gpt2.bats - the language model with real processes: equal bits in every strategy, the loss curve of one process on any
+# number of workers, a killed run that resumes without a difference, and text that beats a counting model.
 #
-# What takes minutes is in tests/bench/gpt2_quality.sh and tests/bench/gpt2_strategies.sh.
+# Tests that take minutes are in tests/bench/gpt2_quality.sh and tests/bench/gpt2_strategies.sh.
 
 load ../support/job
 
@@ -10,7 +10,7 @@ teardown() { job_teardown; }
 
 small=(--layers 2 --channels 32 --heads 2 --block 32 --batch 8 --eval-sequences 16 --log-every 10 --sample 0)
 
-# Trains to its end:  gpt2 NAME LAUNCHER_FLAGS... -- EXAMPLE_FLAGS...   -> $tmp/NAME.{json,loss,out,err}
+# Trains to the end:  gpt2 NAME LAUNCHER_FLAGS... -- EXAMPLE_FLAGS...   -> $tmp/NAME.{json,loss,out,err}
 gpt2() {
     local name=$1 flags
     take_flags "${@:2}"
@@ -20,7 +20,7 @@ gpt2() {
         { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
 }
 
-# The losses of two runs differ by at most $3 of their size; says how much of that was used.
+# The losses of two runs differ by at most $3, relatively; prints how much of that was used.
 same_curve() {
     paste -d ' ' "$tmp/$1.loss" "$tmp/$2.loss" | awk -v most="$3" -v who="$1 $2" '
         {d = ($2 - $4) / $2; if (d < 0) d = -d; if (d > worst) worst = d; n++}
@@ -51,7 +51,7 @@ same_curve() {
     gpt2 fp32 --nproc-per-node 2 --mode ddp -- "${small[@]}" --steps 20
     same_crc ddp zero2 zero3 ps
     [ "$(crc ddp)" != "$(crc fp32)" ]
-    same_curve ddp fp32 0.004 # a parameter is rounded by at most 2^-9 of itself, twice that is seen
+    same_curve ddp fp32 0.004 # rounding: at most 2^-9 of a parameter; observed: twice that
     nothing_is_left
 }
 
@@ -94,7 +94,7 @@ same_curve() {
     nothing_is_left
 }
 
-@test "what one job exports another imports, with Hugging Face's names, in any strategy" {
+@test "one job imports what another exported, with Hugging Face's names, in any strategy" {
     local name
     gpt2 made --nproc-per-node 2 --mode zero3 -- "${small[@]}" --steps 10 --export "$tmp/model.safetensors"
     for name in wte.weight wpe.weight h.0.ln_1.weight h.1.attn.c_attn.bias h.1.mlp.c_proj.weight ln_f.bias; do
@@ -106,8 +106,8 @@ same_curve() {
     nothing_is_left
 }
 
-# The bound that is met in seconds: a model that knows one byte before.  The one that takes minutes is order 3.
-@test "a few seconds of training on Debian's text are worth more than counting pairs of bytes" {
+# A bound that is met in seconds: a model that knows one previous byte. The bound that takes minutes is order 3.
+@test "a few seconds of training on Debian's text beat counting pairs of bytes" {
     [ -e /usr/lib/bible.data ] || skip "bible-kjv-text is not installed"
     local bound
     gpt2 quick --servers 1 --nproc-per-node 2 -- --layers 1 --channels 64 --heads 2 --block 32 --batch 8 --steps 800 \
@@ -130,7 +130,7 @@ says() {
     grep -qF -- "$sentence" "$tmp/says.err" || { cat "$tmp/says.err"; return 1; }
 }
 
-@test "wrong flags end with 2 and wrong files with 1, each with a sentence" {
+@test "wrong flags end with 2 and wrong files with 1, each with one sentence" {
     export PENSTOCK_LOG_LEVEL=error
     printf 'too short\n' >"$tmp/short"
     says 2 "--preset is one of tiny small 10m 124m gpt2 350m 774m 1558m, not 'huge'" --preset huge

@@ -1,5 +1,5 @@
-# hostile.bats - a job that trains while strangers work on every port of it: noise, wrong keys, floods, half-open
-# connections, messages without end.  tests/bench/hostile.sh measures what that costs; here: it changes nothing.
+# hostile.bats - a job trains while strangers attack every port: noise, wrong keys, floods, half-open connections,
+# endless messages. tests/bench/hostile.sh measures what that costs; here it must change nothing.
 # alone: it measures memory and looks at a job under siege.
 
 load ../support/job
@@ -16,14 +16,14 @@ ports() {
       status | grep -oE 'tcp://[^"]+'; } | sed 's/.*://' | grep -E '^[0-9]+$' | sort -un
 }
 
-# The largest resident set so far of any process of this test, in MiB.
+# The largest resident set of any process of this test so far, in MiB.
 most_resident() {
     local pid
     for pid in $(marked); do sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB/\1/p' "/proc/$pid/status"; done |
         sort -n | tail -1 | awk '{print int($1 / 1024)}'
 }
 
-# besieged NAME FLAGS...: trains with the same numbers as the clean run while strangers are at work for 6 s.
+# besieged NAME FLAGS...: trains like the clean run while strangers attack for 6 s.
 besieged() {
     local name=$1
     shift
@@ -36,7 +36,7 @@ besieged() {
     cat "$tmp/$name.hostile"
     most_resident >"$tmp/$name.mib"
     echo "# $name: $(cat "$tmp/$name.hostile") largest process $(cat "$tmp/$name.mib") MiB" >&3
-    sleep 1.2 # a beat brings the servers' counters
+    sleep 1.2 # a heartbeat carries the servers' counters
     status >"$tmp/$name.state"
     wait_for_end 60
     [ "$code" = 0 ] || { cat "$tmp/$name.err"; return 1; }
@@ -44,7 +44,7 @@ besieged() {
     nothing_is_left
 }
 
-# At most one line for each peer and server, and job; every server and the scheduler counted.
+# At most one log line for each peer, server and job; every server and the scheduler counted.
 is_counted() {
     local port
     [ "$(sed -n 's/^[^[]*"refused":\([0-9]*\).*/\1/p' "$tmp/$1.state")" -ge 20 ]
@@ -61,10 +61,10 @@ is_counted() {
     train clean --servers 2 --nproc-per-node 2 -- "${flags[@]}"
     besieged clear
     is_counted clear
-    [ "$(cat "$tmp/clear.mib")" -lt 700 ] # of some 800 MiB that were sent to each port as one message
+    [ "$(cat "$tmp/clear.mib")" -lt 700 ] # each port was sent about 800 MiB as one message
     besieged encrypted --encryption on
     is_counted encrypted
-    [ "$(cat "$tmp/encrypted.mib")" -lt 400 ] # no stranger gets so far that memory is taken
+    [ "$(cat "$tmp/encrypted.mib")" -lt 400 ] # no stranger gets far enough to use memory
     grep -qE 'refused: a connection (without a key of this job|that ended without a message)' \
         "$tmp/log/$launched_job/attempt_0/server-0.err"
 }

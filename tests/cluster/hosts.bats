@@ -1,5 +1,5 @@
-# hosts.bats - jobs on several hosts (support/hosts.bash), started with the commands of the documentation: no job name, no
-# address of a process's own, no identity of a host and no switch that avoids a path is given.
+# hosts.bats - jobs on several hosts (support/hosts.bash), started with the documented commands: no job name, no address
+# of a single process, no host identity and no switch that avoids a path is given.
 
 load ../support/job
 load ../support/hosts
@@ -10,7 +10,7 @@ setup() {
 }
 teardown() { job_teardown; }
 
-# What a training prints, without the ranks that a launcher puts in front.
+# The lines that a training prints, without the launcher's rank in front.
 lines_of() {
     cat "$@" | sed -n 's/^\(\[[0-9]*\] \)\{0,1\}\(rank .*\)/\2/p' | sort
 }
@@ -21,7 +21,7 @@ alone() {
     lines_of "$tmp/alone.out" >"$tmp/alone"
 }
 
-# The launchers NAME... have ended well, and what their workers computed is what one machine did.
+# The launchers NAME... ended well, and their workers computed the result of one machine.
 are_as_alone() {
     local name files=()
     for name in "$@"; do
@@ -52,7 +52,7 @@ are_as_alone() {
     hosts_stop
 }
 
-@test "a launcher with the name of another job starts nothing, and hears the name and the remedy" {
+@test "a launcher with the name of another job starts nothing, and is told the name and the remedy" {
     hosts_start 2
     begin_on node0 run0 "$penstock" run --encryption clear --job mine --nnodes 2 --node-rank 0 --master-addr node0 sleep 20
     begin_on node1 run1 "$penstock" run --encryption clear --job yours --nnodes 2 --node-rank 1 --master-addr node0 touch "$tmp/started"
@@ -65,7 +65,7 @@ are_as_alone() {
     hosts_stop
 }
 
-@test "a machine that waits for another says so, can be interrupted, and waits no longer than for workers that join" {
+@test "a machine that waits for another says so, can be interrupted, and waits only until the workers join" {
     hosts_start 2
     begin_on node0 run1 "$penstock" run --encryption clear --nnodes 2 --node-rank 1 --master-addr 10.79.0.1 true
     begin_on node1 run0 "$penstock" run --encryption clear --nnodes 2 --node-rank 0 --master-addr node1 --init-timeout-ms 1000 true
@@ -84,7 +84,7 @@ are_as_alone() {
     [ "$output" = "penstock: invalid job name 'a/b'; use 1 to 63 bytes without / \\ \" or control characters, and no leading dot" ]
 }
 
-@test "a job that is over at once ends the launchers of all machines at once: one step, and a program that calls nothing of ours" {
+@test "a job that ends at once ends the launchers of all machines at once: one step, and a program that never calls Penstock" {
     local begun
     hosts_start 2
     for program in "$programs/stepper steps=1" true; do
@@ -100,13 +100,13 @@ are_as_alone() {
     hosts_stop
 }
 
-# What status of the job at a port of node0 says of its members, as ROLE ADDRESS-WITHOUT-PORT, sorted.
+# The members that status shows for the job at a port of node0, as ROLE ADDRESS-WITHOUT-PORT, sorted.
 shown_addresses() {
     on node0 timeout 5 "$penstock" status --json --master-port "$1" 2>"$tmp/status.err" | members_of |
         sed -n 's/.*"role":"\([a-z]*\)".*"addresses":\["tcp:\/\/\([^"]*\):[0-9]*".*/\1 \2/p' | sort
 }
 
-# They are these, once all have come:  addresses_are PORT LINES
+# Compares them once all have joined:  addresses_are PORT LINES
 addresses_are() {
     local shown end=$((SECONDS + 20))
     until shown=$(shown_addresses "$1") && [ "$(wc -l <<<"$shown")" -ge "$(wc -l <<<"$2")" ]; do
@@ -137,7 +137,7 @@ addresses_are() {
     nothing_is_left 5
 }
 
-@test "a scheduler named by its host's own name, loopback there (Debian's 127.0.1.1): others reach what runs beside it" {
+@test "a scheduler at its host's own name, which is loopback there (Debian's 127.0.1.1): others reach the members beside it" {
     alone 4 steps=4
     hosts_start 2
     begin_on node0 run0 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 0 --master-addr node0 "$programs/stepper" steps=4
@@ -147,7 +147,7 @@ addresses_are() {
     hosts_stop
 }
 
-@test "--host is what others dial: of a launcher's servers and workers, and nothing else is" {
+@test "--host is the address others dial: for a launcher's servers and workers, and for nothing else" {
     hosts_start 2
     begin_on node0 run0 "$penstock" run --encryption clear --nnodes 2 --node-rank 0 --master-addr node0 --servers 2 --host node0 \
         "$programs/stepper" steps=100000 pause_ms=20
@@ -174,7 +174,7 @@ addresses_are() {
     hosts_stop
 }
 
-@test "a launcher whose --master-addr is its own loopback hears so: that is not machine 0" {
+@test "a launcher whose --master-addr is its own loopback is told that this is not machine 0" {
     hosts_start 1 equal
     begin_on node0 run1 "$penstock" run --encryption clear --nnodes 2 --node-rank 1 --master-addr node --init-timeout-ms 2000 true
     ends run1 1 20
@@ -183,7 +183,7 @@ addresses_are() {
     hosts_stop
 }
 
-@test "torchrun's c10d command, the same words on two hosts: the one of the endpoint is machine 0" {
+@test "torchrun's c10d command, identical on two hosts: the host of the endpoint is machine 0" {
     local i name
     hosts_start 2
     "$penstock" keygen "$tmp/secret"
@@ -198,7 +198,7 @@ addresses_are() {
     hosts_stop
 }
 
-@test "any machine of a job answers status, and its own processes are found there to be killed; Ctrl-C on machine 0 ends all" {
+@test "any machine of a job answers status and finds its own processes for kill; Ctrl-C on machine 0 ends all" {
     local pid
     hosts_start 2
     begin_on node0 run0 "$penstock" run --nnodes 2 --node-rank 0 --master-addr node0 --servers 2 --replicas 1 --max-restarts 3 \

@@ -1,5 +1,5 @@
-# hosts_docs.bats - does what the documentation says of several machines: every `sh run on HOST` block of every page, on
-# hosts that have the names of the page (support/hosts.bash), word for word.
+# hosts_docs.bats - runs what the documentation shows for several machines: every `sh run on HOST` block of every page,
+# word for word, on hosts with the names of the page (support/hosts.bash).
 
 load ../support/job
 load ../support/docs
@@ -18,7 +18,7 @@ teardown() { job_teardown; }
     nothing_is_left 5
 }
 
-@test "what the guides and all other pages say of several machines" {
+@test "what the guides and all other pages show for several machines" {
     local page n=0
     for page in $(hosts_pages); do
         [ "$page" != README.md ] || continue

@@ -1,15 +1,15 @@
-# hosts_start.bats - jobs on 2, 3 and 4 hosts (support/hosts.bash), started in every way that there is, with 0 to 4 servers,
-# encrypted and clear, with names and without: each has the sums, the norms and the parameters of one machine.
+# hosts_start.bats - jobs on 2, 3 and 4 hosts (support/hosts.bash), started in every supported way, with 0 to 4 servers,
+# encrypted and clear, with names and without: each has the sums, norms and parameters of one machine.
 #
-# A cover of pairs and not of all combinations; jobs of a test run side by side on the same hosts, each at its own port.
-# What users set by hand is set by hand: an address, a port, a rank, the number of ranks, and the secret.
+# The tests cover pairs, not all combinations; jobs of one test run in parallel on the same hosts, each at its own port.
+# Settings that users give by hand are given by hand: an address, a port, a rank, the number of ranks, and the secret.
 
 load ../support/job
 load ../support/hosts
 
 worker=(steps=4 rows=64)
 
-# What one machine comes to, for each size of the world.
+# The result of one machine, for each world size.
 setup_file() {
     local n
     job_setup
@@ -35,21 +35,21 @@ lines_of() {
     cat "$@" | sed -n 's/^\(\[[0-9]*\] \)\{0,1\}\(rank .*\)/\2/p' | sort
 }
 
-# One more process of job J:  part J HOST COMMAND...
+# Starts one more process of job J:  part J HOST COMMAND...
 part() {
     local p=${parts[$1]:-0}
     parts[$1]=$((p + 1))
     begin_on "$2" "job${1}part$p" "${@:3}"
 }
 
-# All processes of job J end well, and its N workers have computed what those of one machine do:  is_as_alone J N
+# All processes of job J end well, and its N workers computed the result of one machine:  is_as_alone J N
 is_as_alone() {
     local p
     for ((p = 0; p < parts[$1]; p++)); do ends "job${1}part$p" 0; done
     lines_of "$tmp/job${1}part"*.out | diff "$BATS_FILE_TMPDIR/alone.$2" - || { cat "$tmp/job$1"*.err; return 1; }
 }
 
-# `penstock run` on COUNT hosts, the others with what the first one printed:  run_joined J COUNT ADDRESS FLAGS...
+# `penstock run` on COUNT hosts, the others with the join line of the first:  run_joined J COUNT ADDRESS FLAGS...
 run_joined() {
     local i
     part "$1" node0 "$penstock" run --nnodes "$2" --node-rank 0 --master-addr "$3" --master-port "2950$1" "${@:4}" "${worker[@]}"
@@ -59,7 +59,7 @@ run_joined() {
     done
 }
 
-# Servers of a job that is started by hand, one on each of these hosts:  servers J ADDRESS HOSTS...
+# Starts the servers of a job by hand, one on each of these hosts:  servers J ADDRESS HOSTS...
 servers() {
     local at
     for at in "${@:3}"; do part "$1" "$at" env MASTER_ADDR="$2" MASTER_PORT="2950$1" "$penstock" server; done
@@ -118,7 +118,7 @@ servers() {
 @test "hosts with one name and no name service are told apart: --join, and RANK and WORLD_SIZE by hand; a firewall drops a port" {
     local r
     hosts_start 3 equal nameless
-    drop_port node1 29500 # of a scheduler that it does not have
+    drop_port node1 29500 # the port of a scheduler; node1 has none
     run_joined 1 3 10.79.0.1 --servers 1
     for r in 0 1; do
         part 2 "node$((r + 1))" env RANK="$r" WORLD_SIZE=2 MASTER_ADDR=10.79.0.2 MASTER_PORT=29502 PENSTOCK_ENCRYPTION=clear "${worker[@]}"

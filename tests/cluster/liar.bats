@@ -1,5 +1,5 @@
-# liar.bats - a job that trains while somebody who knows where its memory lies tells it lies about memory, as the same user
-# and as another: nothing is read out, nothing ends, nothing grows.
+# liar.bats - a job trains while a process that knows its memory addresses sends it lies about memory, as the same user
+# and as another: nothing is read, nothing ends, nothing grows.
 # alone: it measures memory.
 
 load ../support/job
@@ -13,7 +13,7 @@ ports() {
       status | members_of | grep '"role":"server"' | grep -oE 'tcp://[^"]+'; } | sed 's/.*://' | grep -E '^[0-9]+$' | sort -un
 }
 
-# The largest resident set so far, in KiB, and the open descriptors of each victim, one a line.
+# The largest resident set so far in KiB and the open descriptors of each victim, one a line.
 sizes() {
     local pid
     for pid in $victims; do
@@ -21,7 +21,7 @@ sizes() {
     done
 }
 
-@test "lies about memory read nothing, end nothing and cost no memory, by this user and another" {
+@test "lies about memory read nothing, end nothing and cost no memory, from this user and another" {
     local words=(steps=90 rows=1000) port corpus=$root/tests/fuzz/corpus # large enough to be lent
     pen run --standalone --servers 2 --nproc-per-node 2 "$programs/stepper" "${words[@]}" >"$tmp/clean.out" 2>"$tmp/clean.err"
     start besieged --servers 2 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" "${words[@]}" pause_ms=60
@@ -52,7 +52,7 @@ sizes() {
     nothing_is_left
 }
 
-@test "what the status of a job shows says where members listen, and not where their memory lies" {
+@test "the status of a job shows where members listen, and not where their memory lies" {
     start seen --nproc-per-node 2 "$programs/stepper" steps=100000 1:pause_ms=200
     wait_for_step 1
     status >"$tmp/state"
@@ -62,8 +62,8 @@ sizes() {
     wait_for_end 8
 }
 
-# Sizes into $1after, once there are as many descriptors as in $1before, but for a timer and who asks for the status, or
-# after 3 s.
+# Writes the sizes to $1after as soon as the descriptors are as many as in $1before, except for a timer and the client
+# that asks for the status, or after 3 s.
 descriptors_are_back() {
     local end=$((${EPOCHREALTIME/[.,]/} + 3000000))
     while [ "${EPOCHREALTIME/[.,]/}" -lt "$end" ]; do
@@ -73,7 +73,7 @@ descriptors_are_back() {
     done
 }
 
-# A job NAME of whose secret somebody is told who is none of its members.
+# A job NAME whose secret is known to a process that is not a member.
 begin_betrayed() { # NAME FLAGS...
     start "$1" --servers 2 --nproc-per-node 2 --log-dir "$tmp/log-$1" "${@:2}" "$programs/stepper" "${words[@]}" pause_ms=50
     declare -p launcher launched_job | sed 's/^declare -- //' >"$tmp/$1.job"
@@ -99,7 +99,7 @@ measure() { # NAME
     descriptors_are_back "$1."
     cat "$tmp/$1.lies"
     paste "$tmp/$1.before" "$tmp/$1.after"
-    [ "$(status_value step)" -ge $(($(cat "$tmp/$1.step") + 8)) ] # of some 40 without them
+    [ "$(status_value step)" -ge $(($(cat "$tmp/$1.step") + 8)) ] # about 40 without them
     grep -q '"numbers": 0}' "$tmp/$1.lies"
     [ "$(sed -n 's/.*"messages": \([0-9]*\),.*/\1/p' "$tmp/$1.lies")" -ge 200 ]
     paste "$tmp/$1.before" "$tmp/$1.after" | awk '$3 - $1 > 10240 || $4 - $2 > 2 {bad = 1} END {exit bad || NR != 5}'
@@ -111,12 +111,12 @@ ends_well() { # NAME
     wait_for_end 60
     [ "$code" = 0 ] || { cat "$tmp/$1.err"; return 1; }
     diff <(sort "$tmp/clean.out") <(sort "$tmp/$1.out")
-    for log in "$tmp/log-$1/$launched_job"/attempt_0/*.err; do # a line for each of its three keys, and one for strangers
+    for log in "$tmp/log-$1/$launched_job"/attempt_0/*.err; do # one line for each of its three keys, and one for strangers
         [ "$(grep -c 'refused' "$log")" -le 4 ] || { cat "$log"; return 1; }
     done
 }
 
-@test "who has a job's token or secret and lies in a role that is not its own reads nothing, ends nothing and costs nothing" {
+@test "a process with a job's token or secret that lies in a foreign role reads nothing, ends nothing and costs nothing" {
     local words=(steps=160 rows=1000) victims liars=()
     unset PENSTOCK_SECRET_FILE PENSTOCK_ENCRYPTION
     mkdir "$tmp/heads"
@@ -145,7 +145,7 @@ ends_well() { # NAME
     nothing_is_left
 }
 
-@test "thousands of connections that prove nothing cost no memory to speak of; members still come in, and one line says it" {
+@test "thousands of connections that prove nothing cost next to no memory; members still join, and one line reports it" {
     local port steps begun idlers
     unset PENSTOCK_SECRET_FILE PENSTOCK_ENCRYPTION
     start crowded --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" steps=100000 pause_ms=20
@@ -159,11 +159,11 @@ ends_well() { # NAME
     MARK=$mark "$programs/idlers" mixed 1100 3 $(cat "$tmp/ports") >"$tmp/idlers" 3>&- &
     idlers=$!
     while kill -0 "$idlers" 2>/dev/null; do
-        [ -n "$(status_value step)" ] # who holds the token is let in among them
+        [ -n "$(status_value step)" ] # a client with the token is admitted among them
         sizes >>"$tmp/meanwhile"
     done
     wait "$idlers"
-    awk '$2 > most {most = $2} END {print "descriptors at most " most; exit most > 1000}' "$tmp/meanwhile" # of 4,400 that are tried
+    awk '$2 > most {most = $2} END {print "descriptors at most " most; exit most > 1000}' "$tmp/meanwhile" # of 4,400 attempts
     cat "$tmp/idlers"
     steps=$(($(status_value step) - begun))
     descriptors_are_back
@@ -181,7 +181,7 @@ ends_well() { # NAME
     nothing_is_left
 }
 
-@test "a process of a running job that may open no more files says so: who, the limit, the remedy; and goes on" {
+@test "a process of a running job that reaches its limit of open files names itself, the limit and the remedy, and continues" {
     local pid limit
     start full --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 5

@@ -1,4 +1,4 @@
-# linking.bats - programs that were linked in other ways, with other flags, or with names like ours, train to the same bits.
+# linking.bats - programs linked in other ways, with other flags, or with names like ours, train to the same bits.
 
 load ../support/job
 
@@ -16,7 +16,7 @@ compile() {
     cc ${sanitize:+"$sanitize"} "${@:3}" -o "$tmp/$1" "$source" $(pkg-config --cflags --libs "$2")
 }
 
-# Its digest alone, without servers and with one:  digests NAME [up]
+# Its digest alone, without servers and with one server:  digests NAME [up]
 digests() {
     local name=$1
     "$tmp/$name" "${@:2}" >"$tmp/$name.alone"
@@ -26,7 +26,7 @@ digests() {
     cmp "$tmp/$name.ddp" "$tmp/$name.ps"
 }
 
-@test "a program that flushes denormal numbers or rounds up, and has names of ours, trains to the bits of one that does not" {
+@test "a program that flushes denormal numbers or rounds up, and has names of ours, trains to the same bits as a plain one" {
     local how name
     compile plain penstock -O2
     compile fast penstock -Ofast
@@ -41,7 +41,7 @@ digests() {
     done
 }
 
-@test "only pen_* is seen from outside, in the shared library and in the static one" {
+@test "only pen_* is visible from outside, in the shared library and in the static one" {
     nm -g --defined-only "$build/lib/libpenstock.a" 2>/dev/null | awk 'NF == 3 {print $3}' | sort >"$tmp/static"
     nm -gD --defined-only "$build/lib/libpenstock.so" | awk '$2 != "A" {print $3}' | sed 's/@.*//' | sort >"$tmp/shared"
     grep -q '^pen_init$' "$tmp/static"

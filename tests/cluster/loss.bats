@@ -1,4 +1,4 @@
-# loss.bats - jobs without servers: a worker is lost and the others go on, or the job fails; with real processes.
+# loss.bats - jobs without servers: a worker is lost, and the others continue or the job fails; with real processes.
 
 load ../support/job
 
@@ -15,14 +15,14 @@ survive() {
         >"$tmp/$name.out" 2>"$tmp/$name.err" || code=$?
 }
 
-# All but rank $2 have done all calls, the last among three.
+# All ranks but $2 made all calls, the last one among three ranks.
 three_went_on() {
     cat "$tmp/$1.out" "$tmp/$1.err"
     [ "$(grep -c 'of 4: 40 calls, the last sum 3 among 3$' "$tmp/$1.out")" -eq 3 ]
     ! grep -q "rank $2 of 4" "$tmp/$1.out" || return 1
 }
 
-@test "without servers workers train among themselves, and nothing needs to be said for it" {
+@test "without servers workers train among themselves, without a setting for it" {
     survive plain --
     [ "$code" -eq 0 ]
     [ "$(grep -c 'of 4: 40 calls, the last sum 4 among 4$' "$tmp/plain.out")" -eq 4 ]
@@ -30,7 +30,7 @@ three_went_on() {
     nothing_is_left
 }
 
-@test "continue: the others go on without a worker that was killed, and the job ends with 0" {
+@test "continue: the others continue without a worker that was killed, and the job ends with 0" {
     survive killed --on-worker-loss continue -- 1 kill 20
     three_went_on killed 1
     [ "$code" -eq 0 ]
@@ -52,7 +52,7 @@ three_went_on() {
     nothing_is_left
 }
 
-@test "continue: a worker that stops answering is lost after its lease, and ended with the job" {
+@test "continue: a worker that stops answering is lost after its lease, and is ended with the job" {
     survive stopped --on-worker-loss continue --lease-ms 2000 -- 3 stop 20
     three_went_on stopped 3
     [ "$code" -eq 0 ]
@@ -87,7 +87,7 @@ three_went_on() {
     nothing_is_left
 }
 
-@test "who waits too long for a rank is told where that rank is" {
+@test "a rank that waits too long for another is told where that rank is" {
     survive hung --deadline-ms 2500 -- 1 hang 20
     cat "$tmp/hung.err"
     grep -q "rank 1.*; it is alive: in user code for .* s, last call pen_all_reduce" "$tmp/hung.err"
@@ -107,7 +107,7 @@ three_went_on() {
     nothing_is_left
 }
 
-@test "continue: a worker that dies between the last step and the figures takes nothing from those of fashion_mnist" {
+@test "continue: a worker that dies after the last step and before the figures does not change those of fashion_mnist" {
     local one
     # The third pen_stat() of a worker is the first call after the last step of its epoch.
     cat >"$tmp/dies.c" <<'END'

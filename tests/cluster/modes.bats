@@ -15,10 +15,10 @@ same_losses() {
         END {printf "%s, %s: largest difference %.3g of 1e-4\n", a, b, most; exit bad || NR != 100 || !(most <= 1e-4)}'
 }
 
-# As in training.bats, the rate is one at which rounding does not grow through ReLU units that jump.
+# As in training.bats, the learning rate is small enough that rounding does not grow through ReLU units that jump.
 calm=(--optim "sgd lr=0.001" --lr-schedule constant --steps 100)
 
-@test "allreduce, ps-bsp and ps-hier lose what one process with the same global batch loses, to 1e-4 for 100 steps" {
+@test "allreduce, ps-bsp and ps-hier have the loss of one process with the same global batch, to 1e-4 for 100 steps" {
     "${fashion[@]}" --mode local "${calm[@]}" --loss-log "$tmp/alone.loss"
     train allreduce --nproc-per-node 2 -- --mode allreduce "${calm[@]}"
     train ps-bsp --servers 2 --nproc-per-node 2 -- --mode ps-bsp "${calm[@]}"
@@ -40,7 +40,7 @@ calm=(--optim "sgd lr=0.001" --lr-schedule constant --steps 100)
     nothing_is_left
 }
 
-# Three images over four ranks: the first has none, and weight 0.
+# Three images over four ranks: the first rank has none, and weight 0.
 @test "allreduce trains bit for bit like ps-bsp: four micro-batches, a rank of weight 0" {
     local flags=(--optim "$adamw" --clip 0.1 --grad-accum 4 --batch 3 --steps 40)
     train allreduce --nproc-per-node 4 -- --mode allreduce "${flags[@]}"
@@ -69,7 +69,7 @@ calm=(--optim "sgd lr=0.001" --lr-schedule constant --steps 100)
     nothing_is_left
 }
 
-@test "accumulated micro-batches lose what whole shares lose, and travel once a step" {
+@test "accumulated micro-batches have the loss of whole shares, and are sent once a step" {
     train whole --servers 1 --nproc-per-node 2 -- --mode ps-bsp "${calm[@]}"
     train parts --servers 1 --nproc-per-node 2 -- --mode ps-bsp --grad-accum 4 "${calm[@]}"
     same_losses whole parts
@@ -91,7 +91,7 @@ train_on_two_nodes() {
     [ "$code" = 0 ] || { cat "$tmp/$name".*err; return 1; }
 }
 
-@test "two nodes of two workers lose what one process loses, with sums of nodes and without servers" {
+@test "two nodes of two workers have the loss of one process, with node sums and without servers" {
     "${fashion[@]}" --mode local "${calm[@]}" --loss-log "$tmp/alone.loss"
     train_on_two_nodes hier 2 --mode ps-hier "${calm[@]}"
     train_on_two_nodes allreduce 0 --mode allreduce "${calm[@]}"
@@ -121,12 +121,12 @@ train_on_two_nodes() {
     nothing_is_left
 }
 
-# What a step came to, without the rank and the launcher's mark.
+# The outcome of a step, without the rank and the launcher's prefix.
 steps_of() {
     grep -o "rank $1 step .*" "$tmp/$2.out"
 }
 
-@test "a gradient that is not finite is skipped alike in every mode, and named alike" {
+@test "every mode skips a gradient that is not finite, and names it, in the same way" {
     local mode flags
     for mode in allreduce ps-bsp ps-hier; do
         flags=()
@@ -140,7 +140,7 @@ steps_of() {
     nothing_is_left
 }
 
-@test "ranks of allreduce that disagree about the rate hear the same sentence" {
+@test "ranks of allreduce with different learning rates report the same sentence" {
     local code=0
     pen run --standalone --job "$job" --nproc-per-node 2 "$programs/stepper" 1:lr_scale=0.5 >"$tmp/out" 2>&1 || code=$?
     [ "$code" != 0 ]
@@ -161,12 +161,12 @@ steps_of() {
     done
 }
 
-# What survivors say of the last step, without their ranks:  last_of NAME STEPS
+# What survivors print about the last step, without their ranks:  last_of NAME STEPS
 last_of() {
     grep -o "step $(($2 - 1)) .*" "$tmp/$1.out" | sort -u
 }
 
-@test "continue: allreduce goes on without a worker that is killed in a step, with equal parameters" {
+@test "continue: allreduce goes on without a worker killed in a step, with equal parameters" {
     local victim
     for victim in 0 2; do
         pen run --standalone --job "$job-$victim" --nproc-per-node 4 --on-worker-loss continue "$programs/stepper" \
@@ -188,7 +188,7 @@ last_of() {
     nothing_is_left 5
 }
 
-@test "two_level: auto sums inside the node where the model is large enough, with the bits of no" {
+@test "two_level: auto sums inside the node where the model is large enough, with the same bits as no" {
     local how flags=(mode=ps-bsp clip=0.1 rows=512)
     for how in auto yes no; do
         PENSTOCK_TWO_LEVEL=$how PENSTOCK_LOG_LEVEL=info pen run --standalone --job "$job-$how" --servers 2 \

@@ -1,11 +1,11 @@
-# names.bats - names of hosts are asked for while a process talks to others: nobody waits for somebody else's answer.
+# names.bats - a process resolves host names while it talks to others: no connection waits for another's lookup.
 
 load ../support/job
 
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-@test "a name server that is silent holds up no connection but the one that waits for it" {
+@test "a name server that does not answer delays only the connection that needs it" {
     local mine=(unshare -mn --propagation private) questions longest
     [ "$(id -u)" = 0 ] || mine=(unshare -Urmn --propagation private)
     "${mine[@]}" true 2>/dev/null || skip "needs the right to make a network of its own"

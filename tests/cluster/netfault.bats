@@ -1,17 +1,17 @@
-# netfault.bats - the network between the processes of a job fails while it trains: what is shorter than the lease changes
-# not one bit of the result, what is longer ends the job with the name of the culprit.
+# netfault.bats - the network between the processes of a job fails while it trains: an outage shorter than the lease
+# changes no bit of the result; a longer one ends the job with the name of the culprit.
 #
-# Everything is on loopback, and relays between the processes (support/netfault.bash) are the network.  The scenarios
-# mostly wait, so they run beside each other; each looks at itself, and the tests at what came of it.
-# The job has a secret, as it would across a network: without one a connection of loopback proves where it ends, and a relay
-# in between is refused.
-# alone: silence is told by a clock.
+# Everything is on loopback, and relays between the processes (support/netfault.bash) are the network. The scenarios
+# mostly wait, so they run in parallel; each checks itself, and the tests check the results.
+# The job has a secret, as it would across a network: without one, a loopback proof covers the ends of the connection, and
+# a relay in between is refused.
+# alone: silence is measured by a clock.
 
 load ../support/job
 load ../support/netfault
 
 lease_ms=6000
-outage_s=3.4 # TCP would try again 6.2 s after its beginning, when the lease is over
+outage_s=3.4 # TCP would retry 6.2 s after its beginning, when the lease is over
 example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --steps 120 --seed 5 --slow-ms 40)
 
 setup_file() {
@@ -35,7 +35,7 @@ scenario() {
     nothing_is_left 5
 }
 
-# ---- what is forgiven ----------------------------------------------------------------------------
+# ---- shorter than the lease ----------------------------------------------------------------------------
 
 calm() {
     taskset -c 0 "$penstock" run --standalone --servers 2 --nproc-per-node 2 "${fashion[@]}" "${example[@]}" \
@@ -43,13 +43,13 @@ calm() {
     crc calm >"$FAULTS/crc"
 }
 
-# Starts the training and returns when it is in its first steps.
+# Starts the training and returns in its first steps.
 begin() {
     relay_job "${fashion[@]}" "${example[@]}" --out "$tmp/faulty.json"
     until_true is_in_step 5
 }
 
-# It ends well, with the parameters of the training that nobody disturbed.
+# The job ends well, with the parameters of the undisturbed training.
 finish() {
     end_well 40 w0 w1 s0 s1 scheduler
     kill "$relay_pid"
@@ -128,16 +128,16 @@ stalls() {
     finish
 }
 
-# ---- what is not ---------------------------------------------------------------------------------
+# ---- longer than the lease ---------------------------------------------------------------------------------
 
-# A job that trains for long.
+# A job that trains for a long time.
 begin_long() {
     relay_job "$programs/stepper" steps=100000 pause_ms=20
     until_true is_in_step 3
     at=${EPOCHREALTIME/[.,]/}
 }
 
-# Everybody has ended within lease + 2 s of the moment $at, and nobody with 0.
+# All processes ended within lease + 2 s of the moment $at, and none with 0.
 all_failed() {
     ended_within "$at" $((lease_ms + 2000)) "$@"
     local name pid
@@ -148,7 +148,7 @@ all_failed() {
     kill "$relay_pid"
 }
 
-# What each of them said last is the same sentence; -> $sentence
+# The last lines of all processes are the same sentence; -> $sentence
 agree() {
     local name
     for name in "$@"; do
@@ -185,19 +185,19 @@ lost_scheduler() {
     grep -qE "^the scheduler at .* is gone: " <<<"$sentence"
 }
 
-# Who is alive and cannot be reached by the others is not dead: the deadline of the call is what ends it.
+# A server that is alive but out of reach of the others is not dead: the deadline of the call ends the job.
 no_answer() {
     export PENSTOCK_DEADLINE_MS=4000
     begin_long
     relay_say hold "s1.data" forth
     ended_within "$at" 8000 w0 w1
-    tail -n 1 "$tmp/w0.err" "$tmp/w1.err" # who needs nothing of it waits for the other worker
+    tail -n 1 "$tmp/w0.err" "$tmp/w1.err" # a worker that does not need the server waits for the other worker
     grep -qhE "^stepper: waited (3\.9|4)[0-9.]* s for server 1 \($host\) to answer the pu(sh|ll) of '[a-z0-9.]+' for step [0-9]+$" \
         "$tmp/w0.err" "$tmp/w1.err"
     kill "$relay_pid"
 }
 
-# ---- what came of it -----------------------------------------------------------------------------
+# ---- results -----------------------------------------------------------------------------
 
 came_to_pass() {
     for _ in $(seq 900); do
@@ -212,15 +212,15 @@ came_to_pass() {
     came_to_pass calm
 }
 
-@test "a server of which nothing is heard for half a lease changes no bit of the result" {
+@test "a server that is silent for half a lease changes no bit of the result" {
     came_to_pass silent_server
 }
 
-@test "a worker of which the scheduler hears nothing for half a lease changes no bit of the result" {
+@test "a worker that is silent to the scheduler for half a lease changes no bit of the result" {
     came_to_pass silent_worker
 }
 
-@test "connections that carry one direction only for half a lease change no bit of the result" {
+@test "connections that carry only one direction for half a lease change no bit of the result" {
     came_to_pass deaf_server
 }
 
@@ -236,7 +236,7 @@ came_to_pass() {
     came_to_pass stalls
 }
 
-@test "a worker that the scheduler hears nothing of ends the job by name within lease + 2 s" {
+@test "a worker that is silent to the scheduler ends the job by name within lease + 2 s" {
     came_to_pass lost_worker
 }
 
@@ -244,10 +244,10 @@ came_to_pass() {
     came_to_pass lost_server
 }
 
-@test "a scheduler behind a dead network ends everybody with one sentence within lease + 2 s" {
+@test "a scheduler behind a dead network ends all processes with one sentence within lease + 2 s" {
     came_to_pass lost_scheduler
 }
 
-@test "a server that lives and cannot be pushed to is named when the deadline is over" {
+@test "a server that lives but takes no pushes is named when the deadline is over" {
     came_to_pass no_answer
 }

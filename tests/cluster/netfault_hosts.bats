@@ -1,8 +1,8 @@
-# netfault_hosts.bats - two hosts with cables between them (network namespaces, support/netfault.bash), of which one is
-# unplugged, cut off in one direction, loses frames, or moves, while a job trains on both.
+# netfault_hosts.bats - two hosts with cables between them (network namespaces, support/netfault.bash). One of them is
+# unplugged, is cut off in one direction, loses frames, or moves, while a job trains on both.
 #
-# Each host runs a launcher, a server and a worker, n0 the scheduler too, unless it is said otherwise.  The scenarios run
-# beside each other.
+# Each host runs a launcher, a server and a worker; n0 also runs the scheduler, unless stated otherwise. The scenarios
+# run in parallel.
 # alone: hosts of the network are named.
 
 load ../support/job
@@ -38,7 +38,7 @@ calm() {
     crc calm >"$FAULTS/crc"
 }
 
-# ---- what is forgiven ----------------------------------------------------------------------------
+# ---- shorter than the lease ----------------------------------------------------------------------------
 
 begin() {
     hosts_start 2
@@ -94,8 +94,8 @@ lossy() {
     finish
 }
 
-# The scheduler on n0, both workers on n1, each server on a host of its own, until they train:  spread SCHEDULER_FLAGS...
-# A server's host may come back under another address, so servers are shown by name (--host), not by address.
+# The scheduler on n0, both workers on n1, each server on its own host, until they train:  spread SCHEDULER_FLAGS...
+# A server's host may return with another address, so servers are shown by name (--host), not by address.
 spread() {
     local i
     role_on n0 scheduler "$penstock" scheduler --host "*" --port 29400 --world-size 2 --servers 2 "$@"
@@ -118,7 +118,7 @@ moved() {
     is_undisturbed
 }
 
-# A server dies, and another of its rank comes at once, on another host: before the news of the death, if it can.
+# A server dies, and another of its rank starts at once on another host, if possible before the news of the death.
 replaced() {
     hosts_start 5
     spread --replicas 1
@@ -129,7 +129,7 @@ replaced() {
     is_undisturbed
 }
 
-# ---- what is not ---------------------------------------------------------------------------------
+# ---- longer than the lease ---------------------------------------------------------------------------------
 
 begin_long() {
     hosts_start 2
@@ -143,7 +143,7 @@ somebody_is_gone() {
     grep -q ' is gone' "$tmp/run1.err"
 }
 
-# Both sides say who is gone within lease + 2 s; the launchers end 3 s later, which they give to the others, as failed.
+# Both sides name the lost host within lease + 2 s; the launchers end 3 s later with a failure: they wait for the others.
 both_failed() {
     local name pid
     until_true somebody_is_gone
@@ -158,7 +158,7 @@ both_failed() {
     leave_hosts
 }
 
-# What the scheduler and the members beside it say: the far host, by a name of what runs there.
+# What the scheduler and its neighbours print: the far host, by the name of a process there.
 n1_is_named() {
     grep -qE "^penstock: (worker|server) 1 \(n1\) is gone.*; last seen [56]\.[0-9] s ago by the scheduler at [^;]*; (.*; )?\`penstock doctor --master-addr [^ ]+\` on n1 tests the connection$" "$tmp/run0.err"
 }
@@ -168,7 +168,7 @@ lost_host() {
     cable 1 down
     both_failed
     n1_is_named
-    grep -qE "the scheduler at n0:29400 is gone: " "$tmp/run1.err" # whom else could it name?
+    grep -qE "the scheduler at n0:29400 is gone: " "$tmp/run1.err" # it knows no other name
 }
 
 half_lost_host() {
@@ -178,7 +178,7 @@ half_lost_host() {
     n1_is_named
 }
 
-# ---- what came of it -----------------------------------------------------------------------------
+# ---- results -----------------------------------------------------------------------------
 
 came_to_pass() {
     [ ! -s "$FAULTS/cannot" ] || skip "$(cat "$FAULTS/cannot")"
@@ -195,7 +195,7 @@ came_to_pass() {
     came_to_pass unplugged
 }
 
-@test "a link that carries one direction only for half a lease changes no bit of the result" {
+@test "a link that carries only one direction for half a lease changes no bit of the result" {
     came_to_pass half_cut
 }
 
@@ -203,11 +203,11 @@ came_to_pass() {
     came_to_pass lossy
 }
 
-@test "the scheduler's host and a server's come back under new addresses and their old names: no bit changes" {
+@test "the scheduler's host and a server's return with new addresses and their old names: no bit changes" {
     came_to_pass moved
 }
 
-@test "a server that dies and comes back at once on another host, with a copy elsewhere, changes no bit" {
+@test "a server that dies and returns at once on another host, with a copy elsewhere, changes no bit" {
     came_to_pass replaced
 }
 
@@ -215,6 +215,6 @@ came_to_pass() {
     came_to_pass lost_host
 }
 
-@test "a host that hears and is not heard ends the job by name within lease + 2 s" {
+@test "a host that receives but cannot send ends the job by name within lease + 2 s" {
     came_to_pass half_lost_host
 }

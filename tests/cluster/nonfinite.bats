@@ -12,7 +12,7 @@ steps() {
         >"$tmp/$1.out" 2>"$tmp/$1.err" || code=$?
 }
 
-# What rank R saw in step S:  line NAME R S
+# The line that rank R printed for step S:  line NAME R S
 line() {
     grep "^rank $2 step $3 " "$tmp/$1.out"
 }
@@ -35,7 +35,7 @@ line() {
     nothing_is_left
 }
 
-@test "a step that was skipped leaves no trace in the slots: the rest is as if it had not been" {
+@test "a skipped step leaves no trace in the optimizer slots: the rest of the run is unchanged" {
     local servers
     for servers in 1 3; do
         steps "nan$servers" "$servers" 2 0:nan=1,1,777 clip=100
@@ -57,7 +57,7 @@ line() {
     nothing_is_left
 }
 
-# Both ranks end with the same sentence that begins with $2 and names both values:  disagree NAME WHAT A B WORDS...
+# Both ranks end with the same sentence, which begins with $2 and names both values:  disagree NAME WHAT A B WORDS...
 disagree() {
     local sentence
     steps "$1" 2 2 "${@:5}"
@@ -70,12 +70,12 @@ disagree() {
     nothing_is_left
 }
 
-@test "another lr_scale on one rank is a mismatch that both ranks read" {
+@test "another lr_scale on one rank is a mismatch that both ranks report" {
     disagree rate "the learning rate of parameter group 0" 0.01 0.0050000000000000001 1:lr_scale=0.5
 }
 
-# Each server names the pair of ranks that it saw first: one of these sentences becomes everybody's.
-@test "one rank of four that disagrees is told in one sentence, which all four read" {
+# Each server names the first pair of ranks that it saw; one of these sentences becomes the verdict.
+@test "one rank of four that disagrees is named in one sentence, which all four report" {
     local other
     for other in 0 3; do
         steps "four$other" 3 4 "$other:loss_scale=2"
@@ -88,11 +88,11 @@ disagree() {
     nothing_is_left
 }
 
-@test "another loss scale on one rank is a mismatch that both ranks read" {
+@test "another loss scale on one rank is a mismatch that both ranks report" {
     disagree scale "the loss scale" 1 2 1:loss_scale=2
 }
 
-@test "another clip bound on one rank is a mismatch that both ranks read" {
+@test "another clip bound on one rank is a mismatch that both ranks report" {
     steps clip 2 2 0:clip=0.5 1:clip=0.25
     [ "$code" = 1 ]
     grep "^stepper: " "$tmp/clip.err" | sort | uniq -c >"$tmp/said"

@@ -1,4 +1,4 @@
-# offload.bats - optimizer state and parameters that servers keep in a file: the same bits, little memory, a full disk.
+# offload.bats - servers keep optimizer state and parameters in a file: the same bits, little memory, a full disk.
 
 load ../support/job
 
@@ -17,7 +17,7 @@ shell() {
     MARK=$mark "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" 3>&- &
 }
 
-# What all ranks print of every step, in order:  steps NAME LAUNCHER_FLAGS... -- STEPPER_WORDS...  -> $tmp/NAME.steps
+# What all ranks print for every step, in order:  steps NAME LAUNCHER_FLAGS... -- STEPPER_WORDS...  -> $tmp/NAME.steps
 steps() {
     local name=$1 flags
     take_flags "${@:2}"
@@ -27,7 +27,7 @@ steps() {
     sort "$tmp/$name.out" >"$tmp/$name.steps"
 }
 
-# One server, started by a command of the test's own, and one worker, which hosts the scheduler:
+# One server, started by the test's own command, and one worker, which hosts the scheduler:
 #   by_hand NAME STEPPER_WORDS...   with the command in "${server_by[@]}"  -> $code of the worker, $tmp/NAME.{steps,err}
 by_hand() {
     local name=$1 port server worker
@@ -46,8 +46,8 @@ by_hand() {
     cat "$tmp/$name.err" "$tmp/$name-server.err"
 }
 
-# Keeps the last of what a process has read and written, and the most of its own memory:  watch PID  -> $tmp/watched, $most_kib
-# Its own is what it wrote to, and what it has of files in $disk: not the code it shares with others.
+# Keeps the last I/O counters of a process and the peak of its own memory:  watch PID  -> $tmp/watched, $most_kib
+# Its own memory is what it wrote to, and what it maps of files in $disk: not the code it shares with others.
 watch() {
     local own
     most_kib=0
@@ -64,8 +64,8 @@ watched() {
     sed -n "s/^$1:[[:space:]]*\([0-9]*\).*/\1/p" "$tmp/watched"
 }
 
-# A cgroup of this test, of version 2 or 1, where the kernel lets us make one with a limit of memory:
-# -> $group, $group_limit and $group_peak, its files; fails where it does not.
+# A cgroup of this test, version 2 or 1, if the kernel allows one with a memory limit:
+# -> $group, $group_limit and $group_peak, its files; fails otherwise.
 make_group() {
     local above
     for above in "/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup) memory.max memory.peak" \
@@ -96,7 +96,7 @@ make_group() {
     [ "$(ls -A "$tmp/nvme")" = "" ]
 }
 
-@test "snapshots of what lies in a file are whole, and go on in memory, and in a file again" {
+@test "snapshots of state in a file are complete, and resume in memory and in a file" {
     local words=(rows=1000 steps=6 clip=0.1)
     steps whole --servers 1 --nproc-per-node 1 -- "${words[@]}"
     export "${everything[@]}"
@@ -110,15 +110,15 @@ make_group() {
     cmp <(tail -n 4 "$tmp/whole.steps") "$tmp/in-memory.steps"
 }
 
-@test "a server whose limit of memory is a quarter of its optimizer state trains as one that has it all in memory" {
+@test "a server whose memory limit is a quarter of its optimizer state trains like one with all of it in memory" {
     local state_kib limit_kib steps=4 words=(rows=10000 steps=4)
-    disk=$(mktemp -d "$build/tier-XXXXXX") # of the file system of the build, which is no memory
+    disk=$(mktemp -d "$build/tier-XXXXXX") # the build's file system, which is not in memory
     server_by=(env)
     by_hand memory "${words[@]}"
     [ "$code" = 0 ]
     # Masters and both moments in float32: 12 bytes for each of 784 x 10000 + 10000 + 50101 numbers.
     state_kib=$((12 * (784 * 10000 + 10000 + 50101) / 1024))
-    echo "$most_kib KiB of its own where all is in memory" # both moments; masters are in memory that the worker reads, too
+    echo "$most_kib KiB of its own where all is in memory" # both moments; masters are in memory that the worker also reads
     [ "$most_kib" -ge $((state_kib * 2 / 3)) ]
     limit_kib=$((state_kib / 4))
     server_by=(env "${everything[@]}" PENSTOCK_OFFLOAD_PATH="$disk" bash -c)
@@ -141,7 +141,8 @@ make_group() {
         rmdir "$group"
     fi
     [ "$most_kib" -le "$limit_kib" ]
-    # Nine tenths of the state leave memory in each step, and come back in each but the first, whose moments are zero.
+    # Each step writes nine tenths of the state to the file and reads them back; the first reads none: its moments are
+    # zero.
     [ "$(watched write_bytes)" -ge $((state_kib * 1024 / 10 * 9 * steps)) ]
     [ "$(watched read_bytes)" -ge $((state_kib * 1024 / 10 * 9 * (steps - 1))) ]
     [ "$(ls -A "$disk")" = "" ]
@@ -149,7 +150,7 @@ make_group() {
     nothing_is_left
 }
 
-@test "the same server without files cannot even begin under that limit" {
+@test "the same server without files cannot even start under that limit" {
     server_by=(bash -c 'ulimit -s 256; ulimit -d 23000; exec "$@"' limited)
     by_hand none rows=10000 steps=4
     [ "$code" != 0 ]
@@ -157,7 +158,7 @@ make_group() {
     nothing_is_left
 }
 
-@test "a disk that is full in the middle of training ends the job with a sentence, and it goes on from its snapshot" {
+@test "a full disk in the middle of training ends the job with a sentence, and the job resumes from its snapshot" {
     local words=(rows=1000 steps=8 clip=0.1) kept
     steps whole --servers 1 --nproc-per-node 1 -- "${words[@]}"
     mkdir "$tmp/nvme"
@@ -177,8 +178,8 @@ make_group() {
     cmp <(tail -n "$kept" "$tmp/whole.steps") "$tmp/again.steps"
 }
 
-# Puts into server_by what starts a server that has a disk of $1 KiB at $2; where the kernel lets us mount nothing, no
-# file of it may grow beyond that.
+# Sets server_by to the command of a server with a disk of $1 KiB at $2; where the kernel does not allow the mount, its
+# files may not grow beyond that size.
 small_disk() {
     local mine=(unshare -m --propagation private)
     [ "$(id -u)" = 0 ] || mine=(unshare -Urm --propagation private)
@@ -189,7 +190,7 @@ small_disk() {
     fi
 }
 
-@test "a disk without room for a second version: snapshots are given up with a sentence, and training goes on bit for bit" {
+@test "a disk without room for a second version: snapshots are given up with a sentence, and training continues bit for bit" {
     local words=(rows=1000 steps=8 clip=0.1)
     steps whole --servers 1 --nproc-per-node 1 -- "${words[@]}"
     mkdir "$tmp/nvme"
@@ -208,7 +209,7 @@ small_disk() {
     nothing_is_left
 }
 
-@test "writes that are cut short, and a write that fails: the first are finished, the second is a sentence" {
+@test "writes that are cut short are finished, and a write that fails ends with a sentence" {
     steps memory --servers 1 --nproc-per-node 1 -- rows=1000 steps=3
     mkdir "$tmp/nvme"
     server_by=(env "${everything[@]}" PENSTOCK_OFFLOAD_PATH="$tmp/nvme" LD_PRELOAD="$build/tests/support/libiofault.so"
@@ -223,7 +224,7 @@ small_disk() {
     nothing_is_left
 }
 
-@test "without a folder, without servers, and in a folder that cannot be made, a job says so before it begins" {
+@test "without a folder, without servers, or with a folder that cannot be created, a job says so before it begins" {
     export "${everything[@]}"
     run pen run --standalone --servers 1 --nproc-per-node 1 "$programs/stepper"
     [ "$status" != 0 ]

@@ -1,4 +1,4 @@
-# page.bats - the live page as it is served; what it shows in a browser is tested by fleet/page.bats.
+# page.bats - the live page as the scheduler serves it; fleet/page.bats tests what a browser shows.
 
 load ../support/job
 
@@ -17,7 +17,7 @@ get() {
     sed '1,/^\r$/d' "$tmp/answer" >"$tmp/body"
 }
 
-@test "the scheduler serves one page that refers to nothing outside, and what the page asks for" {
+@test "the scheduler serves one page without outside references, and the data that the page asks for" {
     start one --servers 2 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
     get /
@@ -26,7 +26,7 @@ get() {
     grep -qi '^content-type: text/html; charset=utf-8$' "$tmp/head"
     grep -qi "^content-security-policy: default-src 'none'; .*connect-src 'self'" "$tmp/head"
     cmp "$root/scheduler/shell/page/page.html" "$tmp/body"
-    # The name of SVG is a name and not an address.
+    # The SVG namespace is a name, not an address to load.
     run grep -nE 'https?://|src=|url\(|@import|//[a-z]+\.' <(sed 's|http://www\.w3\.org/2000/svg||' "$tmp/body")
     [ -z "$output" ] || { echo "$output"; false; }
     run grep -oE 'href="[^"]*"' "$tmp/body"
@@ -52,7 +52,7 @@ get() {
     nothing_is_left
 }
 
-@test "a metric named __proto__ is a metric in the page's memory, and no other object gets it" {
+@test "a metric named __proto__ is a plain metric in the page's memory, and pollutes no other object" {
     command -v node >/dev/null || skip "needs node: apt install nodejs"
     node -e '
         const page = require("fs").readFileSync(process.argv[1], "utf8");

@@ -13,7 +13,7 @@ halves() {
         >"$tmp/$1.out" 2>"$tmp/$1.err" || code=$?
 }
 
-# What rank R saw in all steps:  rank_lines NAME R
+# The lines of rank R for all steps:  rank_lines NAME R
 rank_lines() {
     sed -n "s/^rank $2 //p" "$tmp/$1.out"
 }
@@ -62,8 +62,8 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
     nothing_is_left
 }
 
-# A sum of 16 bits is rounded once more there, so only what is decided is compared.
-@test "with sums of nodes the same steps overflow, and the loss scale is the same" {
+# The sum of 16-bit values is rounded once more there, so only decisions are compared.
+@test "with node sums the same steps overflow, and the loss scale is the same" {
     halves ps "--nproc-per-node 2 --servers 1" "${fp16[@]}" mode=ps-bsp
     halves hier "--nproc-per-node 2 --servers 1" "${fp16[@]}" mode=ps-hier
     diff <(rank_lines ps 0 | cut -d' ' -f1-9) <(rank_lines hier 0 | cut -d' ' -f1-9)
@@ -71,8 +71,8 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
     nothing_is_left
 }
 
-# The snapshot is of the moment after step 3, which overflows as well.  An epoch of 26 samples ends in the seventh step.
-@test "a run that resumes goes on with the rate, the loss scale and the next samples, with servers and without" {
+# The snapshot is of the moment after step 3, which overflows as well. An epoch of 26 samples ends in the seventh step.
+@test "a resumed run continues with the rate, the loss scale and the next samples, with servers and without" {
     local name flags more=(1:peak=3,3 data=26)
     for name in "ps --servers=1" "zero1 --servers=0"; do
         flags="--nproc-per-node 2 ${name#* }"
@@ -90,7 +90,7 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
 }
 
 # Three ranks take two samples each in steps 0 to 3, then two ranks: 24 + 4 x 7 of 60.
-@test "when a worker is lost the others go on with the samples that nobody has had" {
+@test "when a worker is lost the others continue with the samples that no rank has had" {
     local name
     for name in "allreduce --servers=0" "ps --servers=1"; do
         steps=11 halves "${name%% *}" "--nproc-per-node 3 --on-worker-loss continue ${name#* }" f32 "$adamw" data=60 2:exit=3 \
@@ -110,8 +110,8 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
     nothing_is_left 5
 }
 
-# Its losses would look like training, and its parameters would hardly move.
-@test "a program that does not say that it applies the loss scale is refused in fp16 before its first step" {
+# Its losses would look like training, but its parameters would hardly move.
+@test "a program that does not declare that it applies the loss scale is refused in fp16 before its first step" {
     local linear=$build/bin/examples/linear
     code=0
     pen run --nproc-per-node 2 --servers 1 --precision fp16 "$linear" >"$tmp/none.out" 2>"$tmp/none.err" || code=$?
@@ -123,7 +123,7 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
     nothing_is_left 5
 }
 
-@test "settings of precision that cannot work are refused before anything starts" {
+@test "precision settings that cannot work are refused before anything starts" {
     halves late "--nproc-per-node 1:2 --servers 1" f16 precision=fp16 "$adamw"
     [ "$code" != 0 ]
     grep -q "precision=fp16 with workers that join later needs a fixed loss scale" "$tmp/late.err"
@@ -136,7 +136,7 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
     nothing_is_left 5
 }
 
-@test "orders, permutations and updates of the golden table are those of the PyTorch that is installed" {
+@test "orders, permutations and updates of the golden table are those of the installed PyTorch" {
     /usr/bin/python3 -c 'import torch' 2>"$tmp/torch.err" || skip "python3-torch is not installed"
     /usr/bin/python3 "$root/tests/support/make_golden_training.py" >"$tmp/golden.h"
     diff "$tmp/golden.h" "$root/tests/support/golden_training.h"

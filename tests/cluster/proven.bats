@@ -1,5 +1,5 @@
-# proven.bats - on loopback nobody talks who does not hold the job's token, and nobody has to give one: strangers who know
-# the messages, another user, a port that somebody took first, what a killed scheduler left.
+# proven.bats - on loopback only processes with the job's token can talk to it, and no user has to pass the token:
+# strangers that know the messages, another user, a port that was taken first, the files of a killed scheduler.
 
 load ../support/job
 
@@ -36,7 +36,7 @@ all_end_well() {
     nothing_is_left
 }
 
-@test "two small messages of a stranger end no job, and a stranger hears nothing" {
+@test "two small messages of a stranger end no job, and a stranger receives nothing" {
     local flags=(--mode ps-bsp --optim "adamw lr=0.002" --steps 80) port stranger
     train clean --servers 1 --nproc-per-node 2 -- "${flags[@]}"
     start job --servers 1 --nproc-per-node 2 "${fashion[@]}" "${flags[@]}" --slow-ms 60 --out "$tmp/job.json"
@@ -59,7 +59,7 @@ all_end_well() {
     [ "$(tokens)" = 0 ]
 }
 
-@test "shells that nobody gave a token prove that they belong together; status finds it by the port; it goes with the job" {
+@test "shells without a token prove that they belong together; status finds the token by the port; it is deleted with the job" {
     local port rank
     port=$(free_port)
     for rank in 2 1 0; do bare "$rank" 3 "$port" "$programs/stepper" steps=40 pause_ms=50; done
@@ -81,16 +81,16 @@ all_end_well() {
     [ "$(tokens)" = 1 ]
     for rank in 1 0; do
         bare "$rank" 2 "$port" "$programs/stepper"
-        sleep 0.3 # rank 1 reads what was left, and is refused with it
+        sleep 0.3 # rank 1 reads the old token, and is refused
     done
     all_end_well
     [ "$(tokens)" = 0 ]
 }
 
-@test "who listens at the port first hears a nonce at a time and nothing else, and the job says what answers there" {
+@test "a process that takes the port first receives only nonces, and the job says what answers there" {
     local port
     port=$(free_port)
-    mkdir -m 700 "$tmp/penstock" # and a token, as a scheduler of this user would have left it
+    mkdir -m 700 "$tmp/penstock" # and a token, as a scheduler of this user leaves it
     "$penstock" keygen "$tmp/penstock/at_$port-$(printf %x "$(stat -Lc %i /proc/self/ns/net)").token" 2>/dev/null
     shell squatter "$programs/stranger" squat "$port"
     sleep 0.3
@@ -101,7 +101,7 @@ all_end_well() {
     grep -q "what listens there does not hold this job's token" "$tmp/worker.err"
 }
 
-# A process that believes the port $2 to be its scheduler's, while a stranger there passes everything on to port $1.
+# Processes that take the port $2 for their scheduler's; a stranger there relays everything to port $1.
 deceive() { # TO AT
     local mirror pids=()
     MARK=$mark "$programs/mirror" relay "$2" "$1" >"$tmp/relay-$1" 3>&- &
@@ -117,9 +117,9 @@ deceive() { # TO AT
     wait "$mirror"
 }
 
-# Who relays needs a dialler that comes to it.  So the token of the job is copied to the names of other ports: as if its
-# user had been told these, or a port had been taken over.
-@test "who sends challenges back to who made them, or on to another member, is let in nowhere and moves no member to speak" {
+# A relay needs a victim that dials it. So the job's token is copied to the names of other ports, as if its user had
+# been told these ports, or a port had been taken over.
+@test "a process that reflects challenges or relays them to another member is never admitted and gets no member to talk" {
     local own to at port ports pids=() peers=()
     start job --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
@@ -151,7 +151,7 @@ deceive() { # TO AT
     nothing_is_left
 }
 
-@test "another user of this host at the port of a job is told what is missing, and the job goes on" {
+@test "another user of this host at the port of a job is told what is missing, and the job continues" {
     [ "$(id -u)" = 0 ] || skip "needs root to become somebody else"
     local port
     port=$(free_port)
@@ -167,14 +167,14 @@ deceive() { # TO AT
     all_end_well
 }
 
-@test "the folder of this user's keys is refused while others can enter it, and passed over where it is somebody else's" {
+@test "the folder of this user's keys is refused while others can enter it, and ignored if another user owns it" {
     mkdir -m 0777 "$tmp/penstock"
-    chmod 0777 "$tmp/penstock" # whatever the umask
+    chmod 0777 "$tmp/penstock" # independent of the umask
     run env MARK="$mark" "$penstock" run --encryption on --nproc-per-node 2 "$programs/stepper" steps=3
     echo "$output"
     [ "$status" != 0 ]
     [[ "$output" == *"the folder $tmp/penstock is open to others (mode 0777): check its contents, then chmod 700 it or remove it"* ]]
-    [ "$(id -u)" = 0 ] || return 0 # who cannot become somebody else has seen half of it
+    [ "$(id -u)" = 0 ] || return 0 # without root the second half cannot run
 
     mkdir -p -m 0700 /tmp/penstock-54321 "$tmp/home"
     chown 54321 "$tmp/home"
@@ -189,7 +189,7 @@ deceive() { # TO AT
     nothing_is_left
 }
 
-@test "a scheduler that listens everywhere in clear text has told its own user so: nobody waits for a token by loopback" {
+@test "a scheduler that listens everywhere in clear text tells its own user so: no process waits for a token on loopback" {
     local port rank
     port=$(free_port)
     shell scheduler "$penstock" scheduler --world-size 2 --servers 1 --host 0.0.0.0 --encryption clear --port "$port"
@@ -203,14 +203,14 @@ deceive() { # TO AT
     [ "$(tokens)" = 0 ]
 }
 
-@test "a bad setting of rank 0 ends the others with its sentence, where shells start them by variables" {
+@test "a bad setting of rank 0 ends the others with its sentence, when shells start them by variables" {
     local port rank said pids=()
     port=$(free_port)
     for rank in 1 2; do
         bare "$rank" 3 "$port" "$programs/stepper"
         pids+=($!)
     done
-    sleep 0.3 # they dial by now
+    sleep 0.3 # they are dialling now
     bare 0 3 "$port" env PENSTOCK_LEASE_S=3 "$programs/stepper"
     for rank in 0 1; do
         code=0

@@ -1,13 +1,13 @@
-# reach.bats - members that cannot reach each other, on hosts of their own (support/hosts.bash): one sentence within 10 s of
-# the beginning, or within the lease (10 s) later, the same on all of them, and nobody else is blamed.  Where the whole
-# cable of a host is pulled, either side has a sentence, and each names both ends.
+# reach.bats - members that cannot reach each other, on hosts of their own (support/hosts.bash): one sentence, the same
+# on all of them, within 10 s of the start or within the lease (10 s) later, and no other member is blamed. If the whole
+# cable of a host is pulled, each side has its own sentence, and each names both ends.
 #
-# Jobs run as by default: encrypted, and with shared memory where hosts share any.  What is cut is a cable: the whole one of
-# a host, or the way between two hosts (cut_between), which both reach all others.  Hosts are started once, and jobs with
-# ports of their own run on them side by side, for each of them waits for seconds.
+# Jobs run with the defaults: encrypted, and with shared memory between processes of one host. A cut is the whole cable
+# of a host, or the path between two hosts (cut_between), which both still reach all others. Hosts start once; jobs run
+# on them in parallel, each at its own ports, because each waits for seconds.
 #
-# Given by hand: ports, for there are several jobs; what processes are told that no `penstock run` starts; and, where a
-# wrong address is the point, the address.
+# Given by hand: ports, because there are several jobs; the settings of processes that `penstock run` does not start;
+# and the address, where the test is about a wrong address.
 
 load ../support/job
 load ../support/hosts
@@ -22,14 +22,14 @@ teardown() { job_teardown; }
 
 now_ms() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
 
-# What one of these hosts says does not come to the other any more; all others hear both.
+# Nothing that one of these hosts sends reaches the other any more; all other hosts still reach both.
 cut_between() { # node0 node1
     local host
     for host in "$@"; do on bridge bridge link set dev "p${host#node}" isolated on; done
 }
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
-machines() { # NAME PORT HOSTS FLAGS... -- WORDS of the program: one job by `penstock run`, machine 0 first; $NAME: who takes part
+machines() { # NAME PORT HOSTS FLAGS... -- WORDS of the program: one job by `penstock run`, machine 0 first; $NAME: its processes
     local name=$1 port=$2 hosts=$3 flags=() host rank=0
     shift 3
     while [ "$1" != -- ]; do flags+=("$1") && shift; done
@@ -72,7 +72,7 @@ worker() {
     declare -g "$1=${!1} $1_worker$3" "$1_begun=$(now_ms)"
 }
 
-steps() { # NAME: the processes of the job have come to step 5
+steps() { # NAME: the processes of the job have reached step 5
     for _ in $(seq 1000); do grep -qs 'step 5 ' "$tmp/$1"*.out && return || sleep 0.02; done
     echo "$1 does not train"
     tail "$tmp/$1"*
@@ -87,7 +87,7 @@ goes_on() { # PROCESS: trains another step
     return 1
 }
 
-stands() { # NAME HOST PORT PATTERN...: the status of the job has all of these
+stands() { # NAME HOST PORT PATTERN...: the job's status matches all of these
     local pattern
     for _ in $(seq 500); do
         on "$2" "$penstock" status --json --master-addr "$2" --master-port "$3" >"$tmp/$1.status" 2>&1 || :
@@ -98,7 +98,7 @@ stands() { # NAME HOST PORT PATTERN...: the status of the job has all of these
     return 1
 }
 
-# All processes of the job say one sentence within so long of $NAME_begun, and blame nobody else.
+# All processes of the job print one sentence within LIMIT_MS of $NAME_begun, and blame no other member.
 all_say() { # NAME LIMIT_MS PATTERN
     local begun=$1_begun files=() process took
     for process in ${!1}; do files+=("$tmp/$process.err"); done
@@ -109,11 +109,11 @@ all_say() { # NAME LIMIT_MS PATTERN
     done
     echo "$1, after $(($(now_ms) - ${!begun})) ms: $(grep -hoE "$3" "${files[@]}" | sort -u)"
     [ "$(grep -hoE "$3" "${files[@]}" | sort -u | wc -l)" = 1 ]
-    # a report shows the lines of others again, cut
+    # a report repeats the lines of others, cut
     ! grep -hvE "$3|^ *\|" "${files[@]}" | grep -E 'is gone|has not pushed|has not entered' || return 1
 }
 
-says() { # LIMIT_MS PROCESS PATTERN: within so long of the cut
+says() { # LIMIT_MS PROCESS PATTERN: within LIMIT_MS of the cut
     local took
     until grep -qE "$3" "$tmp/$2.err"; do
         took=$(($(now_ms) - begun_ms))
@@ -166,7 +166,7 @@ host_remedy="$remedy, or start server [01] with a --host ADDRESS that all hosts 
     roles wrong node2 29530 1 1
     server wrong node3 0 --host fd98::9
     worker wrong node3 0 steps=5
-    roles odd node2 29540 3 0 # there node1 reaches worker 0, and node2 has no way to it
+    roles odd node2 29540 3 0 # node1 reaches worker 0 at this address, node2 does not
     given=fd99::3 worker odd node3 0 steps=5
     worker odd node1 1 steps=5
     worker odd node0 2 steps=5
@@ -209,7 +209,7 @@ host_remedy="$remedy, or start server [01] with a --host ADDRESS that all hosts 
     stands init_ps node2 29550 '"phase": *"joining"' '"host": *"node3", *"pid": *[0-9]+, *"state": *"joining"'
     stands commit node2 29560 '"phase": *"registering"' '"call": *"pen_commit"'
     stands commit_ps node2 29570 '"phase": *"registering"' '"call": *"pen_commit"'
-    on node3 tc qdisc add dev eth0 root tbf rate 4mbit burst 16k latency 1s # so that first values are on their way for seconds
+    on node3 tc qdisc add dev eth0 root tbf rate 4mbit burst 16k latency 1s # so that the first values take seconds to arrive
     on bridge tc qdisc add dev p3 root tbf rate 4mbit burst 16k latency 1s
     machines values 29580 "node2 node3" --servers 2 -- steps=5 rows=5120
     stands values node2 29580 '"phase": *"training"' '"call": *"pen_commit"'
@@ -217,7 +217,7 @@ host_remedy="$remedy, or start server [01] with a --host ADDRESS that all hosts 
     ddp_begun=$begun_ms ps_begun=$begun_ms
     cut_between node0 node1
     cable node3 down
-    kill -9 "$anew_server1_pid" # and comes back where the worker does not reach it
+    kill -9 "$anew_server1_pid" # and returns where the worker cannot reach it
     server anew node1 1
 
     all_say ddp 10000 "worker [12] \(node[01]\) cannot reach worker [12] \(node[01]\) at $at: $why(; 1 more connection fails, also of worker [12] \(node[01]\))?; $remedy"
@@ -236,7 +236,7 @@ host_remedy="$remedy, or start server [01] with a --host ADDRESS that all hosts 
     cut_off_says init_ps1 'worker 1' 29550
     cut_off_says init_ps1 'server 1' 29550
     cut_off_says commit1 'worker 1' 29560
-    cut_off_says commit_ps1 'worker 1' 29570 # it sleeps in code of its own
+    cut_off_says commit_ps1 'worker 1' 29570 # it sleeps in its own code
     cut_off_says values1 'server 1' 29580
     for job in whole early init init_ps commit commit_ps values; do says 12000 ${job}1 'the scheduler at node2:[0-9]+ is gone: it ran on node2, .*'; done
 
@@ -244,7 +244,7 @@ host_remedy="$remedy, or start server [01] with a --host ADDRESS that all hosts 
     ends anew_server1 1 20
     goes_on anew_worker0
 
-    # The job that waits goes on where the machine comes back: the same command, and the machine that was missing.
+    # The waiting job continues when the machine returns: the same command, on the machine that was missing.
     ends init_ps1 1 20
     on node3 tc qdisc del dev eth0 root
     on bridge tc qdisc del dev p3 root

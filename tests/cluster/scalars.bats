@@ -1,4 +1,4 @@
-# scalars.bats - numbers that are summed with a step: the same on all ranks, in every mode, whoever dies.
+# scalars.bats - numbers that are summed with a step: the same on all ranks, in every mode, whichever member dies.
 
 load ../support/job
 
@@ -25,7 +25,7 @@ same() {
     for ((r = 0; r < $2; r++)); do diff <(lines ddp 0) <(lines "$1" $r); done
 }
 
-@test "a step's scalars are the same bits on all ranks in every mode with a step in common" {
+@test "a step's scalars are the same bits on all ranks in every mode that has common steps" {
     sum ddp 3 -- 10
     same ddp 3
     grep -q 'rank 0 step 4 of 3: loss 4.59999999999999[0-9]* 1.5333.* odd 1$' "$tmp/ddp.out"
@@ -47,13 +47,13 @@ same() {
     nothing_is_left
 }
 
-@test "alone a step's scalars are those of the one rank; a number that nobody gave is not found" {
+@test "alone a step's scalars are those of the one rank; a number that no rank gave is not found" {
     "$programs/scalars" 4 >"$tmp/alone.out"
     cat "$tmp/alone.out"
     [ "$(grep -c '^rank 0 step [0-3] of 1: loss .* odd none$' "$tmp/alone.out")" -eq 4 ]
 }
 
-@test "in ps-ssp and ps-async a step's scalars are over the newest number of each rank" {
+@test "in ps-ssp and ps-async a step's scalars cover the newest number of each rank" {
     sum ssp 2 --servers 2 --mode ps-ssp --sync "ssp s=1" -- 10
     [ "$code" -eq 0 ]
     [ "$(grep -c 'of 2: loss' "$tmp/ssp.out")" -eq 20 ]
@@ -63,7 +63,7 @@ same() {
     nothing_is_left
 }
 
-# After the death lines say 2 ranks, and the survivors print the same.
+# After the death the lines have 2 ranks, and the survivors print the same lines.
 goes_on_without() {
     [ "$code" -eq 0 ]
     [ "$(lines "$1" 0 | wc -l)" -eq 10 ]
@@ -71,7 +71,7 @@ goes_on_without() {
     [ "$(lines "$1" 0 | grep -c 'of 2: loss')" -ge 4 ]
 }
 
-@test "a worker is killed before or after it gave its number: the survivors go on with equal sums" {
+@test "a worker is killed before or after it gave its number: the survivors continue with equal sums" {
     for when in before after; do
         sum "ddp-$when" 3 --on-worker-loss continue -- 10 1 5 "$when"
         goes_on_without "ddp-$when"

@@ -1,8 +1,8 @@
-# sharing.bats - processes of one machine in other networks, process numbers, users: they train to the same bits without a
-# setting, and share memory where it was proven that they can.  Workers are started by hand, as from-ddp.md does it: RANK,
-# WORLD_SIZE, and the scheduler's address.
+# sharing.bats - processes of one machine in different networks, PID namespaces and users: they train to the same bits
+# without a setting, and share memory where a proof shows that they can. Workers are started by hand, as in from-ddp.md:
+# RANK, WORLD_SIZE, and the scheduler's address.
 #
-# Traffic is in clear text, which hosts of one switch need a setting for (PENSTOCK_ENCRYPTION); keys are tested elsewhere.
+# Traffic is in clear text, which needs a setting between hosts (PENSTOCK_ENCRYPTION); other tests cover keys.
 
 load ../support/job
 load ../support/hosts
@@ -10,7 +10,7 @@ load ../support/hosts
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# What a worker is started with, where and as whom:  worker RANK WORLD COMMAND...   -> $tmp/RANK.{out,err}
+# Starts a worker in any place, as any user:  worker RANK WORLD COMMAND...   -> $tmp/RANK.{out,err}
 by_hand() {
     local rank=$1 world=$2
     shift 2
@@ -22,7 +22,7 @@ free_port() {
     port=$((20000 + RANDOM % 10000))
 }
 
-# All of them, with variables before the program:  all_by_hand WORLD COMMAND...   -> $output, sorted
+# Starts all of them, with variables before the program:  all_by_hand WORLD COMMAND...   -> $output, sorted
 all_by_hand() {
     local r
     free_port
@@ -31,16 +31,16 @@ all_by_hand() {
     sort "$tmp"/[0-9].out
 }
 
-# ---- where workers are ---------------------------------------------------------------------------
+# ---- ranks and nodes ---------------------------------------------------------------------------
 
-@test "RANK and WORLD_SIZE are enough: local rank, node and their numbers are those of the machine, and sums of NODE and ACROSS are right" {
+@test "RANK and WORLD_SIZE are enough: local rank and node come from the machine, and the sums of NODE and ACROSS are right" {
     [ "$(all_by_hand 3 "$programs/places")" = "rank 0: local 0 of 3, node 0 of 1, sum 3
 rank 1: local 1 of 3, node 0 of 1, sum 3
 rank 2: local 2 of 3, node 0 of 1, sum 3" ]
     nothing_is_left
 }
 
-@test "LOCAL_RANK without LOCAL_WORLD_SIZE: there are as many as the machine has" {
+@test "LOCAL_RANK without LOCAL_WORLD_SIZE: the size is the number of workers on the machine" {
     free_port
     for r in 0 1 2; do by_hand "$r" 3 env LOCAL_RANK=$((2 - r)) "$programs/places"; done
     for r in 0 1 2; do ends "hand$r" 0 30; done
@@ -49,7 +49,7 @@ rank 1: local 1 of 3, node 0 of 1, sum 3
 rank 2: local 0 of 3, node 0 of 1, sum 3" ]
 }
 
-@test "what a launcher says in full stays: torchrun's variables of two nodes, on one machine" {
+@test "complete variables of a launcher are kept: torchrun's variables of two nodes, on one machine" {
     free_port
     for r in 0 1; do
         by_hand "$r" 2 env LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK="$r" GROUP_WORLD_SIZE=2 "$programs/places"
@@ -59,7 +59,7 @@ rank 2: local 0 of 3, node 0 of 1, sum 3" ]
 rank 1: local 0 of 1, node 1 of 2, sum 2" ]
 }
 
-@test "one LOCAL_RANK for two workers of a machine is a sentence, the same on both" {
+@test "the same LOCAL_RANK on two workers of a machine is a sentence, the same on both" {
     free_port
     for r in 0 1; do by_hand "$r" 2 env LOCAL_RANK=0 "$programs/places"; done
     for r in 0 1; do ends "hand$r" 1 30; done
@@ -68,7 +68,7 @@ rank 1: local 0 of 1, node 1 of 2, sum 2" ]
     done
 }
 
-@test "two hosts, RANK and WORLD_SIZE by hand: each is a node, with local ranks of its own" {
+@test "two hosts, RANK and WORLD_SIZE by hand: each is a node with its own local ranks" {
     can_have_bridge >"$tmp/cannot" || skip "$(cat "$tmp/cannot")"
     hosts_start 2
     for r in 0 1 2 3; do
@@ -82,9 +82,9 @@ rank 2: local 1 of 2, node 0 of 2, sum 4
 rank 3: local 1 of 2, node 1 of 2, sum 4" ]
 }
 
-# ---- whose memory is whose -----------------------------------------------------------------------
+# ---- shared memory -----------------------------------------------------------------------
 
-# 2 MiB of parameters: sums inside a node pay, and bodies are large enough to be lent.
+# 2 MiB of parameters: node sums pay off, and message bodies are large enough to be lent.
 steps=(rows=700 steps=6)
 
 reference() {
@@ -92,7 +92,8 @@ reference() {
     [ -s "$tmp/reference" ]
 }
 
-# Once the job has begun, the scheduler at a port of node0 says which ranks rank 0 shares memory with:  sharing_is PORT RANKS
+# The ranks that rank 0 shares memory with, as the scheduler at a port of node0 reports once the job has begun:
+#   sharing_is PORT RANKS
 sharing_is() {
     local said shared
     for _ in $(seq 100); do
@@ -107,8 +108,8 @@ sharing_is() {
 
 modes=(allreduce zero2 ps-bsp)
 
-# Trains in all modes at once, rank R and the server each behind a command of its own:  trains_apart SHARED ENTER...
-# ENTER may say @R, which is the number of the process: 0, 1, 2.  Rank 1 waits in a step until the scheduler was asked.
+# Trains in all modes at once, with rank R and the server each behind a command:  trains_apart SHARED ENTER...
+# ENTER may contain @R, the number of the process: 0, 1, 2. Rank 1 waits in a step until the scheduler was asked.
 trains_apart() {
     local shared=$1 m r where servers
     shift
@@ -138,7 +139,7 @@ hosts_or_skip() {
     hosts_start "$@"
 }
 
-@test "workers of other networks, names and /dev/shm train alike, and share the memory that they can map" {
+@test "workers of different networks, names and /dev/shm train alike, and share the memory that they can map" {
     hosts_or_skip 2 containers pids nameless
     place=(node0 node1 node1)
     trains_apart '[1]' env
@@ -146,7 +147,7 @@ hosts_or_skip() {
     nothing_is_left 5
 }
 
-@test "workers that do not see each other's processes train alike over the network, though their /dev/shm is one" {
+@test "workers that cannot see each other's processes train alike over the network, though they have one /dev/shm" {
     hosts_or_skip 3 containers shm nameless
     place=(node0 node1 node2)
     trains_apart '[]' env

@@ -1,4 +1,4 @@
-# shells.bats - jobs that nobody launched, and jobs of two launchers.
+# shells.bats - jobs without a launcher, and jobs of two launchers.
 
 load ../support/job
 
@@ -12,13 +12,13 @@ shell() {
     MARK=$mark "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" 3>&- &
 }
 
-# A worker as a person would start it in a shell of its own:  bare RANK WORLD PORT SERVERS PROGRAM...
+# A worker as a person starts it in a shell:  bare RANK WORLD PORT SERVERS PROGRAM...
 bare() {
     shell "worker-$1" env RANK="$1" WORLD_SIZE="$2" LOCAL_RANK="$1" LOCAL_WORLD_SIZE="$2" MASTER_ADDR=127.0.0.1 \
         MASTER_PORT="$3" PENSTOCK_SERVERS="$4" "${@:5}"
 }
 
-# Waits for all that was started with shell(); fails when one of them did.
+# Waits for all processes of shell(); fails if one of them failed.
 all_end_well() {
     local pid
     for pid in $(jobs -p); do
@@ -39,7 +39,7 @@ all_end_well() {
     same_crc bare launched
 }
 
-@test "the scheduler may be started by hand too, with its port chosen by the system" {
+@test "the scheduler may also be started by hand, at a port that the system chooses" {
     local port rank
     shell scheduler "$penstock" scheduler --world-size 2 --servers 2
     for _ in $(seq 100); do
@@ -62,7 +62,7 @@ all_end_well() {
     for i in 1 0; do
         shell "node-$i" taskset -c 0 "$penstock" run --nnodes 2 --node-rank "$i" --master-port "$port" --servers 2 \
             --nproc-per-node 1 --job "$job" "${fashion[@]}" "${example[@]}" --out "$tmp/two.json"
-        sleep 0.2 # machine 1 is there first, and waits
+        sleep 0.2 # machine 1 starts first, and waits
     done
     all_end_well
     taskset -c 0 "$penstock" run --standalone --servers 2 --nproc-per-node 2 "${fashion[@]}" "${example[@]}" \

@@ -1,4 +1,4 @@
-# snapshot.bats - a job that was killed goes on from its store as if nothing had been, on any number of servers.
+# snapshot.bats - a killed job resumes from its store without a difference, on any number of servers.
 
 load ../support/job
 
@@ -7,7 +7,7 @@ teardown() { job_teardown; }
 
 example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --steps 120)
 
-# Starts a training that keeps snapshots and kills all of it in the middle:  killed_in_the_middle NAME SERVERS -> $kept
+# Starts a training with snapshots and kills all of it in the middle:  killed_in_the_middle NAME SERVERS -> $kept
 killed_in_the_middle() {
     start "$1" --servers "$2" --nproc-per-node 2 --store "$tmp/store" --snapshot-every 20 \
         "${fashion[@]}" "${example[@]}" --slow-ms 25
@@ -25,7 +25,7 @@ killed_in_the_middle() {
     nothing_is_left
 }
 
-@test "killed and resumed with more and with fewer servers, training goes on bit for bit" {
+@test "killed and resumed with more and with fewer servers, training continues bit for bit" {
     local servers first
     train whole --servers 2 --nproc-per-node 2 -- "${example[@]}"
     killed_in_the_middle cut 2
@@ -63,7 +63,7 @@ killed_in_the_middle() {
     nothing_is_left
 }
 
-@test "a store that holds snapshots is neither continued nor overwritten unasked" {
+@test "a store with snapshots is not resumed or overwritten unless asked" {
     killed_in_the_middle cut 1
     code=0
     train asked --servers 1 --nproc-per-node 2 --store "$tmp/store" -- "${example[@]}" || code=$?
@@ -85,7 +85,7 @@ killed_in_the_middle() {
     nothing_is_left
 }
 
-@test "penstock snapshot asks the running job for one, and it can be resumed from" {
+@test "penstock snapshot asks the running job for one, and the job can resume from it" {
     start run --servers 2 --nproc-per-node 2 --store "$tmp/store" "${fashion[@]}" "${example[@]}" --slow-ms 20
     wait_for_step 5
     pen snapshot >"$tmp/said"
@@ -118,7 +118,7 @@ killed_in_the_middle() {
     local file
     killed_in_the_middle cut 2
     cp -r "$tmp/store" "$tmp/copy"
-    file=$(ls "$tmp/store/part-0"/*.mdb | tail -n 1) # of the newest
+    file=$(ls "$tmp/store/part-0"/*.mdb | tail -n 1) # the newest
     for damage in truncated noise; do
         rm -rf "$tmp/store"
         cp -r "$tmp/copy" "$tmp/store"

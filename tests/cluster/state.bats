@@ -1,4 +1,4 @@
-# state.bats - what a job keeps goes on under any other way of training, on any number of workers and servers, bit for bit:
+# state.bats - a job's saved state resumes in any other mode, on any number of workers and servers, bit for bit:
 # parameters, optimizer state, loss scale, positions of samplers, and the program's own bytes.
 
 load ../support/job
@@ -6,7 +6,7 @@ load ../support/job
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# Trains keeper.c from where the store is:  keep NAME WORDS_OF_RUN... -- WORDS_OF_KEEPER...   -> $tmp/NAME, sorted
+# Trains keeper.c from the state of the store:  keep NAME WORDS_OF_RUN... -- WORDS_OF_KEEPER...   -> $tmp/NAME, sorted
 keep() {
     local name=$1 flags
     take_flags "${@:2}"
@@ -17,12 +17,12 @@ keep() {
     [ -s "$tmp/$name" ]
 }
 
-# Both have the same lines of these steps.
+# Both have the same lines from this step on.
 same_from() {
     diff <(awk -v from="$3" '$4 >= from' "$tmp/$1") <(awk -v from="$3" '$4 >= from' "$tmp/$2")
 }
 
-@test "a job that changes its way of training every two steps trains as if it had not" {
+@test "a job that changes its mode every two steps trains as if it had not" {
     local ways=("0 allreduce" "2 ps-bsp" "0 zero1" "0 zero3" "1 zero3" "0 zero2" "1 zero2" "0 ddp") way at=0 resume=() links=0
     keep whole --nproc-per-node 2 -- steps=$((2 * ${#ways[@]}))
     for way in "${ways[@]}"; do
@@ -38,24 +38,24 @@ same_from() {
     nothing_is_left
 }
 
-@test "a snapshot of two workers goes on with one and with four, alike in every way of training" {
+@test "a snapshot of two workers resumes on one and on four, alike in every mode" {
     local n
     keep two --nproc-per-node 2 --mode zero2 --store "$tmp/store" --snapshot-every 3 -- steps=3
     for n in 1 4; do
         for way in "0 auto" "2 ps-bsp" "0 zero3"; do
             read -r servers mode <<<"$way"
-            [ "$n $mode" != "1 zero3" ] || continue # alone it is local
+            [ "$n $mode" != "1 zero3" ] || continue # one worker trains locally
             keep "$n-$mode" --nproc-per-node "$n" --servers "$servers" --mode "$mode" --store "$tmp/store" --resume -- steps=5
             [ "$(wc -l <"$tmp/$n-$mode")" = $((2 * n)) ]
             same_from "$n-auto" "$n-$mode" 3
         done
     done
     grep -q "the snapshot of step 3 has nothing of the state 'generator' for this rank" "$tmp/4-auto.err"
-    [ "$(grep -c " counter 12 " "$tmp/4-auto")" = 4 ] # of all ranks alike, so these have it
+    [ "$(grep -c " counter 12 " "$tmp/4-auto")" = 4 ] # all ranks share it, so new ranks have it
     nothing_is_left
 }
 
-@test "a loss scale that had just changed goes on as it was, saved by workers and by servers" {
+@test "a loss scale that has just changed is resumed as it was, saved by workers and by servers" {
     local words=(precision=fp16 loss_scale_window=2 loss_scale_hysteresis=1 nan=3) from
     keep whole --nproc-per-node 2 -- "${words[@]}" steps=7
     [ "$(grep -c "outcome 1 " "$tmp/whole")" = 2 ]
@@ -68,7 +68,7 @@ same_from() {
     nothing_is_left
 }
 
-@test "states travel with every rule of consistency" {
+@test "saved state resumes under every consistency rule" {
     local rule
     for rule in commit=eager sync=async; do
         keep "saved$rule" --nproc-per-node 2 --servers 2 --store "$tmp/$rule" --snapshot-every 3 -- "$rule" clip=0 steps=3
@@ -79,7 +79,7 @@ same_from() {
     nothing_is_left
 }
 
-@test "values that are exported are those of the snapshot, and those that an import begins with, in every way of training" {
+@test "exported values are those of the snapshot, and an import starts with them, in every mode" {
     local way name bytes=$((4 * (300 * 70 + 90 * 100 + 5000 + 90)))
     keep first --nproc-per-node 2 --store "$tmp/store" --snapshot-every 3 -- steps=3 export="$tmp/first.safetensors"
     pen export --store "$tmp/store" --out "$tmp/kept.safetensors" >/dev/null
@@ -99,7 +99,7 @@ same_from() {
     nothing_is_left
 }
 
-@test "beside each snapshot the parameters lie in 16 bits, as many as are kept" {
+@test "each snapshot that is kept has its parameters in 16 bits beside it" {
     keep g --nproc-per-node 2 --mode zero3 --store "$tmp/store" --snapshot-every 1 -- steps=4 snapshot_keep=2 gather_16bit_on_save=yes export="$tmp/whole.safetensors" format="safetensors dtype=bf16"
     [ "$(cd "$tmp/store" && echo weights-*)" = "weights-3.safetensors weights-4.safetensors" ]
     [ "$(pen snapshot list --store "$tmp/store" | grep -c complete)" = 2 ]
@@ -108,7 +108,7 @@ same_from() {
     nothing_is_left
 }
 
-@test "without servers a job that was killed goes on from its last whole snapshot as if nothing had been" {
+@test "without servers a killed job resumes from its last complete snapshot without a difference" {
     local kept
     pen run --standalone --no-prefix --nproc-per-node 2 "$programs/stepper" steps=80 2>/dev/null | sort >"$tmp/whole"
     start cut --nproc-per-node 2 --no-prefix --store "$tmp/store" --snapshot-every 5 "$programs/stepper" steps=80 pause_ms=20
@@ -124,10 +124,10 @@ same_from() {
     nothing_is_left
 }
 
-@test "a file that may not grow (ulimit -f) costs a program its snapshots, and does not end it" {
+@test "a file size limit (ulimit -f) costs a program its snapshots, and does not end it" {
     cd "$tmp"
     local blocks doing
-    for blocks in 8 16; do # of 512 bytes: the store's first pages do not fit, or nothing after them, which is a signal
+    for blocks in 8 16; do # of 512 bytes: the store's first pages do not fit, or nothing after them; the latter raises a signal
         doing=$([ $blocks = 8 ] && echo opening || echo writing)
         sh -c 'ulimit -f $0; PENSTOCK_STORE=store-$0 PENSTOCK_SNAPSHOT_EVERY=5 exec "$@"' $blocks "$examples/linear" >out 2>err
         [ "$(wc -l <out)" = 20 ]
@@ -135,7 +135,7 @@ same_from() {
     done
 }
 
-@test "the launcher's report names the newest complete snapshot, and promises none where there is none" {
+@test "the launcher's report names the newest complete snapshot, and promises none if there is none" {
     cd "$tmp"
     run pen run --standalone --nproc-per-node 2 --store first --snapshot-every 5 "$programs/stepper" steps=9 exit_at=3,7
     grep -qx '  kept     nothing: first has no complete snapshot' <<<"$output"
@@ -156,7 +156,7 @@ same_from() {
     nothing_is_left
 }
 
-@test "the full disk of one worker costs all their snapshot, whole, and nobody the job" {
+@test "a full disk of one worker costs all workers that snapshot, completely, and does not end the job" {
     keep whole --nproc-per-node 2 -- steps=6
     printf '#!/bin/sh\n[ "$RANK" = 0 ] || export LD_PRELOAD="$PRELOAD"\nexec "$@"\n' >"$tmp/faulty"
     chmod +x "$tmp/faulty"
@@ -169,16 +169,16 @@ same_from() {
     says full "no snapshot of step 4: rank 1: .*$tmp/store.*No space left on device"
     says full "no snapshot of step 6: rank 1: "
     [ "$(pen snapshot list --store "$tmp/store" | awk '/complete/ {print $1}' | tr '\n' ' ')" = "1 2 " ]
-    [ "$(find "$tmp/store" -name '*.mdb' | wc -l)" = 4 ] # and nothing beside them
+    [ "$(find "$tmp/store" -name '*.mdb' | wc -l)" = 4 ] # and nothing else
     nothing_is_left
 }
 
-# Fails with one line of the program:  says NAME PATTERN
+# Fails with one line from the program:  says NAME PATTERN
 says() {
     grep -qE "$2" "$tmp/$1.err" || { cat "$tmp/$1.err"; return 1; }
 }
 
-@test "what cannot be kept or gone on from is a sentence" {
+@test "state that cannot be saved or resumed is a sentence" {
     ! keep none --nproc-per-node 2 -- steps=1 snapshot_every=2 || return 1
     says none "snapshot_every=2 needs a store: give a folder that all workers reach with .penstock run --store DIR., or the setting store"
     ! keep empty --nproc-per-node 2 --store "$tmp/store" --resume -- steps=1 || return 1

@@ -14,7 +14,7 @@ check() { # NAME ARGS...
     "$programs/timeline_check" "$tmp/$name.trace" "$@" || { cat "$tmp/$name.err"; return 1; }
 }
 
-@test "a job with servers has one timeline: everybody, nested, pushes before commits before the ends of pulls" {
+@test "a job with servers has one timeline: all processes, nested, pushes before commits before the ends of pulls" {
     start ps --trace "$tmp/ps.trace" --servers 2 --nproc-per-node 2 --store "$tmp/store" --snapshot-every 3 \
         "$programs/stepper" steps=8
     wait_for_end 60
@@ -25,7 +25,7 @@ check() { # NAME ARGS...
     nothing_is_left
 }
 
-@test "clocks that are minutes apart are brought together" {
+@test "clocks that are minutes apart are aligned" {
     unshare --time --monotonic 1 --fork true 2>/dev/null || skip "needs the right to make a time namespace"
     cat >"$tmp/ahead" <<'END'
 #!/bin/sh
@@ -38,14 +38,14 @@ END
     check apart workers=2 servers=1 shards=1 steps=4 ahead=500,1000 push commit pull
 }
 
-@test "in an async job each push leads to a commit of its own" {
+@test "in an async job each push leads to its own commit" {
     start async --trace "$tmp/async.trace" --servers 2 --nproc-per-node 2 --mode ps-async "$programs/stepper" steps=4
     wait_for_end 60
     [ "$code" = 0 ]
     check async workers=2 servers=2 shards=2 steps=4 "${with_servers[@]}"
 }
 
-@test "what a killed server did is in the timeline, and so is the fail-over" {
+@test "the work of a killed server is in the timeline, and so is the fail-over" {
     start over --trace "$tmp/over.trace" --servers 2 --replicas 1 --nproc-per-node 2 "$programs/stepper" steps=20 pause_ms=50
     wait_for_step 5
     kill -9 "$(member server 1)"

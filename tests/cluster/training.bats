@@ -8,7 +8,7 @@ momentum="sgd lr=0.05 momentum=0.9"
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# One, two and three servers with the rest equal; $1 is the rule, the others are flags of the example.
+# One, two and three servers, everything else equal; $1 is the rule, the rest are flags of the example.
 with_1_2_and_3_servers() {
     local s
     for s in 1 2 3; do
@@ -46,7 +46,7 @@ with_1_2_and_3_servers() {
     with_1_2_and_3_servers "$momentum" --model cnn --steps 12
 }
 
-@test "every instruction level that this processor has gives equal parameters" {
+@test "every instruction set level of this processor gives equal parameters" {
     local level
     for level in scalar avx2 avx512; do
         [ "$level" = scalar ] || grep -qE " ${level}(f)? " /proc/cpuinfo || continue
@@ -69,8 +69,8 @@ with_1_2_and_3_servers() {
     nothing_is_left
 }
 
-# The rate is small because ReLU jumps: at a larger one a single unit that rounding turns on or off grows to 1e-3 within
-# 100 steps, also in one process that only changes its BLAS kernels.
+# The rate is small because ReLU jumps: at a larger rate, one unit that rounding turns on or off grows to 1e-3 within
+# 100 steps, even in one process that only changes its BLAS kernels.
 @test "1, 2, 3 and 4 workers with the same global batch agree in loss to 1e-4 for 100 steps" {
     local w
     for w in 1 2 3 4; do
@@ -97,19 +97,19 @@ with_1_2_and_3_servers() {
     nothing_is_left
 }
 
-# Sum, or with "max" the largest, of a counter over the servers of a status line.
+# The sum of a counter over the servers of a status line; with "max" the largest.
 servers_stat() {
     members_of | grep '"role":"server"' | sed "s/.*\"$1\":\([0-9.]*\).*/\1/" |
         awk -v how="${2:-sum}" '{if (how == "sum") s += $1; else if ($1 > s) s = $1} END {printf "%d", s}'
 }
 
-@test "ssp: the fast worker's lead is exactly s, and it is held there, as the servers count" {
+@test "ssp: the fast worker's lead is exactly s and is held there, as the servers' counters show" {
     local s state last held pulls most
     for s in 2 8; do
         start "s$s" --servers 2 --nproc-per-node 2 --lease-ms 2000 --sync "ssp s=$s" "${fashion[@]}" \
             --mode ps-ssp --steps 90 --slow-ms 45 --slow-rank 1
         last= most=0
-        while state=$(status) || kill -0 "$launcher" 2>/dev/null; do # servers that have left count no more: the fullest
+        while state=$(status) || kill -0 "$launcher" 2>/dev/null; do # servers that have left no longer count: keep the fullest status
             pulls=$(servers_stat pull.ops <<<"$state")
             [ "$pulls" -lt "$most" ] || { last=$state most=$pulls; }
             sleep 0.1
@@ -125,7 +125,7 @@ servers_stat() {
     nothing_is_left
 }
 
-@test "two jobs run side by side and do not meet" {
+@test "two jobs run side by side without meeting" {
     train alone --servers 1 --nproc-per-node 1 -- --mode ps-bsp --steps 60 --seed 3
     start left --servers 1 --nproc-per-node 1 "${fashion[@]}" --steps 60 --seed 3 --out "$tmp/left.json"
     local left=$launcher

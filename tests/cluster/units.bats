@@ -1,5 +1,5 @@
-# units.bats - zero2 and zero3 over the servers: the bits of ps-bsp, with what a worker does not keep: gradients that
-# a server has, and values outside of the units in use.
+# units.bats - zero2 and zero3 over the servers: the bits of ps-bsp, without the memory that a worker does not need:
+# gradients that a server already has, and values outside of the units in use.
 
 load ../support/job
 load ../support/units
@@ -15,14 +15,15 @@ memory() {
     sed -n "s/^memory rank $2 $3 //p" "$tmp/$1.err"
 }
 
-# Elements times 4: four layers, which come and go, and the outermost unit's; biases of 64 elements stay.
+# Bytes (elements times 4): four layers, which are loaded and released, and the outermost unit's; biases of 64 elements
+# stay.
 layer=$((4 * 150000))
 layers=$((4 * (600000 + 0 + 1 + 2 + 3)))
 embed=$((4 * 120000))
 table=$((4 * 110000))
 biases=$((4 * 4 * 64))
 
-@test "zero2 and zero3 train bit for bit like ps-bsp with memory of the program's own, clipped" {
+@test "zero2 and zero3 train bit for bit like ps-bsp with the program's own memory, clipped" {
     units own -- mode=ps-bsp own=1
     units zero2 -- mode=zero2
     units zero3 -- mode=zero3
@@ -51,7 +52,7 @@ biases=$((4 * 4 * 64))
     nothing_is_left
 }
 
-@test "gradients larger than the bucket come back as soon as a server has them, to a lone worker as well" {
+@test "gradients larger than the bucket are released as soon as a server has them, also for a lone worker" {
     units many -- mode=zero2 reduce_bucket=1000
     units own -- mode=ps-bsp own=1
     same_steps own many
@@ -66,7 +67,7 @@ biases=$((4 * 4 * 64))
     units none -- mode=zero3 max_reuse=0 steps=3 prefetch_backward=none prefetch_forward=no
     units kept -- mode=zero3 steps=3
     same_steps pre none kept
-    # A step: what stays, all units forward, the layers backward; and all of it for the digest.
+    # A step: the persistent tensors, all units forward, the layers backward; then everything for the digest.
     pulled=$((3 * (biases + embed + table + 2 * layers + embed + table + layers)))
     for rank in 0 1; do
         echo "rank $rank: $(memory pre $rank mem.param.peak.bytes), $(memory none $rank mem.param.peak.bytes) bytes at most"
@@ -74,13 +75,14 @@ biases=$((4 * 4 * 64))
         [ "$(memory none $rank mem.param.peak.bytes)" -le $((embed + table + biases + layer + 12)) ]
         [ "$(memory pre $rank mem.param.bytes)" = "$biases" ]
         [ "$(memory pre $rank pull.bytes)" = "$pulled" ]
-        # With room, the layers of the forward pass are still here in the backward pass, from the second step on.
+        # With enough memory, the layers of the forward pass are still here in the backward pass, from the second step
+        # on.
         [ "$(memory kept $rank pull.bytes)" = $((pulled - 2 * layers)) ]
     done
     nothing_is_left
 }
 
-@test "zero3: workers that go through other units in another order do not wait for each other" {
+@test "zero3: workers that use different units in different orders do not wait for each other" {
     units own -- mode=ps-bsp own=1 diverge=1
     units zero3 -- mode=zero3 max_reuse=0 diverge=1
     same_steps own zero3
@@ -88,7 +90,7 @@ biases=$((4 * 4 * 64))
     nothing_is_left
 }
 
-@test "zero3 goes on from a snapshot, on another number of servers, with the bits of a job that was never stopped" {
+@test "zero3 resumes from a snapshot, on another number of servers, with the bits of an uninterrupted job" {
     units whole -- mode=ps-bsp
     units half --store "$tmp/store" --snapshot-every 2 -- mode=zero3 steps=2
     units rest --store "$tmp/store" --resume --servers 1 -- mode=zero3
@@ -99,7 +101,7 @@ biases=$((4 * 4 * 64))
     nothing_is_left
 }
 
-@test "zero3 goes on from copies when a server is killed, with the bits of a job that nobody disturbed" {
+@test "zero3 continues from copies when a server is killed, with the bits of an undisturbed job" {
     units calm -- mode=ps-bsp steps=16
     start hurt --no-prefix --servers 2 --nproc-per-node 2 --replicas 1 "$programs/units" clip=100 mode=zero3 \
         max_reuse=0 steps=16 pause_ms=30

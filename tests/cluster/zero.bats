@@ -1,4 +1,4 @@
-# zero.bats - state that is sharded over the workers: jobs of four processes, step by step the same as with servers.
+# zero.bats - state sharded over the workers: jobs of four processes, step by step the same as with servers.
 
 load ../support/job
 
@@ -21,7 +21,7 @@ words_of_mode() {
     PENSTOCK_MODE=nonsense "$programs/stepper" 2>&1 | sed -n 's/.*choose one of //p' | sed 's/ *(from.*//' | tr -d ' ' | tr ',' '\n'
 }
 
-@test "every mode without servers does the steps of ps with four workers: clipped, and one that is skipped" {
+@test "every mode without servers makes the same steps as ps with four workers: clipped, and one that is skipped" {
     local mode words=(clip=0.5 nan=3,1,777 steps=6 reduce_bucket=20000)
     steps ps 2 ps "${words[@]}"
     grep -q 'step 3 SKIPPED_NONFINITE .* bad 0 fc1.weight' "$tmp/ps.steps"
@@ -44,7 +44,7 @@ words_of_mode() {
     nothing_is_left
 }
 
-@test "zero3 with parameters that are the program's own says once that it saves nothing of them" {
+@test "zero3 says once that it saves no memory for parameters that the program owns" {
     local mode
     for mode in zero2 zero3; do
         pen run --standalone --job "$job-$mode" --nproc-per-node 2 --mode "$mode" --persistence-threshold 0 \
@@ -54,7 +54,7 @@ words_of_mode() {
     ! grep -q "saves no memory" "$tmp/zero2.err" || return 1
 }
 
-@test "what each mode counts as held is what the kernel says is there, within 5 % and 64 KiB a tensor, and what 'penstock memory' foretells" {
+@test "each mode's count of held bytes matches the kernel's within 5 % and 64 KiB a tensor, and the forecast of 'penstock memory'" {
     local mode n foretold
     for mode in allreduce zero1 zero2 zero3; do
         for n in 2 4; do
@@ -70,7 +70,7 @@ words_of_mode() {
                 END {off = resident > counted ? resident - counted : counted - resident
                      room = counted / 20 + n * 4 * 65536
                      printf "%s, %d workers: %d bytes counted, %d resident, %.0f %% of the room\n", mode, n, counted, resident, 100 * off / room
-                     # Sharded modes have three buckets more, each with room for the sum of its owner.
+                     # Sharded modes have three more buckets, each with room for its owner's sum.
                      more = counted / n - foretold - (mode == "allreduce" ? 0 : 3 * 4 * 262144 * (1 + 1 / n))
                      if (more < 0) more = -more
                      printf "%d bytes a worker foretold without buckets, %.2f %% off\n", foretold, 100 * more / foretold
