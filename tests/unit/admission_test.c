@@ -1,4 +1,4 @@
-/* admission_test.c - which gradients a server takes, and that one it refused leaves no trace. */
+/* admission_test.c - which gradients a server accepts; a refused one leaves no trace. */
 #include "server/shard/admission.h"
 #include "tests/support/shard_rig.h"
 
@@ -71,7 +71,7 @@ static void test_admission_names_rank_tensor_and_step(void **state)
     assert_string_equal(
         why.text, "a piece of the gradient of 'fc1.weight' from worker 3 for step 41 has norm "
                   "5.09902; admission accepts norms up to 5");
-    g.loss_scale = 1024; /* what travelled was scaled; what is meant is not */
+    g.loss_scale = 1024; /* scaled on the wire; the check compares the unscaled value */
     assert_int_equal(admission_check(&bounded, &g, &why), PEN_OK);
     const admission off = {0};
     data[0]             = NAN;
@@ -126,16 +126,16 @@ static uint32_t trained_crc(const char *sync, admission a, rig_gradient bad)
         for (int32_t rank = 0; rank < RANKS; rank++) {
             if (bad != NULL && rank == 1) {
                 const int before = r->reports;
-                rig_push_all(r, rank, step, WIRE_WANT_VALUES, bad); /* refused, more than once */
+                rig_push_all(r, rank, step, WIRE_WANT_VALUES, bad); /* refused, repeatedly */
                 rig_push_all(r, rank, step, WIRE_WANT_VALUES, bad);
                 const rig_message *m = rig_find(r, WIRE_REFUSED, rank, UINT32_MAX);
                 assert_non_null(m);
                 assert_int_equal(m->d.status, PEN_INVALID_ARGUMENT);
                 assert_non_null(strstr(m->d.text, "'w' from worker 1 for step"));
-                assert_int_equal(r->reports, before); /* this rank's affair alone */
+                assert_int_equal(r->reports, before); /* only this rank's push failed */
             }
             rig_push_all(r, rank, step, WIRE_WANT_VALUES, rig_noise);
-            rig_push_all(r, rank, step, WIRE_WANT_VALUES, rig_noise); /* a repeat, as ever */
+            rig_push_all(r, rank, step, WIRE_WANT_VALUES, rig_noise); /* a repeat, as before */
             rig_flush(r);
         }
     const uint32_t crc = rig_params_crc(r);
@@ -155,7 +155,7 @@ test_admission_refused_pushes_leave_no_trace_and_count_once_when_they_are_good(v
     assert_int_equal(trained_crc("async", bounded, huge), clean);
 }
 
-/* Others wait for that push: all hear who made it. */
+/* The other ranks wait for that push: all are told which rank made it. */
 static void test_admission_of_a_decided_step_is_told_to_the_job(void **state)
 {
     (void)state;

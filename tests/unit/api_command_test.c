@@ -1,5 +1,5 @@
-/* api_command_test.c - pen_command, pen_on_command and pen_reply: a job of two workers and a server
- * as threads with real sockets between, and a worker alone. */
+/* api_command_test.c - pen_command, pen_on_command and pen_reply: two workers and a server
+ * as threads with real sockets between them, and a worker alone. */
 #include "penstock.h"
 #include "scheduler/shell/scheduler.h"
 #include "tests/support/server_thread.h"
@@ -22,7 +22,7 @@ typedef struct {
     pen_ctx *ctx;
     int rank;
     atomic_int n_run;
-    _Atomic(pen_call *) kept; /* of LATER and NEVER */
+    _Atomic(pen_call *) kept; /* for LATER and NEVER */
     pthread_t answerer;
     atomic_bool has_answerer;
     _Atomic pen_status nested, second;
@@ -90,7 +90,7 @@ static void *join(void *user)
         port, "scheduler=external", NULL};
     ok(pen_init(settings, &m->ctx));
     ok(pen_on_command(m->ctx, on_command, m));
-    ok(pen_barrier(pen_world(m->ctx), NULL, NULL)); /* both can be asked from here on */
+    ok(pen_barrier(pen_world(m->ctx), NULL, NULL)); /* from here on both answer commands */
     return NULL;
 }
 
@@ -237,8 +237,8 @@ static void test_command_ends_at_its_deadline_when_nobody_answers(void **state)
     assert_int_equal(status, PEN_TIMED_OUT);
     assert_non_null(strstr(pen_last_error(&why), "s for worker 1 to answer command 3"));
     assert_int_equal(why.rank, 1);
-    while (atomic_load(&j->member[1].kept) == NULL) usleep(1000); /* it arrives, if late */
-    ok(pen_reply(j->member[1].kept, PEN_OK, NULL, 0, NULL));      /* too late, and harmless */
+    while (atomic_load(&j->member[1].kept) == NULL) usleep(1000); /* late, but delivered */
+    ok(pen_reply(j->member[1].kept, PEN_OK, NULL, 0, NULL));      /* too late; harmless */
 }
 
 static void test_command_from_a_callback_may_not_wait(void **state)

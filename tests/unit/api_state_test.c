@@ -1,4 +1,4 @@
-/* api_state_test.c - what outlives a job, alone in this process: snapshots, states, files; and the sentences. */
+/* api_state_test.c - what outlives a job that runs alone: snapshots, states, files; and their error sentences. */
 #include "penstock.h"
 
 #include <setjmp.h>
@@ -44,7 +44,7 @@ static void ok(pen_status status)
     if (status != PEN_OK) fail_msg("%s", pen_last_error(NULL));
 }
 
-/* The sentence may begin with `said`, as paths differ. */
+/* The sentence may have `said` as its prefix, because paths differ. */
 static void expect(pen_status status, pen_status wanted, const char *said)
 {
     const char *sentence = pen_last_error(NULL);
@@ -149,10 +149,10 @@ static void test_state_goes_back_between_steps_and_trains_the_same_again(void **
     assert_int_equal(s.index, 2);
     assert_true(s.flags & PEN_STEP_REWOUND);
     expect(pen_restore(j.ctx, -1, NULL), PEN_WRONG_STATE, "step 2 is in progress");
-    for (int i = 0; i < 5; i++) step(&j); /* begins it again */
+    for (int i = 0; i < 5; i++) step(&j); /* begins step 6 again */
     ok(pen_digest(j.ctx, &again));
     assert_int_equal(again, first);
-    ok(pen_restore(j.ctx, -1, NULL)); /* of step 6, which was written anew */
+    ok(pen_restore(j.ctx, -1, NULL)); /* of step 6, which was written again */
     assert_int_equal(j.counter, 30);
     step(&j);
     assert_int_equal(end(&j), first);
@@ -251,7 +251,7 @@ static void test_state_an_import_that_does_not_fit_is_named_and_changes_nothing(
     expect(pen_import(ctx, file, NULL), PEN_WRONG_STATE, "no tensor is registered");
     ok(pen_register(ctx, &(pen_tensor_desc){.name = "w", .ndim = 1, .shape = {N}, .param = w},
                     NULL));
-    ok(pen_import(ctx, file, NULL)); /* 'half' is passed over */
+    ok(pen_import(ctx, file, NULL)); /* 'half' is skipped */
     memset(w, 0, sizeof w);
     ok(pen_register(
         ctx, &(pen_tensor_desc){.name = "more", .ndim = 1, .shape = {10}, .param = more}, NULL));

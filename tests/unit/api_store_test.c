@@ -1,4 +1,4 @@
-/* api_store_test.c - the key-value store of a program that is alone. */
+/* api_store_test.c - the key-value store of a program that runs alone. */
 #include "penstock.h"
 
 #include <setjmp.h>

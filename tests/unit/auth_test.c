@@ -1,4 +1,4 @@
-/* auth_test.c - who needs a secret, who gets which keys, and whom a role lets in. */
+/* auth_test.c - which connections need a secret, which keys each member gets, and which peers a role accepts. */
 #include "common/base/log.h"
 #include "common/net/auth/auth.h"
 #include "common/net/auth/secret.h"
@@ -178,7 +178,7 @@ static void test_auth_turns_away_other_roles_ranks_beyond_a_job_and_strangers(vo
     transport_identity is;
     assert_false(o.keys->admits(o.keys->user, key, &is));
     assert_false(
-        o.keys->admits(o.keys->user, o.keys->own_public, &is)); /* a listener's key dials nobody */
+        o.keys->admits(o.keys->user, o.keys->own_public, &is)); /* a listener's key cannot dial */
     auth_close(g);
 }
 
@@ -204,7 +204,7 @@ static void test_auth_keys_of_ranks_and_roles_are_all_different(void **state)
     transport_options o[2 * N];
     memset(o, 0, sizeof o);
     for (int i = 0; i < N; i++) auth_dial(g[i], AUTH_SERVER, &o[i]);
-    for (int i = 3; i < N; i++) auth_listen(g[i], &o[N + i]); /* one of each role listens alike */
+    for (int i = 3; i < N; i++) auth_listen(g[i], &o[N + i]); /* all roles listen alike */
     for (int i = 0; i < 2 * N; i++)
         for (int j = 0; j < i; j++)
             if (o[i].keys != NULL && o[j].keys != NULL)

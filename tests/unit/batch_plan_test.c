@@ -1,4 +1,4 @@
-/* batch_plan_test.c - train_batch = micro_batch x accum x workers, whichever of them is given. */
+/* batch_plan_test.c - train_batch = micro_batch x accum x workers, given any of them. */
 #include "worker/train/schedule/batch_plan.h"
 
 #include <setjmp.h>
@@ -16,7 +16,7 @@ static void test_batch_plan_fills_in_what_was_not_given(void **state)
         uint64_t world;
         batch_plan given, want;
     } rows[] = {
-        {1, {524288, 16 * 1024, 0}, {524288, 16 * 1024, 32}}, /* GPT-2's half a million tokens */
+        {1, {524288, 16 * 1024, 0}, {524288, 16 * 1024, 32}}, /* as GPT-2's half a million tokens */
         {8, {524288, 16 * 1024, 0}, {524288, 16 * 1024, 4}},
         {4, {32, 0, 2}, {32, 4, 2}},
         {4, {0, 3, 2}, {24, 3, 2}},

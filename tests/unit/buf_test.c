@@ -109,7 +109,7 @@ enum { THREADS = 4, ROUNDS = 20000 };
 static void *share(void *user)
 {
     for (int i = 0; i < ROUNDS; i++) buf_acquire(user);
-    for (int i = 0; i < ROUNDS + 1; i++) buf_release(user); /* and the one we were given */
+    for (int i = 0; i < ROUNDS + 1; i++) buf_release(user); /* plus the first reference */
     return NULL;
 }
 

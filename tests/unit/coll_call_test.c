@@ -1,4 +1,4 @@
-/* coll_call_test.c - what a collective call is checked for, and how members find out that theirs differ. */
+/* coll_call_test.c - the checks of a collective call, and how members detect calls that differ. */
 #include "worker/collective/coll.h"
 
 #include "common/base/why.h"
@@ -101,7 +101,7 @@ static void an_operation_must_fit_its_type(void **state)
     call.op = (pen_op)11;
     assert_refused(&call, PEN_INVALID_ARGUMENT,
                    "pen_x: invalid operation 11; use one of pen_op, such as PEN_SUM");
-    call.kind = COLL_ALL_GATHER; /* has none */
+    call.kind = COLL_ALL_GATHER; /* this kind has none */
     assert_legal(&call, 1);
 }
 
@@ -235,10 +235,10 @@ static void members_that_do_the_same_agree(void **state)
 {
     (void)state;
     coll_call a = call_of(COLL_ALL_REDUCE), b = a;
-    b.scale               = 7;    /* each has its own */
-    b.label               = "b";  /* for people */
-    b.in                  = NULL; /* where things lie is nobody else's business */
-    b.root                = 2;    /* has none */
+    b.scale               = 7;    /* each rank has its own */
+    b.label               = "b";  /* for readers only */
+    b.in                  = NULL; /* addresses may differ */
+    b.root                = 2;    /* this kind has none */
     const coll_header one = header_of(&a, 3), two = header_of(&b, 3);
     const coll_header *all[] = {&one, &two, &one};
     pen_error why            = {0};
@@ -334,7 +334,7 @@ static void roots_and_counts_are_compared(void **state)
     pen_error why              = {0};
     assert_int_equal(coll_headers_compare(all, ranks, 2, &why), PEN_MISMATCH);
     assert_non_null(strstr(why.text, "rank 2 has f32 in counts #"));
-    a.kind = b.kind                = COLL_ALL_TO_ALL; /* these differ by right */
+    a.kind = b.kind                = COLL_ALL_TO_ALL; /* these are allowed to differ */
     const coll_header each[]       = {header_of(&a, 1), header_of(&b, 1)};
     const coll_header *everybody[] = {&each[0], &each[1]};
     assert_int_equal(coll_headers_compare(everybody, ranks, 2, &why), PEN_OK);
@@ -355,7 +355,7 @@ static void a_long_label_is_cut_between_characters(void **state)
     assert_string_equal(h.label, "");
 }
 
-/* What comes from another process may be anything. */
+/* Bytes from another process may contain anything. */
 static void a_header_of_garbage_is_a_mismatch_like_any_other(void **state)
 {
     (void)state;

@@ -16,7 +16,7 @@ static void differ_in_count(rig *r, int rank)
                                 &(pen_opts){.label = "loss"}, NULL) == PEN_MISMATCH);
     rig_check(r, strstr(pen_last_error(NULL), "all_reduce (call 1) differs: rank 1 has 9 f64") !=
                      NULL);
-    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_MISMATCH); /* for good */
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_MISMATCH); /* permanent */
 }
 
 static void a_mismatch_is_one_sentence_on_every_path(void **state)
@@ -39,7 +39,7 @@ static void stay_away(rig *r, int rank)
     double x = 7, sum_of_all = 0;
     if (rank == 2) return;
     pen_group *w = pen_world(r->ctx[rank]);
-    if (rank == 1) { /* patient: it hears that rank 0 was not */
+    if (rank == 1) { /* long timeout: it learns that rank 0 timed out */
         rig_check(r, pen_all_reduce(w, &x, &sum_of_all, 1, PEN_F64, PEN_SUM,
                                     &(pen_opts){.label = "loss", .deadline_ms = 1000},
                                     NULL) != PEN_OK);
@@ -71,7 +71,7 @@ typedef struct {
     char what[160];
 } verdicts;
 
-/* The first one's sentence is everybody's, as the scheduler would have it. */
+/* All ranks report the first sentence, as with the scheduler's verdict. */
 static void on_fault(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
                      const pen_error *why)
 {
@@ -104,7 +104,7 @@ static void hear_the_verdict(rig *r, int rank)
 {
     if (rank == 2) return;
     pen_group *w = pen_world(r->ctx[rank]);
-    /* Rank 1 would wait much longer, and hears it from rank 0's verdict. */
+    /* Rank 1 would wait much longer; it gets rank 0's verdict. */
     const int64_t patience = rank == 0 ? 200 : 20000;
     rig_check(r, pen_barrier(w, &(pen_opts){.label = "epoch end", .deadline_ms = patience}, NULL) ==
                      PEN_TIMED_OUT);

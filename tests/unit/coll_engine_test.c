@@ -1,4 +1,4 @@
-/* coll_engine_test.c - groups of threads that stand for ranks: every collective on every path, and its requests. */
+/* coll_engine_test.c - groups of threads as ranks: every collective on every path, and its requests. */
 #include "tests/unit/coll_settings.h"
 
 #include "common/base/clock.h"
@@ -130,7 +130,7 @@ static void every_collective_is_right_on_two_hosts_of_two(void **state)
         GROUP_HIER);
 }
 
-/* Members of one place are in another order than their hosts. */
+/* Members on one device are in another order than their hosts. */
 static void every_collective_is_right_on_hosts_in_any_order(void **state)
 {
     (void)state;
@@ -142,7 +142,7 @@ static void every_collective_is_right_on_hosts_in_any_order(void **state)
                    GROUP_HIER);
 }
 
-/* It has a host to itself, also in its own eyes. */
+/* It is alone on its host, also by its own settings. */
 static void one_member_may_be_without_shared_memory(void **state)
 {
     (void)state;
@@ -150,7 +150,7 @@ static void one_member_may_be_without_shared_memory(void **state)
     run_everything(2, SETTINGS("1:shared_memory=no"), GROUP_WIRE);
 }
 
-/* As if the system refused it: the address that rank 1 has of rank 2 says another size. */
+/* As if the system refused the mapping: rank 1 has a wrong size in rank 2's address. */
 static void refuse_mapping(rig *r)
 {
     char *size = strrchr(r->ctx[1]->coll->node_address[2], ':') + 1;
@@ -169,7 +169,7 @@ static void check_new_groups(rig *r, int rank)
         rig_check(r, all->carrier == (group_carrier)(intptr_t)r->user);
         pen_group_free(all);
     }
-    check_reductions(r, rank, w); /* was mapped before */
+    check_reductions(r, rank, w); /* mapped before */
 }
 
 static void a_mapping_that_one_member_is_refused_sends_all_over_sockets(void **state)
@@ -186,7 +186,7 @@ static void a_mapping_that_one_member_is_refused_sends_all_over_sockets(void **s
     }
 }
 
-/* The first call on devices begins with a vote, which goes the same way. */
+/* The first call on devices begins with a vote, which has the same result. */
 static void check_devices_of_a_new_group(rig *r, int rank)
 {
     pen_group *w                 = pen_world(r->ctx[rank]), *all;
@@ -203,7 +203,7 @@ static void a_vote_about_devices_goes_round_a_refused_mapping(void **state)
     (void)state;
     rig r = {0};
     rig_start(&r, 3, NULL, NULL);
-    const bool has_devices = r.ctx[0]->coll->device_place != NULL; /* else a build without */
+    const bool has_devices = r.ctx[0]->coll->device_place != NULL; /* else built without */
     refuse_mapping(&r);
     if (has_devices) rig_run(&r, check_devices_of_a_new_group);
     rig_stop(&r);
@@ -255,13 +255,13 @@ static void members_on_one_host_work_on_each_others_device_memory(void **state)
     (void)state;
     rig r = {0};
     rig_start(&r, 3, NULL, NULL);
-    const bool has_devices = r.ctx[0]->coll->device_place != NULL; /* else a build without */
+    const bool has_devices = r.ctx[0]->coll->device_place != NULL; /* else built without */
     if (has_devices) rig_run(&r, call_on_devices);
     rig_stop(&r);
     if (!has_devices) skip();
 }
 
-/* Threads of one process share its device, where no kernel may wait: all find so before anything was moved. */
+/* Threads of one process share its device, where kernels must not wait: all members detect it before data moves. */
 static void a_device_that_cannot_carry_a_group_is_gone_round_in_the_same_call(void **state)
 {
     (void)state;
@@ -293,7 +293,7 @@ static void one_member_that_cannot_reach_a_device_sends_all_the_same_way(void **
     if (!has_devices) skip();
 }
 
-/* Rank 1 forgets to move its tensor to the device, in call 1 or in a later one. */
+/* Rank 1 forgets to move its tensor to the device, in call 1 or in a later call. */
 static int good_calls;
 
 static void mix_memory(rig *r, int rank)
@@ -352,7 +352,7 @@ static void check_requests(rig *r, int rank)
         rig_check(r,
                   pen_all_reduce(w, &in[i], &out[i], 1, PEN_F64, PEN_SUM, NULL, &req[i]) == PEN_OK);
     }
-    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_OK); /* waits behind them, and drives them */
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_OK); /* waits behind them, and advances them */
     for (int i = 0; i < MANY; i++) {
         pen_result result;
         rig_check(r, pen_wait(&req[i], &result) == PEN_OK && result.count == 1);
@@ -378,7 +378,7 @@ static void requests_end_over_sockets_too(void **state)
     rig_stop(&r);
 }
 
-/* ---- the record ------------------------------------------------------------------------------ */
+/* ---- the flight recorder --------------------------------------------------------------------- */
 static void the_record_keeps_the_last_thousand_calls(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* coll_group_test.c - groups, batches, objects of bytes, messages, and pen_spawn(): by threads that stand for ranks, and
- * by real processes. */
+/* coll_group_test.c - groups, batches, byte objects, messages and pen_spawn(), with threads as ranks and with
+ * real processes. */
 #include "../support/coll_rig.h"
 
 #include "common/base/why.h"
@@ -70,7 +70,7 @@ static void make_groups(rig *r, int rank)
     pen_group_free(odd);
     pen_group_free(pair);
     pen_group_free(again);
-    pen_group_free(w); /* belongs to the context */
+    pen_group_free(w); /* the context owns it */
     rig_check(r, sum_over(r, w, 1) == 4);
 }
 
@@ -155,7 +155,7 @@ static void refuse(rig *r, int rank)
     rig_check(r, pen_group_shrink(w, &g) == PEN_UNSUPPORTED);
     rig_check(r,
               pen_size(NULL) == 0 && pen_rank(NULL) == -1 && pen_group_ranks(NULL, NULL, 0) == -1);
-    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_OK); /* nothing of this harmed the group */
+    rig_check(r, pen_barrier(w, NULL, NULL) == PEN_OK); /* the refused calls did no harm */
 }
 
 static void what_makes_no_sense_is_refused_and_harms_nothing(void **state)
@@ -173,7 +173,7 @@ typedef struct {
     int asked;
 } agreement;
 
-/* The scheduler's part: when both survivors have asked, both are told. */
+/* Plays the scheduler: answers both survivors once both have asked. */
 static void on_shrink(void *user, uint64_t group, const int *ranks, int n)
 {
     rig *r       = user;
@@ -219,7 +219,7 @@ static void group_with_the_dead(rig *r, int rank)
     if (rank == 1) return;
     why_set(&why, PEN_PEER_LOST, "worker 1 died");
     coll_engine_lost(r->ctx[rank]->coll, 1, &why);
-    why_set(&why, PEN_PEER_LOST, "worker 2 died"); /* none of the group */
+    why_set(&why, PEN_PEER_LOST, "worker 2 died"); /* not in the group */
     if (rank == 0) coll_engine_lost(r->ctx[rank]->coll, 2, &why);
     const pen_status status =
         pen_group_new(pen_world(r->ctx[rank]), (const int[]){0, 1, 3}, 3, &late);
@@ -255,7 +255,7 @@ static void pass_messages(rig *r, int rank)
     rig_check(r, pen_send(w, &mine, 1, PEN_I32, to, 6, NULL, NULL) == PEN_OK);
     rig_check(r, pen_wait(&req, &result) == PEN_OK);
     rig_check(r, result.count == 1 && result.source == from && result.tag == 6);
-    /* To itself, the receive first. */
+    /* To itself; the receive comes first. */
     rig_check(r, pen_recv(w, got, 1, PEN_I32, rank, 7, NULL, &req) == PEN_OK);
     rig_check(r, pen_send(w, &to, 1, PEN_I32, rank, 7, NULL, NULL) == PEN_OK);
     rig_check(r, pen_wait(&req, &result) == PEN_OK && got[0] == to && result.count == 1);
@@ -286,16 +286,16 @@ static void batch(rig *r, int rank)
     out[LARGE - 1] = rank + 1;
     rig_check(r, pen_batch_begin(ctx) == PEN_OK);
     rig_check(r, pen_batch_begin(ctx) == PEN_WRONG_STATE);
-    /* Both send first: one after the other they would wait for each other. */
+    /* Both send first: without a batch they would wait for each other. */
     rig_check(r, pen_send(w, out, LARGE, PEN_I32, peer, 1, NULL, NULL) == PEN_OK);
     rig_check(r, pen_all_reduce(w, &a, &sums[0], 1, PEN_F32, PEN_SUM, NULL, NULL) == PEN_OK);
     rig_check(r, pen_all_reduce(w, b, &sums[1], 2, PEN_F32, PEN_SUM, NULL, NULL) == PEN_OK);
     rig_check(r, pen_recv(w, in, LARGE, PEN_I32, peer, 1, NULL, NULL) == PEN_OK);
     rig_check(r, pen_all_reduce(w, &c, &sums[3], 1, PEN_F32, PEN_MAX, NULL, NULL) == PEN_OK);
-    rig_check(r, sums[0] == 0 && in[LARGE - 1] == 0); /* nothing has begun */
+    rig_check(r, sums[0] == 0 && in[LARGE - 1] == 0); /* nothing has started */
     const uint64_t before = w->seq;
     rig_check(r, pen_batch_end(ctx, NULL, NULL) == PEN_OK);
-    rig_check(r, w->seq == before + 2); /* the first two became one */
+    rig_check(r, w->seq == before + 2); /* the first two were merged */
     rig_check(r, sums[0] == (float)(r->n * (r->n - 1) / 2) && sums[1] == (float)r->n);
     rig_check(r, sums[2] == 2 * (float)r->n && sums[3] == 3 && in[LARGE - 1] == peer + 1);
     pen_req req;
@@ -314,7 +314,7 @@ static void a_batch_cannot_deadlock_by_order_and_fuses_what_is_small(void **stat
     on_all_hosts(4, batch, NULL);
 }
 
-/* ---- objects of bytes ------------------------------------------------------------------------ */
+/* ---- byte objects ---------------------------------------------------------------------------- */
 static void pass_bytes(rig *r, int rank)
 {
     pen_group *w = pen_world(r->ctx[rank]);
@@ -401,10 +401,10 @@ static void the_first_failure_is_what_a_spawn_returns(void **state)
     assert_int_equal(pen_spawn(2, NULL, NULL), 1);
 }
 
-/* Each leaves as soon as its own part is done: what others still wait for has left before. */
+/* Each member exits when its own part is done: whatever others wait for was sent before. */
 static int send_round_and_leave(pen_ctx *ctx, void *arg)
 {
-    static float mail[10000]; /* 40 KB: sent from where they lie */
+    static float mail[10000]; /* 40 KB: sent in place */
     const size_t n = *(const size_t *)arg;
     pen_group *w   = pen_world(ctx);
     alarm(200);

@@ -1,4 +1,4 @@
-/* coll_verdict_test.c - what becomes of calls that wait, and of those that hear a verdict; settings that must be alike. */
+/* coll_verdict_test.c - calls that wait, calls that get a verdict, and settings that must be equal on all ranks. */
 #include "../support/coll_rig.h"
 
 #include "common/base/clock.h"
@@ -20,7 +20,7 @@
     }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
-/* Nobody answers, and who waits says so again and again, each time after twice as long. */
+/* Nobody answers: the waiting call reports it again and again, each time after twice as long. */
 enum { OVERDUES_MAX = 16 };
 typedef struct {
     int n;
@@ -62,7 +62,7 @@ static void a_long_wait_is_told_after_warn_ms_and_after_twice_as_long_each_time(
 }
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
-/* Drives the calls by hand until one has ended; which. */
+/* Advances the calls by hand until one has ended; returns its index. */
 static int drive_until_one_has_ended(rig *r, engine_call *c)
 {
     const uint64_t until = clock_ms(&clock_real) + 20000;
@@ -100,7 +100,7 @@ static void a_verdict_does_not_fail_a_call_that_has_all_it_needs(void **state)
         assert_in_range(first, 0, 1);
         assert_int_equal(c[first].status, PEN_OK);
         assert_false(c[other].has_ended);
-        usleep(i == 0 ? 0 : 300000); /* what the first one sent is on the way */
+        usleep(i == 0 ? 0 : 300000); /* the message of the first call is in flight */
         why_set(&why, PEN_PEER_LOST, "worker 7 is gone");
         coll_engine_fault(r.ctx[other]->coll, r.ctx[other]->world->id, 2, &why);
         assert_int_equal(engine_call_wait(&c[other], &why), PEN_OK);
@@ -111,7 +111,7 @@ static void a_verdict_does_not_fail_a_call_that_has_all_it_needs(void **state)
     }
 }
 
-/* Later than half a second, as on a machine that is overloaded: nobody's own words stand meanwhile. */
+/* Later than half a second, as on an overloaded machine: until then no call fails with its own sentence. */
 static void *answer_late(void *user)
 {
     rig *r = user;
@@ -131,7 +131,7 @@ static void on_fault_in_vain(void *user, uint64_t group, uint64_t call, const in
 
 static void hear_the_verdict(rig *r, int rank)
 {
-    /* Rank 0 finds out by itself, rank 1 would wait much longer. */
+    /* Rank 0 times out by itself; rank 1 would wait much longer. */
     const int64_t patience = rank == 0 ? 200 : 20000;
     if (rank == 2) return;
     rig_check(r, pen_barrier(pen_world(r->ctx[rank]), &(pen_opts){.deadline_ms = patience}, NULL) ==
@@ -152,7 +152,7 @@ static void a_late_verdict_is_still_everybodys_sentence(void **state)
     rig_stop(&r);
 }
 
-/* ---- what all must have alike ---------------------------------------------------------------- */
+/* ---- what must be equal on all ranks --------------------------------------------------------- */
 static void hear_what_differs(rig *r, int rank)
 {
     pen_error why;

@@ -1,4 +1,4 @@
-/* commands_test.c - commands that arrive, some of them twice, and their answers. */
+/* commands_test.c - commands that arrive, some of them twice, and their replies. */
 #include "common/base/why.h"
 #include "worker/io/commands.h"
 
@@ -99,7 +99,7 @@ static void test_commands_run_a_command_once_and_answer_repeats_from_memory(void
     end e;
     open_end(&e, 1);
     hear_command(&e, ME, 5, 5, "do");
-    hear_command(&e, ME, 5, 5, "do"); /* while it is being thought about */
+    hear_command(&e, ME, 5, 5, "do"); /* while the reply is pending */
     assert_int_equal(e.n_run, 1);
     assert_int_equal(e.n_sent, 0);
     assert_string_equal(e.body, "do");
@@ -113,7 +113,7 @@ static void test_commands_run_a_command_once_and_answer_repeats_from_memory(void
         assert_int_equal(e.sent[i].id, 5);
         assert_int_equal(e.sent[i].rank, 3);
     }
-    hear_command(&e, ME + 1, 5, 5, "of another"); /* the same number of somebody else */
+    hear_command(&e, ME + 1, 5, 5, "of another"); /* the same number from another asker */
     assert_int_equal(e.n_run, 2);
     commands_destroy(e.commands);
 }
@@ -125,8 +125,8 @@ static void test_commands_do_not_run_what_its_asker_is_done_with(void **state)
     open_end(&e, 1);
     hear_command(&e, ME, 1, 1, "a");
     answer(&e, e.call, PEN_OK, "A");
-    hear_command(&e, ME, 2, 2, "b"); /* forgets the first */
-    hear_command(&e, ME, 1, 1, "a"); /* a straggler */
+    hear_command(&e, ME, 2, 2, "b"); /* evicts the first */
+    hear_command(&e, ME, 1, 1, "a"); /* a late repeat */
     assert_int_equal(e.n_run, 2);
     assert_int_equal(e.n_sent, 1);
     commands_destroy(e.commands);
@@ -194,7 +194,7 @@ static void test_commands_bound_what_one_asker_can_leave_behind(void **state)
     open_end(&e, 1);
     for (uint64_t id = 1; id <= 200; id++) hear_command(&e, ME, id, 1, "a");
     assert_int_equal(e.n_run, 64);
-    hear_command(&e, ME + 1, 1, 1, "a"); /* of somebody else */
+    hear_command(&e, ME + 1, 1, 1, "a"); /* from another asker */
     assert_int_equal(e.n_run, 65);
     commands_destroy(e.commands);
 }

@@ -1,4 +1,4 @@
-/* config_files_test.c - configuration files of DeepSpeed and accelerate: reading, the tables of keys, and what both become. */
+/* config_files_test.c - files of DeepSpeed and accelerate: parsing, the tables of keys, the resulting settings. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ static const char *find_given(const void *user, const char *setting, const char 
     return given_setting != NULL && strcmp(setting, given_setting) == 0 ? given_value : NULL;
 }
 
-/* What YAML and JSON text, either may be NULL, come to. */
+/* The settings that YAML and JSON text, either may be NULL, resolve to. */
 static pen_status resolve_text(const char *yaml, const char *json, const resolve_flags *by,
                                resolution *out, pen_error *why)
 {
@@ -85,7 +85,7 @@ static void refuses(const char *yaml, const char *json, const char *sentence)
     resolution_free(&r);
 }
 
-/* A setting, or "" when it is not there. */
+/* A setting, or "" if it is not set. */
 static void gives(const char *yaml, const char *json, const char *setting, const char *value)
 {
     resolution r;
@@ -189,7 +189,7 @@ static void test_files_that_make_no_sense_are_refused_with_their_line(void **sta
                   "f:1: nested deeper than 8");
 }
 
-/* Half a million brackets: the answer comes after the first few. */
+/* Half a million brackets: refused after the first few. */
 static void test_a_hostile_depth_is_refused_at_once(void **state)
 {
     (void)state;
@@ -208,7 +208,7 @@ static void test_a_hostile_depth_is_refused_at_once(void **state)
         }
 }
 
-/* No byte of a file, cut off or changed, may do worse than a sentence. */
+/* A truncated or changed byte leads to a sentence at worst. */
 static void test_cut_and_damaged_files_are_read_or_refused(void **state)
 {
     (void)state;
@@ -281,7 +281,7 @@ static void test_every_key_has_a_meaning_and_every_target_is_a_setting(void **st
     }
 }
 
-/* Every word that a key becomes is one its setting accepts. */
+/* Every word that a key maps to is accepted by its setting. */
 static void check_words(const key_row *rows)
 {
     static worker_settings scratch;
@@ -308,7 +308,7 @@ static void test_every_word_a_key_becomes_is_accepted_by_its_setting(void **stat
     assert_true(deepspeed_keys[0].path != NULL);
 }
 
-/* ---- what the files of the literature become ------------------------------------------------------------- */
+/* ---- what the published files resolve to ----------------------------------------------------------------- */
 
 static const struct {
     const char *yaml, *json, *setting, *value;
@@ -518,7 +518,7 @@ static void test_files_are_offloaded_to_only_where_the_stage_allows(void **state
           "offload_path", "/n");
 }
 
-/* ---- auto, and what wins --------------------------------------------------------------------------------- */
+/* ---- auto, and precedence -------------------------------------------------------------------------------- */
 
 static void refuses_auto(const char *json, const char *sentence)
 {

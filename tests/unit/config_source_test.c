@@ -1,4 +1,4 @@
-/* config_source_test.c - every way that settings come in: strings, words, a file, the environment, flags. */
+/* config_source_test.c - every source of settings: strings, words, a file, the environment, flags. */
 #include "tests/unit/config_table.h"
 
 #include <stdio.h>
@@ -153,7 +153,7 @@ static void test_config_from_env_reads_upper_case_names(void **state)
     (void)state;
     settings s = defaults();
     setenv("PENSTOCK_LEASE_MS", "4000", 1);
-    setenv("PENSTOCK_PORT", "99999999", 1); /* another table's: not ours to judge */
+    setenv("PENSTOCK_PORT", "99999999", 1); /* belongs to another table: not checked here */
     setenv("PENSTOCKING", "x", 1);
     const pen_status status = config_from_env(rows, &s, known, NULL);
     unsetenv("PENSTOCK_LEASE_MS");
@@ -209,7 +209,7 @@ static void test_config_env_reads_a_foreign_variable(void **state)
 /* ---- flags ---- */
 enum { WORDS_MAX = 8 };
 
-/* Reads flags from a space-separated line; the returned string is the refusal. */
+/* Reads flags from a space-separated line; returns the error, "" if there is none. */
 static const char *flags(settings *s, const char *line, int *rest)
 {
     static char copy[256];
@@ -259,7 +259,7 @@ static void test_config_from_argv_leaves_what_is_not_a_flag(void **state)
     int rest;
     assert_string_equal(flags(&s, "--nesterov train --lease_ms=5", &rest), "");
     assert_int_equal(rest, 2);
-    assert_string_equal(flags(&s, "--nesterov true", &rest), ""); /* a program's name */
+    assert_string_equal(flags(&s, "--nesterov true", &rest), ""); /* a program name */
     assert_int_equal(rest, 2);
     assert_string_equal(flags(&s, "--lr 1 -- --lease_ms=5", &rest), "");
     assert_int_equal(rest, 3);

@@ -1,4 +1,4 @@
-/* config_table.h - a table with a setting of every type. */
+/* config_table.h - a table with one setting of every type. */
 #ifndef TESTS_UNIT_CONFIG_TABLE_H
 #define TESTS_UNIT_CONFIG_TABLE_H
 

@@ -1,4 +1,4 @@
-/* config_test.c - one table row per setting: its values and its print-outs. */
+/* config_test.c - one table row per setting: its values and how it is printed. */
 #include "tests/unit/config_table.h"
 
 #include "tests/support/settings_walk.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Sets one field and returns the refusal, "" when there was none. */
+/* Sets one field and returns the error, "" if there is none. */
 static const char *set(settings *s, const char *key, const char *text)
 {
     static pen_error why;
@@ -143,7 +143,7 @@ static void test_config_text_is_bounded(void **state)
     assert_string_equal(s.store, longer + 1);
 }
 
-/* Each locale that is installed here; a decimal comma is the one that could do harm. */
+/* Each locale installed here; the risk is a decimal comma. */
 static void test_config_reads_and_writes_a_decimal_point_in_every_locale(void **state)
 {
     (void)state;
@@ -224,7 +224,7 @@ static void test_config_unknown_key_of_any_length_is_refused(void **state)
     assert_int_equal(config_set(none, &s, "x", "1", NULL), PEN_BAD_SETTING);
 }
 
-/* ---- print-outs ---- */
+/* ---- printing ---- - */
 static char *printed(void (*print)(const config_row *table, FILE *out))
 {
     char *text = NULL;

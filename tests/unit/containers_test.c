@@ -1,4 +1,4 @@
-/* containers_test.c - lists, arrays that grow, arrays that live together, hashes. */
+/* containers_test.c - lists, growing arrays, arrays in one allocation, hashes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ typedef struct node {
     char name;
 } node;
 
-/* The names from first to last, having walked the list in both directions. */
+/* The names from first to last, after walking the list in both directions. */
 static const char *names(node *first)
 {
     static char text[16];
@@ -98,7 +98,7 @@ static void test_room_grows_and_what_was_there_stays(void **state)
     free(at);
 }
 
-/* Under the address sanitizer a row behind the room would be found. */
+/* AddressSanitizer would find a row beyond the allocation. */
 static void test_an_array_without_a_capacity_has_room_for_one_more(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void test_an_array_without_a_capacity_has_room_for_one_more(void **state)
             at[n] = n;
         }
         for (size_t i = 0; i < n; i++) assert_int_equal(at[i], i);
-        n = (size_t)round * 8; /* fewer again: what is left stays */
+        n = (size_t)round * 8; /* fewer again: the first ones remain */
     }
     free(at);
 }
@@ -123,7 +123,7 @@ static void test_room_that_no_memory_can_hold_is_refused_and_changes_nothing(voi
     assert_true(VEC_ROOM(at, room, 1));
     before            = at;
     const size_t had  = room;
-    volatile size_t n = SIZE_MAX / sizeof *at + 2; /* times 8 it would be 8 */
+    volatile size_t n = SIZE_MAX / sizeof *at + 2; /* times 8 this would wrap to 8 */
     assert_false(VEC_ROOM(at, room, n));
     assert_ptr_equal(at, before);
     assert_int_equal(room, had);

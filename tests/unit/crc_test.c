@@ -1,4 +1,4 @@
-/* crc_test.c - CRC32C against published values and against its definition. */
+/* crc_test.c - CRC32C against published values and its definition. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -63,7 +63,7 @@ static void test_crc_continues_where_it_stopped(void **state)
                          whole);
 }
 
-/* More than an int can count.  The pages are read only, so they all are the one page of zeros. */
+/* More than an int can count.  The pages are only read, so all of them are the one zero page. */
 static void test_crc_takes_more_than_two_gibibytes(void **state)
 {
     (void)state;

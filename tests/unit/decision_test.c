@@ -1,4 +1,4 @@
-/* decision_test.c - golden decisions, and the same bits from every layout of the same chunks. */
+/* decision_test.c - golden decisions, and equal bits for every layout of the same chunks. */
 #include "proto/decision.h"
 
 #include <setjmp.h>
@@ -101,7 +101,7 @@ static void test_decision_does_not_clip_below_the_bound_or_without_one(void **st
     check_same_bits(decide(&two, two_records, two_sums, inputs).decision.clip, 1);
     inputs.clip = 5.1;
     check_same_bits(decide(&two, two_records, two_sums, inputs).decision.clip, 1);
-    inputs.clip = 5; /* norm + 1e-6 is above */
+    inputs.clip = 5; /* norm + 1e-6 exceeds it */
     check_same_bits(decide(&two, two_records, two_sums, inputs).decision.clip, 5 / (5 + 1e-6));
 }
 
@@ -209,7 +209,7 @@ static void test_decision_has_the_same_bits_however_the_chunks_are_partitioned(v
             value[c][b] = (double)(random >> 11) * 0x1p-52;
         }
     }
-    value[1][0]  = 0x1p56; /* what is added to it is lost, what it is added to counts */
+    value[1][0]  = 0x1p56; /* addends to it are lost; what it is added to is kept */
     double total = 0;
     for (uint32_t c = 0; c < CHUNKS_MAX; c++)
         for (uint32_t b = 0; b < blocks[c]; b++) total += value[c][b];
@@ -238,7 +238,7 @@ static void test_decision_has_the_same_bits_however_the_chunks_are_partitioned(v
         assert_memory_equal(&r.decision.gscale, &first.gscale, sizeof first.gscale);
         does_order_show |= sqrt(by_partition) / 21 != first.norm;
     }
-    assert_true(does_order_show); /* else this test could not fail */
+    assert_true(does_order_show); /* else this test could never fail */
 }
 
 /* ---- hashes ---------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* device_path_test.c - collectives on device memory, on the host as the device: what stands above the kernels is the
- * same code.  Members are advanced in turn by one thread, so that every order of events is one this test chose; one
+/* device_path_test.c - collectives on device memory, with the host as the device: the code above the kernels is the
+ * same.  One thread advances the members in turn, so the test chooses every order of events; one
  * test has members in processes of their own. */
 #include "common/base/clock.h"
 #include "common/base/why.h"
@@ -81,7 +81,7 @@ typedef struct {
 typedef struct {
     device_sync_choice sync;
     bool shares_device;
-    uint64_t one_shot_bytes; /* 1: nothing is small */
+    uint64_t one_shot_bytes; /* 1: no call is small */
 } way;
 
 static const way ways[] = {
@@ -92,7 +92,7 @@ static const way ways[] = {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-static const nccl_table *nccl_for_teams; /* of teams made from now on */
+static const nccl_table *nccl_for_teams; /* of teams created from now on */
 static int nccl_without = -1;            /* this member has none */
 
 static device_options options_of(const way *w, int rank)
@@ -104,7 +104,7 @@ static device_options options_of(const way *w, int rank)
                             .one_shot_bytes = w->one_shot_bytes};
 }
 
-static uint64_t rig_id = 100; /* of the newest */
+static uint64_t rig_id = 100; /* of the newest team */
 
 static void rig_open(rig *r, int n, const way *w)
 {
@@ -144,7 +144,7 @@ static void advance(rig *r, int i)
     if (r->state[i] == COLL_RUNNING) r->state[i] = coll_path_device.advance(r->op[i], &r->why[i]);
 }
 
-/* All members in turn, each time in another order. */
+/* Advances all members, each time in another order. */
 static void run(rig *r)
 {
     bool is_running = true;
@@ -222,7 +222,7 @@ static bool takes_counts(coll_kind kind)
            kind == COLL_REDUCE_SCATTER || kind == COLL_ALL_TO_ALL;
 }
 
-/* Where in and out of a member lie; in place as penstock.h has it for each kind. */
+/* Where in and out of a member are; in place as penstock.h defines it for each kind. */
 static void place_buffers(const job *j, rig *r, int i)
 {
     coll_call *c       = &r->call[i];
@@ -242,7 +242,7 @@ static void place_buffers(const job *j, rig *r, int i)
         c->out = (void *)(uintptr_t)c->in;
 }
 
-/* Not before the first test has made its processes: memory that is shared is shared with children, too. */
+/* Not before the first test has forked: children share the parent's shared memory. */
 static void memory_up(void)
 {
     if (in_memory[0] != NULL) return;
@@ -288,7 +288,7 @@ static double folded(const job *j, int n, size_t i)
     return x;
 }
 
-/* What element k of member `who`'s output must be. */
+/* Element k of member `who`'s expected output. */
 static double wanted(const job *j, int n, int who, size_t k)
 {
     int from = 0;
@@ -503,7 +503,7 @@ static void counts_that_do_not_fit_each_other_are_told(void **state)
     rig_close(&r);
 }
 
-/* Aborts member 1 after so many rounds of everyone, whatever stage that is. */
+/* Aborts member 1 after this many rounds of all members, in whatever stage it is. */
 static void check_abort(const way *w, int rounds, coll_kind kind)
 {
     static rig r;
@@ -618,7 +618,7 @@ static void the_safe_way_is_chosen_from_the_uuids(void **state)
                      PEN_UNSUPPORTED);
 }
 
-/* t_bar 2.5 us and 360 GB/s are the figures the formula was checked with: 171 KB for 8 members, 600 KB for 4. */
+/* t_bar 2.5 us and 360 GB/s were used to check the formula: 171 KB for 8 members, 600 KB for 4. */
 static void the_border_of_one_shot_follows_the_formula(void **state)
 {
     (void)state;
@@ -645,7 +645,7 @@ static void what_was_measured_is_told(void **state)
     rig_close(&r);
 }
 
-/* ---- NCCL, played by a table of this test: what it computes is there when the last member has called ---------- */
+/* ---- NCCL, faked by a table: the result is there when the last member has called ------------------------------ */
 typedef struct {
     int rank, polls;
     uint64_t calls;
@@ -741,8 +741,8 @@ static void nccl_carries_what_it_may_and_nothing_else(void **state)
     const job in_place = {
         .kind = COLL_ALL_REDUCE, .dtype = PEN_U8, .op = PEN_MAX, .n = 500, .is_in_place = true};
     check_job(&r, &integers);
-    assert_int_equal(fake_carried, 3); /* two of them to measure */
-    check_job(&r, &floats);            /* in rank order: ours */
+    assert_int_equal(fake_carried, 3); /* two of them, for measuring */
+    check_job(&r, &floats);            /* in rank order: our own kernel */
     assert_int_equal(fake_carried, 3);
     check_job(&r, &in_place);
     assert_int_equal(fake_carried, 4);
@@ -803,7 +803,7 @@ static bool drive(coll_path const *path, void *op, pen_error *why)
     return state == COLL_DONE;
 }
 
-/* One member in a process of its own: 0 when all is as it must be. */
+/* One member in a process of its own; returns 0 if everything is as expected. */
 static int member(meeting *m, int rank, const way *w, pen_error *why)
 {
     static _Alignas(64) uint8_t op[COLL_OP_BYTES];

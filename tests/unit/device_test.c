@@ -1,4 +1,4 @@
-/* device_test.c - what every device promises (device.h), on the host; and that asking wakes no device. */
+/* device_test.c - what every device promises (device.h), on the host; a query initializes no device. */
 #include "common/compute/device/device_test.h"
 
 #include <setjmp.h>
@@ -82,7 +82,7 @@ static void a_reference_of_this_process_is_the_pointer_itself(void **state)
     device_cpu.free(data);
 }
 
-/* As another process would see it: nothing in the reference says that it is ours. */
+/* As another process would see it: nothing in the reference marks it as local. */
 static void a_reference_of_another_process_is_mapped(void **state)
 {
     device_ref ref;

@@ -1,4 +1,4 @@
-/* grad_slot_test.c - every state of a gradient, and every event in it. */
+/* grad_slot_test.c - every state of a gradient and every event in it. */
 #include "worker/tensor/grad_slot_test.h"
 
 #include <setjmp.h>
@@ -21,10 +21,10 @@
     "step 7 has not seen 'w' from this rank; call pen_ready() on it, or register it with "         \
     "PEN_ZERO_IF_UNUSED"
 
-typedef struct { /* what an event leads to */
+typedef struct { /* the result of an event */
     grad_state next;
-    const char *sentence; /* it is refused, and nothing changes: a mistake of the program */
-    const char *internal; /* or of ours: "copied" of "the gradient of 'w' cannot be copied ..." */
+    const char *sentence; /* refused, no change: an error of the program */
+    const char *internal; /* or our bug: "copied" of "the gradient of 'w' cannot be copied ..." */
 } outcome;
 
 static void expect_one(grad_state from, grad_event event, const char *is, const outcome *o)
@@ -67,7 +67,7 @@ static void a_gradient_of_the_program_may_be_viewed_bound_and_made_ready(void **
         [GRAD_OFFER]  = {GRAD_OFFERED, NULL, NULL},
         [GRAD_ADD]    = {GRAD_ACCUMULATED, NULL, NULL}, /* on the device */
         [GRAD_LEND]   = {0, NULL, "lent"},
-        [GRAD_RETURN] = {GRAD_PROGRAM, NULL, NULL}, /* one of an earlier micro-batch */
+        [GRAD_RETURN] = {GRAD_PROGRAM, NULL, NULL}, /* from an earlier micro-batch */
         [GRAD_NEXT]   = {GRAD_PROGRAM, NULL, NULL}};
     expect_all(GRAD_PROGRAM, "the program's", outcomes);
 }
@@ -87,7 +87,7 @@ static void a_gradient_that_is_copied_from_a_device_is_offered_or_given_up(void 
         [GRAD_ADD]    = {0, NULL, "added up"},
         [GRAD_LEND]   = {0, NULL, "lent"},
         [GRAD_RETURN] = {GRAD_DEVICE_COPYING, NULL, NULL},
-        [GRAD_NEXT]   = {GRAD_DEVICE_COPYING, NULL, NULL}}; /* whoever copies ends it */
+        [GRAD_NEXT]   = {GRAD_DEVICE_COPYING, NULL, NULL}}; /* the one that copies ends it */
     expect_all(GRAD_DEVICE_COPYING, "being copied", outcomes);
 }
 
@@ -159,7 +159,7 @@ static void a_gradient_that_was_returned_is_not_the_programs_before_the_step_end
         [GRAD_OFFER]  = {0, NULL, "offered"},
         [GRAD_ADD]    = {0, NULL, "added up"},
         [GRAD_LEND]   = {0, NULL, "lent"},
-        [GRAD_RETURN] = {GRAD_RETURNED, NULL, NULL}, /* said for each of its names */
+        [GRAD_RETURN] = {GRAD_RETURNED, NULL, NULL}, /* called for each of its names */
         [GRAD_NEXT]   = {GRAD_PROGRAM, NULL, NULL}};
     expect_all(GRAD_RETURNED, "returned", outcomes);
 }

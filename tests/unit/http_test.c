@@ -1,4 +1,4 @@
-/* http_test.c - who may look at a process over HTTP, and what it answers. */
+/* http_test.c - which HTTP clients may query a process, and its answers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -100,7 +100,7 @@ static void test_http_token_is_long_and_plain_and_never_repeated(void **state)
     }
 }
 
-/* ---- a process that is watched ----------------------------------------------------------------- */
+/* ---- a monitored process ----------------------------------------------------------------------- */
 typedef struct {
     loop *loop;
     pthread_t thread;
@@ -196,7 +196,7 @@ static void say(int fd, const char *text)
     assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), (ssize_t)strlen(text));
 }
 
-/* Sends these bytes and reads the answer to its end, "" when there is none. */
+/* Sends these bytes and reads the whole answer, "" if there is none. */
 static void talk(const process *p, const char *request, char *answer, size_t size)
 {
     size_t n     = 0;
@@ -314,7 +314,7 @@ static void test_monitor_of_a_taken_port_goes_on_without_and_of_a_bad_address_do
     end(&p);
 }
 
-/* ---- who stays how long ------------------------------------------------------------------------ */
+/* ---- how long clients may stay ----------------------------------------------------------------- */
 static void test_http_a_connection_has_so_long_for_a_request_however_steadily_it_drips(void **state)
 {
     (void)state;
@@ -325,7 +325,7 @@ static void test_http_a_connection_has_so_long_for_a_request_however_steadily_it
     assert_null(http_places_overdue(&all, 999 + HTTP_REQUEST_MS));
     http_place_answer(p, 100, 2000);
     assert_null(http_places_overdue(&all, 1999 + HTTP_ANSWER_MS));
-    http_place_wait(p, 3000); /* it may ask again */
+    http_place_wait(p, 3000); /* it may send another request */
     assert_ptr_equal(http_places_overdue(&all, 3000 + HTTP_REQUEST_MS), p);
     assert_null(http_places_overdue(&all, 3000 + HTTP_REQUEST_MS)); /* once */
     assert_int_equal(http_places_next_ms(&all), UINT64_MAX);
@@ -365,7 +365,7 @@ static void test_http_of_all_who_waits_for_a_request_goes_before_who_reads(void 
         assert_non_null(http_places_take(&all, 65 + i, 2000 + (uint64_t)i, 100, &goes));
         assert_non_null(goes);
     }
-    assert_null(http_places_take(&all, 999, 3000, 100, &goes)); /* none of them was closed yet */
+    assert_null(http_places_take(&all, 999, 3000, 100, &goes)); /* none of them is closed yet */
 }
 
 static void test_http_answers_that_nobody_reads_are_bounded_together(void **state)
@@ -374,7 +374,7 @@ static void test_http_answers_that_nobody_reads_are_bounded_together(void **stat
     http_places all = {0};
     http_place *goes;
     const size_t half = HTTP_ANSWERS_BYTES / 2;
-    assert_true(http_places_has_room(&all, 3 * half, &goes)); /* alone, any answer is made */
+    assert_true(http_places_has_room(&all, 3 * half, &goes)); /* alone, of any size */
     http_place *a = http_places_take(&all, 1, 1, 0, &goes);
     http_place_answer(a, half, 0);
     http_place *b = http_places_take(&all, 2, 2, 1, &goes);
@@ -422,7 +422,7 @@ test_monitor_holds_so_much_for_20_readers_that_never_read_and_goes_on_answering(
     char answer[64];
     talk(&p, "GET /large" HOST "\r\nConnection: close\r\n\r\n", answer, sizeof answer);
     talk(&p, "GET /large" HOST "\r\nConnection: close\r\n\r\n", answer, sizeof answer);
-    assert_memory_equal(answer + 9, "200", 3); /* the second at the latest: the oldest has gone */
+    assert_memory_equal(answer + 9, "200", 3); /* by the second attempt: the oldest is closed */
     for (int i = 0; i < 20; i++) close(fd[i]);
     end(&p);
 }

@@ -1,4 +1,4 @@
-/* launch_test.c - where rank and address come from, for every role and every launcher, and Slurm's lists of hosts. */
+/* launch_test.c - rank and address for every role under every launcher, and Slurm's host lists. */
 #include "common/launch/hostlist.h"
 #include "common/launch/launch.h"
 
@@ -78,7 +78,7 @@ static void test_launch_kubeflows_names_are_those_of_one_process_per_node(void *
                  "PET_NPROC_PER_NODE is 4; start the program with `penstock run`");
 }
 
-/* Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors by itself. */
+/* Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors by default. */
 static void test_launch_one_process_per_node_may_be_told_whatever_kubeflow_says(void **state)
 {
     (void)state;
@@ -201,7 +201,7 @@ static void test_launch_mpirun_in_a_slurm_job_is_mpirun(void **state)
     says(LAUNCH_RANK, "1", "OMPI_COMM_WORLD_RANK");
     says(LAUNCH_ADDR, "127.0.0.1", "OMPI_COMM_WORLD_LOCAL_SIZE");
     says(LAUNCH_PORT, "15001", "PMIX_NAMESPACE");
-    says(LAUNCH_NODE, "", ""); /* Open MPI's NODE_RANK is a rank on this node, not the node's */
+    says(LAUNCH_NODE, "", ""); /* Open MPI's NODE_RANK is a rank within the node */
     expect_ignored("SLURM_PROCID", "mpirun started this process, and its daemon is Slurm's task");
 }
 
@@ -227,7 +227,7 @@ static void test_launch_servers_of_a_stateful_set_have_its_ordinals(void **state
     says(LAUNCH_RANK, "1", "HOSTNAME");
     expect(LAUNCH_SERVER, ENV("POD_NAME", "server-7d4f9c-x2b7q"));
     says(LAUNCH_RANK, "", "");
-    expect(LAUNCH_SERVER, ENV("HOSTNAME", "ps-1")); /* any host may be called so */
+    expect(LAUNCH_SERVER, ENV("HOSTNAME", "ps-1")); /* any host may have this name */
     says(LAUNCH_RANK, "", "");
 }
 
@@ -323,7 +323,7 @@ static void test_launch_tasks_of_each_node_are_counted(void **state)
     assert_int_equal(hostlist_tasks("", 0), -1);
 }
 
-/* With a list as argument it prints the hosts of it; tests/fleet/slurm.bats compares them with Slurm's own. */
+/* With a list as argument it prints its hosts; tests/fleet/slurm.bats compares them with Slurm's own. */
 static int print_hosts(const char *list)
 {
     char host[64];

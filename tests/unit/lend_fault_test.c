@@ -1,4 +1,4 @@
-/* lend_fault_test.c - a reader of lent memory that dies or looks dead, and peers that lie about it. */
+/* lend_fault_test.c - a reader of lent memory that dies or looks dead, and peers that lie about lending. */
 #include "tests/unit/lend_pair.h"
 
 #include "common/system/segment.h"
@@ -28,7 +28,7 @@ static void read_for_ever(const char *address)
     }
 }
 
-/* Sends it, and waits until the peer has taken a copy; false: it still has the body after a while. */
+/* Sends it, and waits until the peer's copy replaces it; false: the peer still holds the body after a while. */
 static bool is_taken_in_time(transport *l, uint32_t number, watched *w)
 {
     transport_event event;
@@ -63,7 +63,7 @@ static void what_a_killed_peer_had_is_taken_back_and_stays_lendable(void **state
     uint8_t *data = segment_alloc(BYTES, NULL);
     watched w[SENT_MAX];
     int last = -1;
-    do watch(&w[++last], data, BYTES); /* it is lent none before it has said that it can map them */
+    do watch(&w[++last], data, BYTES); /* nothing is lent before the peer said it can map */
     while (last < SENT_MAX - 1 && is_taken_in_time(l, number, &w[last]));
     assert_int_equal(atomic_load(&w[last].released), 0); /* lent, and held */
     kill(child, SIGKILL);
@@ -72,16 +72,16 @@ static void what_a_killed_peer_had_is_taken_back_and_stays_lendable(void **state
     assert_int_equal(atomic_load(&w[last].released), 1);
     segment_ref place;
     assert_true(
-        segment_find(data, BYTES, &place)); /* nobody reads it: no need to replace its pages */
+        segment_find(data, BYTES, &place)); /* no reader is left: its pages need not be replaced */
     segment_free(data);
     transport_close(l, 0);
     close(ends[0]);
     close(ends[1]);
 }
 
-/* ---- a reader that lives and looks dead ------------------------------------------------------------------- */
+/* ---- a reader that is alive and looks dead ---------------------------------------------------------------- */
 static int
-    orders; /* of a child: a byte there, and its connection ends; it lives on, with what it has mapped */
+    orders; /* of a child: a byte here ends its connection; the child lives on with its mappings */
 
 static void *read_until_told(void *address)
 {
@@ -115,7 +115,7 @@ static pid_t start_reader(int ends[2], int leave[2])
     pthread_exit(NULL);
 }
 
-/* As the system shows it: what a process is whose first thread has ended. */
+/* What the system shows of a process whose first thread has ended. */
 static bool looks_dead(pid_t child)
 {
     char path[64], state = '?';
@@ -127,7 +127,7 @@ static bool looks_dead(pid_t child)
     return is;
 }
 
-/* What it was lent is its view for ever, whatever this process writes there later. */
+/* The reader's view never changes, whatever this process writes there later. */
 static void a_reader_that_lives_keeps_what_it_was_lent(bool first_thread_ends, bool files_are_short)
 {
     enum { SENT_MAX = 300 };
@@ -180,7 +180,7 @@ static void a_reader_is_not_taken_for_dead_because_no_file_can_be_opened(void **
     a_reader_that_lives_keeps_what_it_was_lent(false, true);
 }
 
-/* Written by somebody else: refused, and the connection goes on. */
+/* Written by another process: refused, and the connection stays up. */
 static void nonsense_about_lent_bodies_is_refused(void **state)
 {
     (void)state;
@@ -201,7 +201,7 @@ static void nonsense_about_lent_bodies_is_refused(void **state)
 }
 
 /* ---- liars ------------------------------------------------------------------------------------------------ */
-/* The layer's heads, as somebody writes them who has only read what they look like. */
+/* The layer's heads, as an attacker writes them who knows only the format. */
 typedef struct {
     char mark[8];
     uint32_t kind, n;
@@ -231,7 +231,7 @@ static transport *dial_liar(pair *p, uint32_t *number)
     return liar;
 }
 
-/* The listener is looked after meanwhile: what the liar's next word overtakes is not there. */
+/* Serves the listener meanwhile.  "next" is the first message to arrive only if the one before was dropped. */
 static void say_and_pass(pair *p, transport *liar, const void *head, size_t size)
 {
     assert_int_equal(transport_send(liar, 0, head, size, NULL), PEN_OK);
@@ -241,7 +241,7 @@ static void say_and_pass(pair *p, transport *liar, const void *head, size_t size
     assert_null(event.body);
 }
 
-/* A place that this process, which is the listener's too, has mapped already. */
+/* A segment that this process, which is also the listener's, has mapped already. */
 static segment_ref mapped_place(const uint64_t *numbers, size_t bytes)
 {
     segment_ref place;
@@ -273,7 +273,7 @@ static void a_stranger_proves_nothing_and_lends_nothing(void **state)
     segment_free(numbers);
 }
 
-/* A member, too, gets no byte of what it did not know, and what it lends lies in its own process and inside of it. */
+/* A member gets no byte of foreign memory either: what it lends must lie in its own process and within bounds. */
 static void a_member_that_lies_about_places_is_refused(void **state)
 {
     (void)state;
@@ -302,7 +302,7 @@ static void a_member_that_lies_about_places_is_refused(void **state)
     lent_message wrong[] = {lent, lent, lent, lent, lent};
     wrong[0].bytes       = UINT64_MAX;
     wrong[1].place.size = wrong[1].place.offset = (uint64_t)1 << 40;
-    wrong[2].place.offset                       = 4096; /* and so some bytes too far */
+    wrong[2].place.offset                       = 4096; /* and therefore ends some bytes too far */
     wrong[3].place.pid                          = getppid();
     wrong[4].place.id++;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -319,7 +319,7 @@ static void a_member_that_lies_about_places_is_refused(void **state)
     segment_free(numbers);
 }
 
-/* Nobody is lent to who did not read the number, and nothing is given back that a peer did not have. */
+/* A peer that has not read the number is lent nothing, and cannot return what it does not hold. */
 static void an_answer_that_was_guessed_is_not_believed(void **state)
 {
     (void)state;
@@ -334,7 +334,7 @@ static void an_answer_that_was_guessed_is_not_believed(void **state)
         watch(&w, data, BYTES);
         assert_int_equal(transport_send(p.listener, number, "v", 1, w.body), PEN_OK);
         const transport_event event = await_with(liar, TRANSPORT_MESSAGE, p.listener);
-        ((uint8_t *)event.body->data)[3] ^= 0xff; /* a copy: it travelled */
+        ((uint8_t *)event.body->data)[3] ^= 0xff; /* a copy: sent over the socket */
         assert_int_equal(data[3], 0);
         buf_release(event.body);
         say_and_pass(&p, liar, &guess, sizeof guess);
@@ -350,7 +350,7 @@ static void an_answer_that_was_guessed_is_not_believed(void **state)
     } back = {HEAD(RETURN), .n = 64};
     for (uint64_t i = 0; i < 64; i++) back.token[i] = (uint64_t)1 << 32 | i;
     say_and_pass(&p, liar, &back, sizeof back);
-    assert_int_equal(atomic_load(&w.released), 0); /* it is not the liar's */
+    assert_int_equal(atomic_load(&w.released), 0); /* it does not belong to the liar */
     buf_release(event.body);
     transport_close(liar, 0);
     close_pair(&p);

@@ -1,4 +1,4 @@
-/* lend_pair.h - two ends that lend each other memory. */
+/* lend_pair.h - two endpoints that lend each other memory. */
 #ifndef TESTS_UNIT_LEND_PAIR_H
 #define TESTS_UNIT_LEND_PAIR_H
 
@@ -24,7 +24,7 @@ static inline void nap(transport *t)
     poll(&fd, 1, 5);
 }
 
-/* The other endpoint is of this process too, and has to be looked after. */
+/* The other endpoint is in this process too, and must be served. */
 static inline transport_event await_with(transport *t, transport_event_kind kind, transport *other)
 {
     const uint64_t until = clock_ms(&clock_real) + PATIENCE_MS;
@@ -77,7 +77,7 @@ static inline bool is_filled(const buf *b, int seed)
     return true;
 }
 
-/* Bytes in a segment, with a word that tells when the last reference has gone. */
+/* Bytes in a segment; `released` counts how often the last reference was dropped. */
 typedef struct {
     atomic_int released;
     buf *body;
@@ -95,7 +95,7 @@ static inline void watch(watched *w, void *data, size_t size)
     assert_non_null(w->body);
 }
 
-/* Until both ends know that they can map each other: one body travels by itself first. */
+/* Until both ends know that they can map each other; one body is sent by copy first. */
 static inline void acquaint(pair *p)
 {
     buf *b = lend_buf_new(BYTES);
@@ -107,7 +107,7 @@ static inline void acquaint(pair *p)
     assert_int_equal(transport_send(p->listener, p->number, "back", 4, b), PEN_OK);
     event = await_with(p->dialler, TRANSPORT_MESSAGE, p->listener);
     buf_release(event.body);
-    for (int i = 0; i < 20; i++) { /* PROBE and MAPPED, each way */
+    for (int i = 0; i < 20; i++) { /* PROBE and MAPPED in each direction */
         assert_int_not_equal(transport_recv(p->dialler, &event), PEN_OK);
         assert_int_not_equal(transport_recv(p->listener, &event), PEN_OK);
         nap(p->dialler);

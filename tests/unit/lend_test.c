@@ -1,4 +1,4 @@
-/* lend_test.c - large bodies between two ends on one host: they stay where they are, are given back, and never change under a reader. */
+/* lend_test.c - large bodies between two ends on one host: not copied, returned, and never changed under a reader. */
 #include "tests/unit/lend_pair.h"
 
 #include "common/system/segment.h"
@@ -34,7 +34,7 @@ static void a_large_body_in_a_segment_is_read_where_it_lies(void **state)
     data[77] ^= 0xff; /* the same memory */
     assert_int_equal(((uint8_t *)event.body->data)[77], data[77]);
     settle(&p);
-    assert_int_equal(atomic_load(&w.released), 0); /* somebody still reads it */
+    assert_int_equal(atomic_load(&w.released), 0); /* still being read */
     buf_release(event.body);
     settle(&p);
     assert_int_equal(atomic_load(&w.released), 1);
@@ -128,7 +128,7 @@ static void a_connection_that_ends_gives_back_what_a_live_reader_still_sees_unch
     segment_free(data);
 }
 
-/* ---- a reader that lives and looks dead ------------------------------------------------------------------- */
+/* ---- a reader that is alive and looks dead ---------------------------------------------------------------- */
 static void heads_are_any_bytes(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* lifeline_test.c - a connection that is renewed beside itself, over real sockets. */
+/* lifeline_test.c - a connection that is renewed by a second one, over real sockets. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/net/lifeline.h"
@@ -21,8 +21,8 @@ typedef struct {
     transport *listener;
     lifeline *line;
     int ups, downs;
-    uint32_t peer;  /* by which the last message came */
-    uint32_t ended; /* the last peer that went        */
+    uint32_t peer;  /* that delivered the last message */
+    uint32_t ended; /* the last peer that disconnected */
     char text[32];
 } world;
 
@@ -99,7 +99,7 @@ static void test_lifeline_moves_without_a_down_and_the_other_end_sees_the_old_on
     world *w             = *state;
     const uint32_t first = w->peer;
     lifeline_renew(w->line);
-    lifeline_renew(w->line); /* one is under way: nothing */
+    lifeline_renew(w->line); /* a renewal is in progress: no other */
     UNTIL(w, w->ups == 2);
     assert_int_equal(w->downs, 0);
     say(w, "second");
@@ -141,7 +141,7 @@ static void test_lifeline_tells_what_transport_dial_tells_of_a_bad_address(void 
     assert_null(line);
 }
 
-/* One that takes connections and never says a word, as an address does that has gone away meanwhile. */
+/* A listener that accepts and never answers, as an address of a host that has gone does. */
 static void test_lifeline_gives_up_a_renewal_that_hangs_for_another(void **state)
 {
     (void)state;
@@ -159,7 +159,7 @@ static void test_lifeline_gives_up_a_renewal_that_hangs_for_another(void **state
     const transport_options patient = lifeline_options(60000);
     assert_int_equal(lifeline_dial(address, &patient, &line, &why), PEN_OK);
     const uint64_t begun = clock_ms(&clock_real);
-    while (n < 3) { /* the connection, its renewal, and another one in place of that */
+    while (n < 3) { /* the connection, its renewal, and the one that replaced it */
         lifeline_renew(line);
         const int one = accept(fd, NULL, NULL);
         if (one >= 0) accepted[n++] = one;
@@ -190,7 +190,7 @@ static void test_lifeline_tells_once_what_stands_in_the_way_of_a_host_that_is_si
     (void)state;
     lifeline *line;
     char said[256] = "";
-    /* nowhere is there a way to this one */
+    /* no route leads to this address */
     assert_int_equal(lifeline_dial("tcp://255.255.255.255:9", NULL, &line, NULL), PEN_OK);
     pen_log_set(take_line, said, LOG_NOTICE);
     watch(line, 0);

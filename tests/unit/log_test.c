@@ -134,7 +134,7 @@ static void test_log_knows_the_system_error_and_keeps_errno(void **state)
 
 /* ---- JSON ---- */
 
-/* The line without the time it begins with, which is checked. */
+/* The line without its time stamp, which is checked. */
 static const char *after_time(const char *line)
 {
     int year, month, day, hour, minute, second, ms, end = 0;
@@ -328,7 +328,7 @@ static void test_log_allowed_does_not_reward_inventing_keys(void **state)
     int lines = 0;
     for (uint64_t key = 1000; key < 101000; key++) lines += log_allowed(key);
     assert_in_range(lines, 1, 256);
-    assert_int_equal(log_allowed(71), 0); /* and nobody was pushed out */
+    assert_int_equal(log_allowed(71), 0); /* and no other key was evicted */
 }
 
 int main(void)

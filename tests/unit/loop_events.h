@@ -1,4 +1,4 @@
-/* loop_events.h - a loop for each test, and what happened in it, as a word. */
+/* loop_events.h - a loop for each test, and its events as a word. */
 #ifndef TESTS_UNIT_LOOP_EVENTS_H
 #define TESTS_UNIT_LOOP_EVENTS_H
 
@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 static const uint64_t FOR_EVER =
-    UINT64_MAX; /* a test that sleeps so and is not woken runs into ctest's limit */
+    UINT64_MAX; /* a test that sleeps this long without a wake-up hits ctest's limit */
 
 static inline int make_loop(void **state)
 {
@@ -28,7 +28,7 @@ static inline int drop_loop(void **state)
     return 0;
 }
 
-/* ---- what happened, as a word ---- */
+/* ---- events, as a word ---- ------ */
 static char events[256];
 
 static inline void note(char c)

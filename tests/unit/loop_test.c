@@ -1,4 +1,4 @@
-/* loop_test.c - sources, hooks, waking from sleep, stopping. */
+/* loop_test.c - sources, hooks, wake-ups, stopping. */
 #include "tests/unit/loop_events.h"
 
 #include "common/base/clock.h"
@@ -10,7 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* ---- what happened, as a word ---- */
+/* ---- events, as a word ---- ------ */
 typedef struct {
     char name;
     int left; /* items to find; each drain handles one */
@@ -107,7 +107,7 @@ static void test_loop_descriptor_wakes_it(void **state)
     close(s.fd);
 }
 
-/* ZeroMQ's descriptor in small: a send (here the hook) finds the work and eats the edge. */
+/* A small model of ZeroMQ's descriptor: a send (here the hook) finds the work and consumes the edge. */
 static void find_work(void *user)
 {
     heap_of_work *w = user;
@@ -139,7 +139,7 @@ static void post_once(void *user)
     p->has_posted = true;
 }
 
-/* Posted while awake, so nothing was written to wake it: the loop has to look before it sleeps. */
+/* Posted while awake, so nothing was written to wake it: the loop must check before it sleeps. */
 static void test_loop_does_not_sleep_on_a_task_that_came_at_the_last_moment(void **state)
 {
     posting_hook p = {.l = *state, .task = {.fn = note_user, .user = "k"}};
@@ -187,7 +187,7 @@ static void test_loop_source_may_remove_itself_and_the_others_go_on(void **state
     loop_add(l, -1, work, &w, NULL);
     assert_true(loop_turn(l, 0));
     assert_string_equal(events, "ww");
-    r.victim = &w; /* would remove w, were r still there */
+    r.victim = &w; /* would remove w if r were still there */
     w.left   = 1;
     assert_true(loop_turn(l, 0));
     assert_string_equal(events, "www");
@@ -293,7 +293,7 @@ static void test_loop_stops_from_a_signal_handler(void **state)
 static void test_loop_destroy_null_is_fine(void **state)
 {
     loop_destroy(NULL);
-    assert_non_null(*state); /* and does not touch another */
+    assert_non_null(*state); /* and leaves the others alone */
 }
 
 int main(void)

@@ -30,7 +30,7 @@ static void test_loop_timers_run_in_the_order_they_are_due(void **state)
     const uint64_t now  = loop_now_ms(l);
     loop_timer_start(l, &timer[0], now + 3, note_user, "c");
     loop_timer_start(l, &timer[1], now + 1, note_user, "a");
-    loop_timer_start(l, &timer[2], now + 3, note_user, "d"); /* equal: as they were started */
+    loop_timer_start(l, &timer[2], now + 3, note_user, "d"); /* equal times: in the order started */
     loop_timer_start(l, &timer[3], now + 2, note_user, "b");
     while (strlen(events) < 4) loop_turn(l, FOR_EVER);
     assert_string_equal(events, "abcd");
@@ -98,8 +98,8 @@ static void test_loop_timer_may_stop_one_that_is_due_as_well(void **state)
     assert_false(loop_turn(l, 0));
 }
 
-/* Many timers, started, restarted and stopped at random, against the plain rule: who runs, runs
- * when all that are due before it have run. */
+/* Random starts, restarts and stops of many timers against the plain rule: a timer runs when all
+ * that are due before it have run. */
 enum { CROWD = 400, CHANGES = 20000 };
 
 typedef struct {
@@ -165,7 +165,7 @@ static void test_loop_task_may_post_itself_again(void **state)
     r.task     = (loop_task){.fn = post_again, .user = &r};
     loop_post(l, &r.task);
     assert_true(loop_turn(l, FOR_EVER));
-    assert_int_equal(r.left, 2); /* one a turn: a task that repeats starves nobody */
+    assert_int_equal(r.left, 2); /* one per turn: a repeating task starves no other */
     assert_true(loop_turn(l, FOR_EVER));
     assert_true(loop_turn(l, FOR_EVER));
     assert_int_equal(r.left, 0);
@@ -232,7 +232,7 @@ static void test_loop_tasks_of_one_thread_keep_their_order(void **state)
     }
 }
 
-/* Two loops that wake each other from sleep: one lost wake-up, and both sleep for ever. */
+/* Two loops that wake each other: after one lost wake-up both would sleep for ever. */
 enum { RALLY = 20000 };
 
 typedef struct side {
@@ -273,7 +273,7 @@ static void test_loop_never_loses_a_wake_up(void **state)
     loop_destroy(b.l);
 }
 
-/* System calls of this process that write, so far; -1 where the kernel does not count them. */
+/* Write system calls of this process so far; -1 if the kernel does not count them. */
 static long writes_so_far(void)
 {
     char line[64];

@@ -67,11 +67,11 @@ static void test_loss_scale_says_when_it_overflows_at_its_minimum(void **state)
     assert_true(loss_scale_update(&l, true));
     assert_true(l.scale == 4);
     assert_true(loss_scale_update(&l, true));
-    assert_true(l.scale == 3); /* not below */
+    assert_true(l.scale == 3); /* not less */
     assert_false(loss_scale_update(&l, true));
     assert_true(l.scale == 3);
     for (int i = 0; i < 3; i++)
-        assert_true(loss_scale_update(&l, false)); /* who goes on, goes on */
+        assert_true(loss_scale_update(&l, false)); /* the caller may go on all the same */
     assert_true(l.scale == 6);
 }
 
@@ -130,7 +130,7 @@ static void test_loss_scale_does_not_believe_what_it_loads(void **state)
     for (size_t size = 0; size < sizeof good; size++)
         assert_int_equal(loss_scale_load(&l, good, size, &why), PEN_CORRUPT);
     static const int at[] = {7, 8, 16,
-                             23}; /* scale, hysteresis, iteration below the last overflow */
+                             23}; /* scale, hysteresis, iteration less than the last overflow */
     for (size_t i = 0; i < sizeof at / sizeof at[0]; i++) {
         memcpy(bad, good, sizeof bad);
         bad[at[i]] = at[i] == 8 ? 0 : at[i] == 16 ? 0 : 0xff;

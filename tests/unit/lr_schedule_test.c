@@ -1,4 +1,4 @@
-/* lr_schedule_test.c - what every schedule gives, and what it refuses. */
+/* lr_schedule_test.c - the rates of every schedule, and what it refuses. */
 #include "penstock.h"
 #include "tests/support/golden_training.h"
 #include "worker/train/schedule/lr_schedule.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* A handful of roundings in double, relative to the highest rate. */
+/* A few roundings in double, relative to the highest rate. */
 static const double tolerance = 1e-14;
 
 static double compare(const golden_schedule *g)
@@ -55,7 +55,7 @@ static void test_schedules_have_golden_rates_all_of_them(void **state)
     }
 }
 
-/* Step k of training runs at what pen_lr() gives after k - 1 updates. */
+/* Step k of training uses the rate that pen_lr() gives after k - 1 updates. */
 static void test_schedules_of_deepspeed_give_its_first_hundred_rates(void **state)
 {
     (void)state;
@@ -84,7 +84,7 @@ static void test_schedules_of_deepspeed_give_its_first_hundred_rates(void **stat
             pen_lr("WarmupDecayLR warmup_num_steps=10 total_num_steps=100 warmup_type=linear",
                    rows[i].step - 1, &linear),
             PEN_OK);
-        assert_true(fabs(log - rows[i].log) <= 5e-10); /* as many digits as there are */
+        assert_true(fabs(log - rows[i].log) <= 5e-10); /* as many digits as possible */
         assert_true(fabs(linear - rows[i].linear) <= 5e-10);
     }
 }

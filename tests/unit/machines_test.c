@@ -1,4 +1,4 @@
-/* machines_test.c - nodes and local ranks: as launchers say, and by machine where they do not. */
+/* machines_test.c - nodes and local ranks: from the launcher, or else from the machine. */
 #include "scheduler/core/membership/machines.h"
 
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 
 enum { WORKERS_MAX = 8 };
 
-/* A worker as text: "MACHINE LOCAL_RANK LOCAL_SIZE NODE", -1 for what is not said. */
+/* A worker as text: "MACHINE LOCAL_RANK LOCAL_SIZE NODE"; -1 for a missing number. */
 static uint32_t read_workers(const char *const *text, member_slot *w, member_slot **at)
 {
     uint32_t n = 0;
@@ -26,7 +26,7 @@ static uint32_t read_workers(const char *const *text, member_slot *w, member_slo
     return n;
 }
 
-/* "NODE:LOCAL_RANK ..." of all, or the sentence. */
+/* "NODE:LOCAL_RANK ..." of all, or the error sentence. */
 static const char *place(const char *const *text)
 {
     static char out[1024];
@@ -70,7 +70,7 @@ static void what_a_launcher_says_in_full_stays(void **state)
     assert_string_equal(PLACE("a 0 1 0", "a 0 1 1"), "0:0 1:0"); /* torchrun, two on one machine */
     assert_string_equal(PLACE("a 1 2 7", "b 0 2 7"), "7:1 7:0");
     assert_string_equal(PLACE("a 0 2 -1", "a 1 2 -1", "b 0 1 -1"), "0:0 0:1 1:0"); /* mpirun */
-    assert_string_equal(PLACE("a 0 1 -1", "a 0 1 -1"), "0:0 1:0"); /* two hosts of one name */
+    assert_string_equal(PLACE("a 0 1 -1", "a 0 1 -1"), "0:0 1:0"); /* two hosts with one name */
     assert_string_equal(PLACE("a 0 2 -1", "a 1 2 -1", "a 0 2 -1", "a 1 2 -1"), "0:0 0:1 1:0 1:1");
     assert_string_equal(PLACE("a -1 -1 3", "b -1 -1 5", "a -1 -1 3"), "3:0 5:0 3:1"); /* PET_* */
 }
@@ -108,7 +108,7 @@ static void who_comes_late_takes_the_lowest_that_is_free_where_it_is(void **stat
         {.rank = 0, .machine = "a", .node = 0, .local_rank = 0, .in_view = 1},
         {.rank = 2, .machine = "a", .node = 0, .local_rank = 2, .in_view = 1},
         {.rank = 3, .machine = "b", .node = 1, .local_rank = 0, .in_view = 1},
-        {.rank = 4, .machine = "a", .node = 0, .local_rank = 1}, /* is about to come, too */
+        {.rank = 4, .machine = "a", .node = 0, .local_rank = 1}, /* about to join as well */
     };
     member_slot late = {
         .rank = 1, .machine = "a", .said_local_rank = -1, .said_local_size = -1, .said_node = -1};

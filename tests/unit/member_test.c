@@ -1,4 +1,4 @@
-/* member_test.c - the life of a member, as its table says. */
+/* member_test.c - the life of a member, as its table defines it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

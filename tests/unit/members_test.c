@@ -1,4 +1,4 @@
-/* members_test.c - from which step on a program sees who came and went. */
+/* members_test.c - the step from which a program sees that members joined or left. */
 #include "worker/io/members.h"
 
 #include <setjmp.h>
@@ -23,7 +23,7 @@ static void test_members_change_is_seen_by_the_step_after_the_one_it_hits(void *
     assert_true(members_set(&m, 1, (const int32_t[]){1, 0, 2}, 3));
     assert_false(members_advance(&m, 0));
     assert_true(members_change(&m, 2, 5, (const int32_t[]){2, 0}, 2));
-    assert_false(members_advance(&m, 4)); /* a rank that is slow, and heard early */
+    assert_false(members_advance(&m, 4)); /* a slow rank, for which the change arrives early */
     assert_false(members_advance(&m, 5));
     see(&m, 3, 2);
     assert_int_equal(members_epoch(&m), 1);

@@ -1,5 +1,5 @@
-/* membership_client_epoch_test.c - a worker whose scheduler may be away for a while, and whose job changes: with
- * a hand-held clock and no network. */
+/* membership_client_epoch_test.c - a worker whose scheduler may be away for a while, and whose job changes;
+ * manual clock, no network. */
 #include "membership_client_pass.h"
 #include "common/base/why.h"
 
@@ -170,12 +170,12 @@ static void test_membership_client_goes_on_while_the_scheduler_is_away(void **st
     membership_down(membership_client_membership(w.membership_client), w.now);
     pass(&w, 30000, false);
     assert_int_equal(w.n_failed, 0);
-    assert_int_equal(w.n_logs, 1); /* said once */
+    assert_int_equal(w.n_logs, 1); /* reported once */
     assert_string_equal(w.log,
                         "the scheduler at 10.0.0.7:29500 is away; going on without it for at "
                         "most 60 s");
     membership_up(membership_client_membership(w.membership_client), w.now);
-    assert_int_equal(w.hello_from, SELF); /* it knows us by that */
+    assert_int_equal(w.hello_from, SELF); /* the scheduler knows us by that */
     welcome(&w, SELF, 4);
     assert_string_equal(w.log, "the scheduler at 10.0.0.7:29500 is back");
     epoch(&w, 4, 2);
@@ -247,7 +247,7 @@ static void test_membership_client_tells_each_newer_epoch_once(void **state)
     epoch(&w, 2, 9);
     assert_int_equal(w.n_epochs, 2);
     assert_int_equal(w.epoch, 4);
-    epoch(&w, 5, 1); /* of a scheduler that came later */
+    epoch(&w, 5, 1); /* from a scheduler with a later term */
     assert_int_equal(w.n_epochs, 3);
     membership_client_destroy(w.membership_client);
 }

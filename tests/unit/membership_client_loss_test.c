@@ -1,5 +1,5 @@
-/* membership_client_loss_test.c - what a worker hears when the job goes on without another, with a hand-held
- * clock and no network. */
+/* membership_client_loss_test.c - what a worker is told when the job goes on without another; manual clock,
+ * no network. */
 #include "common/base/why.h"
 #include "worker/io/membership_client.h"
 
@@ -157,7 +157,7 @@ static void each_loss_is_told_once(void **state)
     joined(&w);
     loses(&w, 2);
     loses(&w, 2); /* again, after a reconnect */
-    loses(&w, 4); /* nobody has that rank */
+    loses(&w, 4); /* no worker has that rank */
     loses(&w, -1);
     assert_int_equal(w.n_lost, 1);
     assert_int_equal(w.lost, 2);

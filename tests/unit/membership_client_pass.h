@@ -1,4 +1,4 @@
-/* membership_client_pass.h - time goes by for a membership client that a test has in its hand. */
+/* membership_client_pass.h - lets time pass for a membership client under test. */
 #ifndef TESTS_UNIT_MEMBERSHIP_CLIENT_PASS_H
 #define TESTS_UNIT_MEMBERSHIP_CLIENT_PASS_H
 

@@ -1,4 +1,4 @@
-/* membership_client_test.c - what a worker believes of its scheduler, with a hand-held clock and no network. */
+/* membership_client_test.c - what a worker concludes about its scheduler; manual clock, no network. */
 #include "membership_client_pass.h"
 #include "common/base/why.h"
 
@@ -181,7 +181,7 @@ static void test_membership_client_has_words_of_its_own_without_a_will(void **st
     membership_client_destroy(w.membership_client);
 }
 
-/* ---- it is not ------------------------------------------------------------------------------- */
+/* ---- the scheduler is alive ------------------------------------------------------------------ */
 static void test_membership_client_goes_on_when_the_scheduler_welcomes_it_back(void **state)
 {
     (void)state;
@@ -207,7 +207,7 @@ static void test_membership_client_does_not_take_a_mere_connection_for_the_sched
     membership_down(membership_client_membership(w.membership_client), w.now);
     pass(&w, 500, false);
     membership_up(membership_client_membership(w.membership_client),
-                  w.now);                         /* somebody has its port now */
+                  w.now);                         /* another process has its port now */
     hear(&w, (wire_control){.kind = WIRE_HELLO}); /* or we dialled ourselves */
     pass(&w, 1299, false);
     assert_int_equal(w.n_failed, 0);
@@ -239,7 +239,7 @@ static void test_membership_client_blames_nobody_for_its_own_pause(void **state)
     world w;
     joined(&w);
     pass(&w, 3000, true);
-    w.now += 9900; /* stopped, and continued */
+    w.now += 9900; /* stopped and continued */
     membership_tick(membership_client_membership(w.membership_client), w.now);
     pass(&w, 5000, true);
     assert_int_equal(w.n_failed, 0);

@@ -1,4 +1,4 @@
-/* mesh_dial_test.c - when members dial each other, and when a mesh has something to do. */
+/* mesh_dial_test.c - when members dial each other, and when a mesh has work. */
 #include "mesh_rig.h"
 
 #include <poll.h>
@@ -40,7 +40,7 @@ static void the_descriptor_tells_when_there_is_something_to_do(void **unused)
     }
 }
 
-/* ---- reaching out ---------------------------------------------------------------------------- */
+/* ---- dialling -------------------------------------------------------------------------------- */
 static void members_of_a_group_are_dialled_before_its_first_call(void **unused)
 {
     (void)unused;
@@ -66,7 +66,7 @@ static void members_of_a_group_are_dialled_before_its_first_call(void **unused)
     rig_close(r);
 }
 
-/* Nobody answers at that address: a connection is begun, or it is not. */
+/* Nobody answers at that address: a dial either starts or does not. */
 static void count_dialled(int n, int self, bool *dialled)
 {
     pen_error why;
@@ -104,7 +104,7 @@ static void of_a_large_group_neighbours_are_dialled_and_dial_back(void **unused)
     for (int i = 0; i < MESH_DIAL_ALL; i++) assert_int_equal(dialled[i], i != 5);
     count_dialled(LARGE, 0, dialled);
     for (int i = 0; i < LARGE; i++) count += dialled[i];
-    assert_int_equal(count, 14); /* 1, 2, 4, ... 64 on either side */
+    assert_int_equal(count, 14); /* 1, 2, 4, ... 64 on each side */
     for (int i = 1; i < LARGE; i += 31) {
         count_dialled(LARGE, i, back);
         assert_int_equal(back[0], dialled[i]);

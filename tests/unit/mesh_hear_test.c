@@ -1,9 +1,9 @@
-/* mesh_hear_test.c - many meshes in one process: disagreement, who is early or late, damage. */
+/* mesh_hear_test.c - many meshes in one process: mismatches, early and late members, damage. */
 #include "mesh_rig.h"
 
 #include <unistd.h>
 
-/* ---- rank 1 is played by hand ------------------------------------------------------------- */
+/* ---- rank 1 is played by the test --------------------------------------------------------- */
 static wire_peer show_of(coll_kind kind, uint64_t n)
 {
     return (wire_peer){.kind     = WIRE_SHOW,
@@ -12,7 +12,7 @@ static wire_peer show_of(coll_kind kind, uint64_t n)
                        .show     = {.kind = (uint32_t)kind, .dtype = PEN_F32, .n = n}};
 }
 
-/* ---- disagreement -------------------------------------------------------------------------------- */
+/* ---- mismatches ---------------------------------------------------------------------------------- */
 static void members_that_differ_all_hear_the_same_sentence(void **unused)
 {
     enum { N = 4 };
@@ -48,7 +48,7 @@ static void members_that_differ_all_hear_the_same_sentence(void **unused)
     }
 }
 
-/* ---- who is early, who is late ------------------------------------------------------------------- */
+/* ---- early and late members ---------------------------------------------------------------------- */
 static void a_faster_member_may_be_one_call_ahead(void **unused)
 {
     (void)unused;
@@ -59,7 +59,7 @@ static void a_faster_member_may_be_one_call_ahead(void **unused)
         for (size_t k = 0; k < COUNT; k++) in[i][k] = (float)(i + 1);
     for (r->seq = 1; r->seq <= 2; r->seq++)
         for (int i = 0; i < N; i++) {
-            /* Member 0 ends its first call and begins the second before the others look again. */
+            /* Member 0 ends its first call and begins the second before the others run again. */
             begin(r, i,
                   &(coll_call){.kind  = COLL_ALL_REDUCE,
                                .dtype = PEN_F32,
@@ -162,7 +162,7 @@ static void parts_for_which_there_is_no_room_fail_the_call(void **unused)
     show.show.root  = 1;
     show.show.dtype = PEN_U8;
     say(&f, &show, NULL, 0, -1);
-    say(&f, &part, data, 2 << 20, -1); /* more than a member may send unasked */
+    say(&f, &part, data, 2 << 20, -1); /* more than a member may send unrequested */
     while (mesh_advance(r->member[0].m)) {}
     begin(r, 0,
           &(coll_call){.kind  = COLL_BROADCAST,

@@ -1,9 +1,9 @@
-/* mesh_letter_test.c - many meshes in one process: letters from member to member. */
+/* mesh_letter_test.c - many meshes in one process: messages between two members. */
 #include "mesh_rig.h"
 
 #include <unistd.h>
 
-/* ---- letters --------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------------- */
 static void letters_match_by_sender_and_tag_in_the_order_sent(void **unused)
 {
     (void)unused;
@@ -46,7 +46,7 @@ static void many_letters_keep_their_order_also_beyond_the_budget(void **unused)
     rig_close(r);
 }
 
-/* With rendezvous alone, sends that wait for each other's receives would never end. */
+/* With rendezvous alone, two sends that each wait for the other's receive would never end. */
 static void large_letters_in_a_circle_all_arrive(void **unused)
 {
     enum { N = 4, COUNT = 1000003 };
@@ -82,7 +82,7 @@ static void a_letter_that_does_not_fit_stays_for_a_larger_room(void **unused)
     rig *r                      = rig_open(2, schemes[0]);
     for (int i = 0; i < 4; i++) {
         const size_t n     = sizes[i / 2];
-        const int to       = i % 2; /* also to oneself */
+        const int to       = i % 2; /* also to itself */
         mesh_message *out  = post_send(r, 0, to, 1, sent, n);
         mesh_result result = wait_for(r, post_recv(r, to, 0, 1, come, n - 1));
         assert_int_equal(result.status, PEN_TOO_SMALL);
@@ -103,7 +103,7 @@ static void a_letter_that_does_not_fit_stays_for_a_larger_room(void **unused)
 static void a_cancelled_letter_touches_nothing_any_more(void **unused)
 {
     (void)unused;
-    enum { COUNT = 10 << 20 }; /* more than is sent before the receiver asks again */
+    enum { COUNT = 10 << 20 }; /* more than is sent before the receiver requests more */
     rig *r      = rig_open(2, schemes[1]);
     float *sent = calloc(COUNT, sizeof *sent), *come = calloc(COUNT, sizeof *come), one = 1, got;
     sent[0]              = 1;

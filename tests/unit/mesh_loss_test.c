@@ -1,4 +1,4 @@
-/* mesh_loss_test.c - many meshes in one process: who dies, who leaves, and connections that end. */
+/* mesh_loss_test.c - many meshes in one process: members that die or leave, and connections that end. */
 #include "mesh_rig.h"
 
 #include <unistd.h>
@@ -29,7 +29,7 @@ static void an_aborted_call_leaves_inputs_and_gives_buffers_back(void **unused)
         if (r->member[0].state == COLL_RUNNING) advance(r, 0);
         if (r->member[0].state == COLL_RUNNING) coll_path_wire.abort(r->member[0].op);
         for (size_t k = 0; k < COUNT; k++) assert_true(data[k] == 3);
-        free(data); /* AddressSanitizer watches that nobody reads it */
+        free(data); /* AddressSanitizer checks that nothing reads it */
         for (int i = 0; i < 50; i++)
             for (int k = 0; k < 3; k++) mesh_advance(r->member[k].m);
         rig_close(r);
@@ -127,7 +127,7 @@ static void a_call_with_one_that_has_left_names_it(void **unused)
 }
 
 /* ---- connections that end, goodbyes ---------------------------------------------------------- */
-/* To have its memory back it closes the connection; the other is in the next call by then. */
+/* It closes the connection to get its memory back; the other is in the next call by then. */
 static void a_connection_that_is_closed_on_purpose_is_no_loss(void **unused)
 {
     (void)unused;
@@ -164,7 +164,7 @@ static void a_connection_that_is_closed_on_purpose_is_no_loss(void **unused)
     rig_close(r);
 }
 
-/* What was sent on the old connection is read after the first word on the new one: a listener reads from all in turn. */
+/* The listener reads from all in turn: what the old connection sent is read after the new one's first message. */
 static void what_is_left_of_a_replaced_connection_does_not_make_its_end_a_loss(void **unused)
 {
     (void)unused;
@@ -183,7 +183,7 @@ static void what_is_left_of_a_replaced_connection_does_not_make_its_end_a_loss(v
     assert_int_equal(r->member[0].m->n_suspects, 0);
     transport_close(next.t, 1000);
     while (mesh_advance(r->member[0].m)) {}
-    assert_int_equal(r->member[0].m->n_suspects, 1); /* the end of that one counts */
+    assert_int_equal(r->member[0].m->n_suspects, 1); /* the end of that one is what matters */
     rig_close(r);
 }
 
@@ -205,7 +205,7 @@ static void letters_of_the_lost_end(void **unused)
     rig_close(r);
 }
 
-/* Whoever only received never dialled, and does so to say goodbye. */
+/* A member that only received has never dialled, and dials to say goodbye. */
 static void who_never_said_anything_leaves_in_good_order_too(void **unused)
 {
     (void)unused;
@@ -214,7 +214,7 @@ static void who_never_said_anything_leaves_in_good_order_too(void **unused)
     mesh_message *out = post_send(r, 0, 1, 1, sent, 10);
     expect_letter(r, post_recv(r, 1, 0, 1, come, 10), 0, 1, 10);
     expect_letter(r, out, 1, 1, 10);
-    out = post_send(r, 0, 1, 2, sent, 100000); /* nobody asks for it */
+    out = post_send(r, 0, 1, 2, sent, 100000); /* no receive is posted for it */
     mesh_destroy(r->member[1].m, 500);
     r->member[1].m       = NULL;
     mesh_result result   = {0};
@@ -236,7 +236,7 @@ static void a_letter_that_came_is_sent_although_its_receiver_leaves_at_once(void
         expect_letter(r, post_recv(r, 1, 0, 1, come, COUNT), 0, 1, COUNT);
         mesh_destroy(r->member[1].m, 500);
         r->member[1].m = NULL;
-        if (round % 2 == 1) usleep(2000); /* all news is there before the sender looks */
+        if (round % 2 == 1) usleep(2000); /* all events have arrived before the sender runs */
         mesh_result result   = {0};
         const uint64_t until = clock_ms(&clock_real) + PATIENCE_MS;
         while (!mesh_test(out, &result) && clock_ms(&clock_real) < until)

@@ -1,4 +1,4 @@
-/* mesh_rig.h - many meshes in one process, whose calls are driven by hand. */
+/* mesh_rig.h - many meshes in one process, whose calls the test advances. */
 #ifndef TESTS_UNIT_MESH_RIG_H
 #define TESTS_UNIT_MESH_RIG_H
 
@@ -107,7 +107,7 @@ static inline void advance(rig *r, int who)
     m->state = coll_path_wire.advance(m->op, &m->why);
 }
 
-/* Round and round until the first n have ended. */
+/* Advances all in turn until the first n have ended. */
 static inline void run(rig *r, int n)
 {
     const uint64_t until = clock_ms(&clock_real) + PATIENCE_MS;
@@ -127,7 +127,7 @@ static inline void expect_done(rig *r)
         if (r->member[i].state != COLL_DONE) fail_msg("member %d: %s", i, r->member[i].why.text);
 }
 
-/* ---- rank 1 is played by hand ------------------------------------------------------------- */
+/* ---- rank 1 is played by the test --------------------------------------------------------- */
 typedef struct {
     rig *r;
     transport *t;
@@ -166,7 +166,7 @@ static inline void say(forger *f, wire_peer *head, const void *data, size_t byte
     wire_out_free(&out);
 }
 
-/* ---- letters --------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------------- */
 static inline mesh_message *post_send(rig *r, int from, int to, int tag, const void *data, size_t n)
 {
     mesh_message *one;

@@ -1,4 +1,4 @@
-/* mesh_test.c - many meshes in one process: what every collective gives, over every scheme. */
+/* mesh_test.c - many meshes in one process: the result of every collective, with every scheme. */
 #include "mesh_rig.h"
 #include "proto/plan.h"
 
@@ -46,13 +46,13 @@ static double get(const void *data, pen_dtype t, size_t i)
     }
 }
 
-/* What member r has as element i of its input: exact in every type, also when nine are added. */
+/* Element i of member r's input: exact in every type, also the sum of nine. */
 static double input(int r, size_t i)
 {
     return (double)((i * 7 + (size_t)r * 5 + i / 11) % 23) - 11;
 }
 
-/* ---- every kind against what it means ------------------------------------------------------------ */
+/* ---- every kind against its definition ----------------------------------------------------------- */
 typedef struct {
     coll_kind kind;
     pen_dtype dtype;
@@ -80,7 +80,7 @@ static double folded(const plan_of *p, int n, size_t i)
     return sum;
 }
 
-/* Element i of member who's result; in all_to_all member r's input for w begins at its part of w. */
+/* Element i of member who's result; in all_to_all member r's part for w begins at w's offset. */
 static double result(const plan_of *p, int n, int who, size_t i)
 {
     int from = 0;
@@ -91,7 +91,7 @@ static double result(const plan_of *p, int n, int who, size_t i)
     case COLL_SCATTER: return input(p->root, part_at(p, who) + i);
     case COLL_REDUCE_SCATTER: return folded(p, n, part_at(p, who) + i);
     case COLL_ALL_TO_ALL: {
-        /* counts[] is what everybody sends to each, so this one gets counts[who] from each. */
+        /* counts[] is what every member sends to each, so this one gets counts[who] from each. */
         const size_t each = coll_part(p->counts, p->n, who);
         return input((int)(i / each), part_at(p, who) + i % each);
     }
@@ -170,7 +170,7 @@ static void try_call(rig *r, const plan_of *p)
         c.out = b[i].out;
         if (c.out_counts != NULL) c.out_counts = b[i].out_counts;
         begin(r, i, &c);
-        /* Those who came already work while others have not begun. */
+        /* Members that have begun work already while others have not begun. */
         for (int k = 0; k <= i && (r->seq & 1) != 0; k++) advance(r, k);
     }
     run(r, r->n);
@@ -263,7 +263,7 @@ static void every_algorithm_gives_the_same(void **unused)
         }
 }
 
-/* ((x0 + x1) + x2) ..., each times its scale, in float32: the bits, not about the value. */
+/* ((x0 + x1) + x2) ..., each times its scale, in float32: equal bits, no tolerance. */
 static void sums_are_in_rank_order_and_scaled(void **unused)
 {
     (void)unused;
@@ -338,7 +338,7 @@ static void a_group_may_be_made_after_its_first_message_came(void **unused)
     r->member[1].state = COLL_DONE;
     run(r, 3);
     expect_done(r);
-    /* A call of the world goes on beside it; what still comes for a group that is gone is dropped. */
+    /* A call of the world group runs beside it; late messages for a closed group are dropped. */
     wire_team_destroy(r->member[0].team);
     r->seq = 2;
     begin(r, 2, &c);

@@ -41,7 +41,7 @@ static int count_of(const char *text, const char *part)
     return n;
 }
 
-/* The value of the one sample that begins so; NaN: it is not there, or more than once. */
+/* The value of the only sample with this prefix; NaN if there is none, or more than one. */
 static double value_of(const char *text, const char *begin)
 {
     char line[METRICS_LABELS_BYTES + 64];
@@ -52,7 +52,7 @@ static double value_of(const char *text, const char *begin)
     return value;
 }
 
-/* No family and no series comes twice: Prometheus would drop it, and promtool does not look. */
+/* No family and no series occurs twice: Prometheus would drop it, and promtool does not check. */
 static void expect_no_duplicates(const char *page)
 {
     char *copy = strdup(page), *rest = copy, *line;
@@ -128,8 +128,8 @@ static void test_metrics_histogram_is_cumulative_and_ends_with_its_count(void **
     set = (stat_set){0};
     atomic_store(&set.is_watched, true);
     stat_observe(&set, STAT_SPREAD_PUSH, 1);             /* 1 ns */
-    stat_observe(&set, STAT_SPREAD_PUSH, 1 << 14);       /* just in the first bucket */
-    stat_observe(&set, STAT_SPREAD_PUSH, (1 << 14) + 1); /* the second */
+    stat_observe(&set, STAT_SPREAD_PUSH, 1 << 14);       /* just within the first bucket */
+    stat_observe(&set, STAT_SPREAD_PUSH, (1 << 14) + 1); /* the second bucket */
     stat_observe(&set, STAT_SPREAD_PUSH, UINT64_C(1) << 60);
     stat_observe(&set, STAT_SPREAD_STALENESS, 0);
     stat_observe(&set, STAT_SPREAD_STALENESS, 3);

@@ -63,7 +63,7 @@ static void die_at(const char *path, uint64_t seq, int step)
     if (seq == 2 && step == me.step) raise(SIGKILL);
 }
 
-/* The survivors of call 2 form a group of their own, which must work. */
+/* The survivors of call 2 form a new group, which must work. */
 static void go_on_without_the_victim(void)
 {
     int ranks[MEMBERS_MAX], n = 0;
@@ -106,7 +106,7 @@ static void lose_one(coll_kind kind, size_t n, buffers where, bool in_place)
     else if (kind != COLL_BROADCAST || me.rank == k.call.root)
         check_input(&k, "a member died");
     coll_fault_point = NULL;
-    if (me.rank == me.victim) _exit(state == COLL_DONE ? 0 : 1); /* this step does not exist */
+    if (me.rank == me.victim) _exit(state == COLL_DONE ? 0 : 1); /* there is no such step */
     while (atomic_load(&me.b->dead) == 0 && kill(getppid(), 0) == 0 && state != COLL_DONE)
         sched_yield();
     go_on_without_the_victim();
@@ -158,7 +158,7 @@ static void inputs_are_intact_whenever_a_member_dies(void **state)
         for (int step = 0; step < 7; step++) run_members(3, step % 3, step, programs[p], NULL);
 }
 
-/* The victim says it is inside a block, and stays there until the others have given up. */
+/* The victim announces that it is inside a block, and stays there until the others have given up. */
 static void linger(const char *path, uint64_t seq, int step)
 {
     (void)path;
@@ -219,7 +219,7 @@ static void a_late_peer_cannot_write_into_what_was_given_up(void **state)
 /* ---- liars ------------------------------------------------------------------------------------------ */
 enum { LIES = 9, LIE_ELEMENTS = 1 << 18 };
 
-/* What a member that broke, or was broken into, may leave in its entry. */
+/* Whatever a broken or compromised member may leave in its entry. */
 static void lie_in(node_entry *e, int lie)
 {
     switch (lie) {

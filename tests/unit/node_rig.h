@@ -1,4 +1,4 @@
-/* node_rig.h - members in processes of their own on one host, and what their collectives must give. */
+/* node_rig.h - members in processes of their own on one host, and the expected results of their collectives. */
 #ifndef TESTS_UNIT_NODE_RIG_H
 #define TESTS_UNIT_NODE_RIG_H
 
@@ -28,7 +28,7 @@ enum { MEMBERS_MAX = 9, ALARM_S = 300, DEADLINE_MS = 20000 };
 typedef struct {
     char address[MEMBERS_MAX][192];
     _Atomic int present, step;
-    _Atomic uint32_t dead; /* a bit for each that died by a signal */
+    _Atomic uint32_t dead; /* one bit for each that was killed by a signal */
     _Atomic int ready, aborted, at_point;
     char sentence[MEMBERS_MAX][640];
     char failure[MEMBERS_MAX][256];
@@ -57,7 +57,7 @@ static member me; /* in a child */
 static inline void meet(_Atomic int *count, int n)
 {
     atomic_fetch_add(count, 1);
-    while (atomic_load(count) < n) sched_yield(); /* the alarm ends it */
+    while (atomic_load(count) < n) sched_yield(); /* the alarm kills it */
 }
 
 static inline node_team *make_team(uint64_t id, const int *ranks, int n)
@@ -100,7 +100,7 @@ static inline void enter(void (*program)(void))
     _exit(0);
 }
 
-/* Starts the members; those that die by a signal are told to the others. */
+/* Starts the members; a member killed by a signal is reported to the others. */
 static inline void run_members(int size, int victim, int step, void (*program)(void), board *result)
 {
     pid_t child[MEMBERS_MAX];
@@ -133,7 +133,7 @@ static inline void run_members(int size, int victim, int step, void (*program)(v
     assert_false(failed);
 }
 
-/* Drives a call to its end; FAILED also when a member has died meanwhile, after giving up. */
+/* Advances a call to its end; FAILED also if it was aborted because a member died. */
 static inline coll_state drive(node_team *team, const coll_call *call, uint64_t seq, pen_error *why)
 {
     const uint64_t deadline = clock_ms(&clock_real) + DEADLINE_MS;
@@ -162,8 +162,8 @@ static inline void must(node_team *team, const coll_call *call, uint64_t seq)
 }
 
 /* ---- the reference --------------------------------------------------------------------------- */
-/* Values that all types hold exactly; f32 and f64 are made uneven, so that the order of a sum
- * shows. */
+/* Values that all types represent exactly; f32 and f64 are made uneven, so that the order of a sum
+ * is visible. */
 static inline double value(pen_dtype dtype, int rank, size_t i)
 {
     const uint64_t x = (i * 2654435761u + (uint64_t)rank * 40503u) ^ (i >> 7);
@@ -225,7 +225,7 @@ typedef struct {
     buffers where;
     bool in_place, by_counts;
     size_t counts[MEMBERS_MAX], out_counts[MEMBERS_MAX];
-    size_t n_in, n_out, bytes; /* bytes: of an element */
+    size_t n_in, n_out, bytes; /* bytes of an element */
     unsigned char *in, *out, *in_memory, *out_memory;
 } kase;
 
@@ -289,7 +289,7 @@ static inline void finish(kase *k)
     if (!k->in_place) drop_buffer(k, k->out_memory);
 }
 
-/* What must lie at element i of this member's output. */
+/* Element i of this member's expected output. */
 static inline double expected(const kase *k, size_t i)
 {
     const coll_call *c = &k->call;
@@ -314,7 +314,7 @@ static inline double expected(const kase *k, size_t i)
     }
 }
 
-/* All elements of small arrays, the ends and every 17th in between of large ones: errors come in
+/* All elements of small arrays; of large ones both ends and every 17th between: errors come in
  * pieces. */
 static inline size_t next(size_t i, size_t n)
 {

@@ -1,4 +1,4 @@
-/* node_test.c - members that share the memory of one host: what every collective gives. */
+/* node_test.c - members that share the memory of one host: the result of every collective. */
 #include "tests/unit/node_rig.h"
 
 /* ---- cases ----------------------------------------------------------------------------------- */
@@ -127,7 +127,7 @@ static void gather_where_it_lies(void)
     segment_free(all);
 }
 
-/* ---- tests: right ---------------------------------------------------------------------------- */
+/* ---- tests: results -------------------------------------------------------------------------- */
 static void every_kind_is_right_for_one_to_nine_members(void **state)
 {
     (void)state;
@@ -194,7 +194,7 @@ static void slots_are_used_again_while_others_lag(void **state)
     run_members(3, -1, 0, many_groups, NULL);
 }
 
-/* One thread drives both members by turns: nothing in a path may wait. */
+/* One thread advances both members by turns: no path may block. */
 static void two_members_of_one_process_need_no_thread(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* offload_test.c - a tier whose disk is full, damaged, or fails: a sentence each time, and what is held stays readable. */
+/* offload_test.c - a full, damaged or failing disk: one sentence each, and held values stay whole. */
 #include "common/base/why.h"
 #include "common/offload/offload.h"
 
@@ -64,7 +64,7 @@ static pen_status put(offload *t, uint32_t extent, unsigned char value, pen_erro
     return offload_store(t, extent, content, why);
 }
 
-/* 256: it cannot be read. */
+/* 256: cannot be read. */
 static int get(offload *t, uint32_t extent, pen_error *why)
 {
     buf *content = NULL;
@@ -83,7 +83,7 @@ static int get_held(offload_hold *held, pen_error *why)
     return value;
 }
 
-/* Until nothing is on its way: a held version is read when it is written. */
+/* Waits until no operation is in flight: reading a held version waits for its write. */
 static void settle(offload *t, uint32_t extent)
 {
     pen_error why;
@@ -100,7 +100,7 @@ static void expect_sentence(const pen_error *why, pen_status status, const char 
         fail_msg("'%s' says neither '%s' nor '%s'", why->text, first, second);
 }
 
-/* ---- a member that fails as it is told ------------------------------------------------------- */
+/* ---- a member that fails on command ---------------------------------------------------------- */
 static bool refuses_to_grow, refuses_to_write;
 
 static pen_status grow(void *state, uint64_t bytes, pen_error *why)
@@ -144,7 +144,7 @@ static void test_offload_makes_its_folder_and_leaves_no_name_in_it(void **state)
     snprintf(inner, sizeof inner, "%s/inner", folder);
     assert_int_equal(open_at(offload_find("file"), inner, &t, &why), PEN_OK);
     assert_int_equal(offload_reserve(t, &why), PEN_OK);
-    assert_int_equal(rmdir(inner), 0); /* it is empty although the tier is open */
+    assert_int_equal(rmdir(inner), 0); /* the folder is empty although the store is open */
     assert_int_equal(put(t, 0, 9, &why), PEN_OK);
     assert_int_equal(get(t, 0, &why), 9);
     offload_close(t);
@@ -167,7 +167,7 @@ static void test_offload_without_room_for_its_extents_says_how_much_is_missing(v
     offload_close(t);
 }
 
-/* The file has no name, but its descriptor has. */
+/* The file has no name; its descriptor does. */
 static int descriptor_of_the_file(void)
 {
     char link[300], path[512];
@@ -207,7 +207,7 @@ static void test_offload_finds_one_bit_that_changed_on_the_disk(void **state)
     assert_int_equal(get(t, 3, &why), 4);
     assert_int_equal(get(t, 2, &why), 256);
     expect_sentence(&why, PEN_CORRUPT, folder, "differs from what was written");
-    offload_prefetch(t, 2); /* read ahead it is found as well */
+    offload_prefetch(t, 2); /* reading ahead finds it as well */
     assert_int_equal(get(t, 2, &why), 256);
     offload_close(t);
 }

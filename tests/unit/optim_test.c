@@ -1,4 +1,4 @@
-/* optim_test.c - update rules against numbers from elsewhere; how a rule is named. */
+/* optim_test.c - update rules against published numbers; how a rule is named. */
 #include "common/compute/optim/optim.h"
 #include "common/compute/simd/simd.h"
 #include "tests/support/golden_optim.h"
@@ -106,7 +106,7 @@ static void test_optim_golden_vectors_name_every_rule(void **state)
     }
 }
 
-/* Worked out by hand elsewhere, slots included. */
+/* Calculated by hand, slots included. */
 static void test_optim_adamw_gives_the_published_three_steps(void **state)
 {
     (void)state;
@@ -129,7 +129,7 @@ static void test_optim_adamw_gives_the_published_three_steps(void **state)
     }
 }
 
-/* ---- what single rules promise --------------------------------------------------------------- */
+/* ---- promises of single rules ---------------------------------------------------------------- */
 
 static void test_optim_no_decay_drops_weight_decay(void **state)
 {
@@ -210,7 +210,7 @@ static void test_optim_lamb_ratio_is_one_when_a_norm_is_zero(void **state)
     model m;
     model_init(&m, "lamb lr=0.1 eps=0", zeros, 2);
     model_step(&m, grads, 2,
-               1); /* parameters are all 0: the raw update, of size 1, times the rate */
+               1); /* parameters are all 0: the raw update of size 1, times the rate */
     assert_float_equal(m.param[0], -0.1f, 1e-6f);
     assert_float_equal(m.param[1], 0.1f, 1e-6f);
     model_init(&m, "lamb lr=0.1 weight_decay=0", ones, 2);
@@ -218,7 +218,7 @@ static void test_optim_lamb_ratio_is_one_when_a_norm_is_zero(void **state)
     assert_true(m.param[0] == 1.0f && m.param[1] == 1.0f);
 }
 
-/* Where all elements are alike, a step is the rate times the parameter, however many there are. */
+/* If all elements are equal, a step is the rate times the parameter, for any number of them. */
 static void test_optim_lamb_measures_every_block_of_every_span(void **state)
 {
     (void)state;
@@ -261,14 +261,14 @@ static void test_optim_ftrl_holds_weak_weights_at_exactly_zero(void **state)
     assert_true(m.param[1] < 0.0f);
 }
 
-/* Steps are few but bias correction at step one million must still be finite and near 1. */
+/* Few steps, but bias correction at step one million must be finite and near 1. */
 static void test_optim_bias_correction_at_a_late_step(void **state)
 {
     (void)state;
     const float start = 1.0f, grad = 1.0f;
     model m;
     model_init(&m, "adamw lr=0.5 weight_decay=0", &start, 1);
-    m.slot[0][0] = m.slot[1][0] = 1.0f; /* moments of an endless gradient of 1 */
+    m.slot[0][0] = m.slot[1][0] = 1.0f; /* moments of a constant gradient of 1 */
     m.steps                     = 999999;
     model_step(&m, &grad, 1, 1);
     assert_float_equal(m.param[0], 0.5f, 1e-6f);

@@ -1,4 +1,4 @@
-/* outbox_test.c - messages that wait for room, with a transport that has as much as the test says. */
+/* outbox_test.c - messages that wait for room, with a transport whose room the test sets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 static int room[4]; /* of each peer; -1: no such peer */
 static char wire[256];
 
-/* Stands in for the real one, which this program therefore does not link. */
+/* Replaces the real one, which this program therefore does not link. */
 pen_status transport_send(transport *t, uint32_t peer, const void *head, size_t head_size,
                           buf *body)
 {

@@ -1,4 +1,4 @@
-/* own_address_test.c - by which address a process is shown to others. */
+/* own_address_test.c - the address under which a process is shown to others. */
 #include "common/net/own_address.h"
 
 #include <setjmp.h>
