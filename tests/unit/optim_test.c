@@ -209,8 +209,7 @@ static void test_optim_lamb_ratio_is_one_when_a_norm_is_zero(void **state)
     static const float zeros[2] = {0, 0}, grads[2] = {0.5f, -0.5f}, ones[2] = {1, 1};
     model m;
     model_init(&m, "lamb lr=0.1 eps=0", zeros, 2);
-    model_step(&m, grads, 2,
-               1); /* parameters are all 0: the raw update of size 1, times the rate */
+    model_step(&m, grads, 2, 1); /* params are all 0: the raw update of size 1, times the rate */
     assert_float_equal(m.param[0], -0.1f, 1e-6f);
     assert_float_equal(m.param[1], 0.1f, 1e-6f);
     model_init(&m, "lamb lr=0.1 weight_decay=0", ones, 2);

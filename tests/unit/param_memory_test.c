@@ -1,5 +1,5 @@
-/* param_memory_test.c - memory that the SDK holds: first values drawn alike whatever the range, gradients that are zero at their
- * first view, several names for one tensor; by a program that is alone. */
+/* param_memory_test.c - memory that the SDK holds: initial values equal for every range, gradients that are zero at their
+ * first view, several names for one tensor; by a program that runs alone. */
 #include "penstock.h"
 #include "worker/tensor/init.h"
 
@@ -116,7 +116,7 @@ static void test_init_differs_by_seed_and_by_name(void **state)
     assert_memory_not_equal(a, c, sizeof a);
 }
 
-/* Against libm in double, on the same uniform numbers: ours has no more error than rounding to float. */
+/* Against libm in double, on the same uniform numbers: no more error than rounding to float. */
 static void test_init_normal_is_box_muller_to_one_rounding(void **state)
 {
     (void)state;
@@ -331,7 +331,7 @@ static void test_held_values_cannot_be_bound_after_commit(void **state)
     pen_tensor *early = add(ctx, (pen_tensor_desc){.name = "a"}, 2);
     pen_tensor *late  = add(ctx, (pen_tensor_desc){.name = "b"}, 2);
     assert_non_null(pen_view(ctx, early, PEN_ALL, PEN_PARAM));
-    ok(pen_bind(ctx, early, mine, NULL)); /* before it, memory is the program's from then on */
+    ok(pen_bind(ctx, early, mine, NULL)); /* before commit: program memory from then on */
     ok(pen_commit(ctx));
     assert_ptr_equal(pen_view(ctx, early, PEN_ALL, PEN_PARAM), mine);
     assert_true(mine[0] == 5);
@@ -340,7 +340,7 @@ static void test_held_values_cannot_be_bound_after_commit(void **state)
 }
 
 /* ---- several names --------------------------------------------------------------------------- */
-/* One step with gradients a and b of two names: what the tensor comes to. */
+/* One step with gradients a and b of two names; returns the tensor's result. */
 static float step_of_tied(pen_dtype dtype, int is_own, float a, float b, int uses_both)
 {
     pen_ctx *ctx;
@@ -382,7 +382,7 @@ static void test_held_gradients_of_two_names_are_summed(void **state)
         assert_true(step_of_tied(PEN_F32, is_own, 1, 2, 0) ==
                     -1); /* the second name was not used */
     }
-    /* In float32, rounded once: 1 + 1/256 is a tie in bf16, and goes to the even 1. */
+    /* In float32, rounded once: 1 + 1/256 is a tie in bf16 and goes to the even 1. */
     assert_true(step_of_tied(PEN_BF16, 0, 0, 0, 1) == -1);
 }
 
@@ -423,7 +423,7 @@ static void test_held_release_after_backward_makes_a_unit_ready(void **state)
     ((float *)pen_view(ctx, w, PEN_ALL, PEN_GRAD))[0] = 1;
     ok(pen_release(ctx, h, PEN_BACKWARD, NULL));
     ((float *)pen_view(ctx, out, PEN_ALL, PEN_GRAD))[0] = 1;
-    ok(pen_release(ctx, NULL, PEN_BACKWARD, NULL)); /* the outermost: whatever is left */
+    ok(pen_release(ctx, NULL, PEN_BACKWARD, NULL)); /* the outermost: everything else */
     ok(pen_step_end(ctx, &step));
     assert_true(((const float *)pen_view(ctx, w, PEN_ALL, PEN_PARAM))[0] == -1);
     assert_null(pen_unit_get(ctx, "h", 1));

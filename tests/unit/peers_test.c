@@ -1,4 +1,4 @@
-/* peers_test.c - ends are told once, after the last message, and of the right one, in any order of news. */
+/* peers_test.c - one end per connection, after its last message, for the right peer, in any order of events. */
 #include "common/net/transport/peers.h"
 
 #include <setjmp.h>
@@ -22,14 +22,14 @@ static int drop_peers(void **state)
     return 0;
 }
 
-/* So long that whatever ended without a further message may be told. */
+/* Enough rounds to report every end that no further message delays. */
 static void pass(peers *p)
 {
     peers_round(p);
     peers_round(p);
 }
 
-/* A first message that says something. */
+/* A first message with content. */
 static void speak(peers *p, uint32_t number, int fd)
 {
     assert_int_equal(peers_receive(p, number), PEERS_NEW);
@@ -109,7 +109,7 @@ static void test_peers_connection_without_a_word_is_a_stranger_once(void **state
     assert_end(p, PEERS_NONE);
 }
 
-/* A dialler that is closed at once may take its first word with it. */
+/* A dialler that closes at once may lose its first message. */
 static void test_peers_connection_that_shook_hands_is_no_stranger(void **state)
 {
     peers *p = *state;
@@ -118,7 +118,7 @@ static void test_peers_connection_that_shook_hands_is_no_stranger(void **state)
     peers_ended(p, FD);
     pass(p);
     assert_end(p, PEERS_NONE);
-    peers_accepted(p, FD); /* the greeting was that of another */
+    peers_accepted(p, FD); /* the greeting was another peer's */
     peers_ended(p, FD);
     pass(p);
     assert_end(p, PEERS_STRANGER);
@@ -163,7 +163,7 @@ static void test_peers_that_only_said_they_are_there_end_in_silence(void **state
     assert_int_equal(peers_receive(p, 1), PEERS_GONE);
 }
 
-/* One ended and spoke, its successor on the descriptor lives: all four orders of their messages. */
+/* One spoke and ended, its successor on the descriptor lives: all four orders of their messages. */
 static void test_peers_successor_on_a_descriptor_ends_its_predecessor_only(void **state)
 {
     peers *p = *state;
@@ -199,7 +199,7 @@ static void test_peers_numbers_may_wrap(void **state)
     assert_true(peers_knows(p, 0));
 }
 
-/* In doubt the living one speaks: a late end loses nothing, a wrong one does. */
+/* In doubt the living one spoke: a late end loses nothing, a wrong end does. */
 static void test_peers_doubt_is_settled_by_another_word(void **state)
 {
     peers *p = *state;
@@ -208,7 +208,7 @@ static void test_peers_doubt_is_settled_by_another_word(void **state)
     peers_accepted(p, FD);
     speak(p, 1, FD);
     pass(p);
-    assert_end(p, PEERS_NONE); /* it may be that 1 is the one that ended */
+    assert_end(p, PEERS_NONE); /* 1 may be the one that ended */
     assert_int_equal(peers_receive(p, 1), PEERS_KNOWN);
     assert_end(p, PEERS_STRANGER);
     pass(p);
@@ -254,7 +254,7 @@ static void test_peers_unlikely_descriptors_are_refused(void **state)
     assert_end(p, PEERS_NONE);
 }
 
-/* Random lives on four descriptors, news and messages as late as they can be: whoever spoke ends once. */
+/* Random lives on four descriptors; events and messages are as late as possible: each peer that spoke ends once. */
 static void test_peers_everyone_who_spoke_ends_once_whatever_the_order(void **state)
 {
     enum { FDS = 4, ROUNDS = 2000 };
@@ -268,7 +268,7 @@ static void test_peers_everyone_who_spoke_ends_once_whatever_the_order(void **st
             int fd;
         } waiting[8];
         int n = 0;
-        for (int k = 0; k < 8; k++) { /* eight pieces of news are read before any message is */
+        for (int k = 0; k < 8; k++) { /* eight events are read before any message */
             const int fd = rand_r(&seed) % FDS;
             if (is_open[fd])
                 peers_ended(p, fd);

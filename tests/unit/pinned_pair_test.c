@@ -1,4 +1,4 @@
-/* pinned_pair_test.c - pairs of memory, with the host as the device and events that take as long as a test says. */
+/* pinned_pair_test.c - pairs of memory, with the host as the device and events of any chosen length. */
 #include "worker/tensor/device_copy/pinned_pair.h"
 
 #include "common/compute/device/device_test.h"

@@ -1,4 +1,4 @@
-/* placement_test.c - where copies lie, and how they move: the goal, the steps towards it, what sealed copies decide. */
+/* placement_test.c - where copies are and how they move: the goal, the steps to it, the result of sealed copies. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static uint32_t count(const placement *table, int32_t server, int32_t role)
     return n;
 }
 
-/* One primary per shard, copies on different servers, none on a server that shall have none, evenly. */
+/* One primary per shard, copies on different servers, none on a server without places, evenly spread. */
 static void assert_sound(const placement *table, uint32_t shards, const placement_server *server,
                          uint32_t n, uint32_t copies)
 {
@@ -68,7 +68,7 @@ static void assert_sound(const placement *table, uint32_t shards, const placemen
     assert_in_range(most[1] - least[1], 0, 1);
 }
 
-/* As if every learner had caught up and everybody were level.  Returns the number of changes. */
+/* As if every learner had caught up and all copies were equal.  Returns the number of changes. */
 static uint32_t travel(placement *table, const placement *goal, uint32_t shards)
 {
     uint32_t changes = 0;
@@ -185,7 +185,7 @@ static void a_new_copy_is_a_learner_until_it_has_caught_up_and_nothing_goes_befo
     goal_of(&(placement){0}, 2, server, 2, 1, &now);
     assert_int_equal(now.n, 2);
 
-    server[1].places = 1; /* it comes */
+    server[1].places = 1; /* it joins */
     goal_of(&now, 2, server, 2, 1, &goal);
     assert_sound(&goal, 2, server, 2, 2);
     assert_true(placement_can_move(&now, &goal));
@@ -213,7 +213,7 @@ static void a_server_that_is_emptied_hands_its_primaries_over_before_it_loses_th
     goal_of(&now, 6, server, 3, 0, &goal);
     assert_sound(&goal, 6, server, 3, 1);
     assert_true(placement_follow(&now, &goal));
-    assert_int_equal(count(&now, 1, WIRE_PRIMARY), 2); /* it serves on */
+    assert_int_equal(count(&now, 1, WIRE_PRIMARY), 2); /* it still serves */
     assert_int_equal(count(&now, 0, WIRE_LEARNER) + count(&now, 2, WIRE_LEARNER), 2);
     travel(&now, &goal, 6);
     assert_int_equal(placement_count(&now, 1), 0);
@@ -241,7 +241,7 @@ static void copies_of_a_shard_that_does_not_move_stay_where_they_are(void **stat
     placement_fini(&goal);
 }
 
-/* Servers come, go and are emptied at random; every goal is sound and is reached. */
+/* Servers join, leave and are drained at random; every goal is valid and is reached. */
 static void any_history_ends_in_an_even_placement(void **state)
 {
     (void)state;
@@ -269,7 +269,7 @@ static void any_history_ends_in_an_even_placement(void **state)
     }
 }
 
-/* ---- what sealed copies decide --------------------------------------------------------------- */
+/* ---- the result of sealed copies ------------------------------------------------------------- */
 typedef struct {
     placement table;
     wire_sealed_report report[SERVERS_MAX][SHARDS_MAX];
@@ -389,7 +389,7 @@ static void a_learner_that_caught_up_and_is_level_becomes_a_backup(void **state)
 
     make_sealed(&s);
     placement_find(&s.table, 0, 2)->is_caught_up = true;
-    s.report[2][0].index                         = 39; /* not any more */
+    s.report[2][0].index                         = 39; /* no longer */
     assert_int_equal(decide(&s), PEN_OK);
     assert_int_equal(role_of(&s, 0, 2), WIRE_LEARNER);
     assert_false(placement_find(&s.table, 0, 2)->is_caught_up);
@@ -432,7 +432,7 @@ static void the_furthest_step_is_settled_where_others_are_prepared_for_it(void *
     (void)state;
     sealed s;
     make_sealed(&s);
-    for (int i = 0; i < 2; i++) { /* shard 1 has not heard the decision of step 11 yet */
+    for (int i = 0; i < 2; i++) { /* shard 1 has not received the decision of step 11 */
         s.report[i][1].step         = 11;
         s.report[i][1].all_prepared = true;
         s.report[i][1].decision     = (wire_decision){.applied = 10};

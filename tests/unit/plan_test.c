@@ -1,4 +1,4 @@
-/* plan_test.c - cuts lie on borders, cover everything once, balance, and forget the servers. */
+/* plan_test.c - partitions end on chunk borders, cover everything once, balance, and do not depend on the servers. */
 #include "proto/plan.h"
 
 #include <setjmp.h>
@@ -77,7 +77,7 @@ static void test_plan_counts_elements_and_sees_overflow(void **state)
     assert_int_equal(plan_tensor_elements(&t), 0);
 }
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- partitions ------------------------------------------------------------------------------ */
 static bool is_decided(const wire_model *model, const wire_tensor *tensor)
 {
     if (tensor->flags & PEN_FROZEN) return false;
@@ -283,7 +283,7 @@ static void test_plan_places_frozen_tensors_but_never_trains_them(void **state)
     plan_destroy(p);
 }
 
-/* Chunks of groups that do not average are pushed, and have no sums; where all chunks lie stays the
+/* Chunks of groups that do not average are pushed and have no sums; the place of all chunks stays the
  * same. */
 static void test_plan_has_sums_for_groups_that_average_only(void **state)
 {
@@ -395,7 +395,7 @@ static void test_plan_is_the_same_each_time(void **state)
     plan_destroy(b);
 }
 
-/* ---- what cannot be cut ---------------------------------------------------------------------- */
+/* ---- what cannot be partitioned -------------------------------------------------------------- */
 static void test_plan_refuses_what_cannot_be_cut_with_a_reason(void **state)
 {
     (void)state;
@@ -433,7 +433,7 @@ static wire_group groups_a[2], groups_b[2];
 static wire_pair settings_a[1], settings_b[1];
 static wire_model model_a, model_b;
 
-/* Two equal models, each in memory of its own. */
+/* Two equal models, each in its own memory. */
 static void make_equal(void)
 {
     tensors_a[0] = (wire_tensor){.name       = "fc1.weight",
@@ -469,7 +469,7 @@ static void test_plan_compare_accepts_equal_models_in_other_memory(void **state)
 {
     (void)state;
     make_equal();
-    groups_b[0].schedule = NULL; /* not given is the same as empty */
+    groups_b[0].schedule = NULL; /* absent is the same as empty */
     assert_int_equal(plan_compare(&model_a, 1, "devbox", &model_b, 0, "devbox", &why), PEN_OK);
 }
 

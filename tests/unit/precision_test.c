@@ -42,7 +42,7 @@ static void start(job *j, const char *const settings[])
     must(pen_init(said, &j->ctx));
 }
 
-/* Tensor i is one float32 that begins with 1. */
+/* Tensor i is one float32 with the initial value 1. */
 static void add(job *j, int i, const char *optim, const char *schedule)
 {
     const pen_params_desc group = {.optim = optim, .schedule = schedule};
@@ -168,7 +168,7 @@ static void test_an_overflow_at_the_smallest_scale_names_tensor_and_rank(void **
     assert_int_equal(why.rank, 0);
     assert_int_equal(why.step, 1);
     assert_string_equal(why.tensor, "w1");
-    must(pen_step_begin(j.ctx, &j.step)); /* the step has ended, and was skipped */
+    must(pen_step_begin(j.ctx, &j.step)); /* the step has ended and was skipped */
     assert_int_equal(j.step.index, 2);
     must(step(&j, 0.25f, 0));
     assert_int_equal(j.step.applied, 1);
@@ -264,7 +264,7 @@ static void test_adamw_takes_the_golden_steps(void **state)
 {
     (void)state;
     static const float grads[] = {0.1f, 0.2f, -0.3f};
-    const double tolerance     = 2.5e-7; /* two roundings of a float32 near 1, each 6e-8, a step */
+    const double tolerance     = 2.5e-7; /* per step two roundings of a float32 near 1, each 6e-8 */
     double most                = 0;
     job j;
     start(&j, NULL);
@@ -299,7 +299,7 @@ static void test_clipping_over_tensors_leaves_the_golden_gradients(void **state)
     finish(&j);
 }
 
-/* ---- what a program is told ------------------------------------------------------------------ */
+/* ---- what a program can query ---------------------------------------------------------------- */
 static void test_info_says_precision_and_batches(void **state)
 {
     (void)state;
@@ -360,7 +360,7 @@ static void test_settings_that_contradict_each_other_are_refused(void **state)
     }
 }
 
-/* A user of the program who could switch it on would hide what the program does not do. */
+/* A user could switch it on and hide that the program does not do it. */
 static void test_only_the_program_says_that_it_applies_the_loss_scale(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* progress_test.c - the phases of a step add up, and a line comes when it is due. */
+/* progress_test.c - the phases of a step add up, and a report line is printed when due. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

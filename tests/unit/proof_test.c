@@ -1,5 +1,5 @@
-/* proof_test.c - both ends of a connection prove that they belong to the job, and nobody else gets anywhere: every bit of
- * every message, other tokens, roles, places, replays and reflections. */
+/* proof_test.c - both ends of a connection prove that they belong to the job, and no other peer gets in: every flipped bit
+ * of every message, other tokens, roles and places, replays and reflections. */
 #include "common/net/auth/secret.h"
 #include "common/net/transport/proof.h"
 
@@ -65,7 +65,7 @@ static void begin(meeting *m, int seed, uint32_t who, uint32_t index, const proo
     m->n = 1;
 }
 
-/* The next message, with one bit of it turned over (-1: none).  False: there is no next one. */
+/* The next message, with one bit of it flipped (-1: none).  False: there is none. */
 static bool turn(meeting *m, int bit)
 {
     proof_message *last = &m->said[m->n - 1];
@@ -98,7 +98,7 @@ static void test_proof_of_two_members_is_done_on_both_sides_after_four_messages(
     run(&m);
     assert_both(&m, PROOF_DONE, PROOF_DONE);
     for (int i = 0; i < MESSAGES; i++) {
-        assert_memory_equal(m.said[i].data, "\0PenProv", 8); /* which no head begins with */
+        assert_memory_equal(m.said[i].data, "\0PenProv", 8); /* no head begins so */
         assert_null(memmem(m.said[i].data, m.said[i].size, m.dialler.secret.bytes, 8));
     }
 }
@@ -111,11 +111,11 @@ static void test_proof_with_another_token_fails_before_the_dialler_has_said_who_
     run(&m);
     assert_both(&m, PROOF_ANSWERED, PROOF_FAILED);
     assert_string_equal(proof_end(&m.d), "the other end does not have this job's token");
-    assert_int_equal(m.n, 3); /* asked, answered; nothing after that */
+    assert_int_equal(m.n, 3); /* asked, answered; nothing more */
     assert_int_equal(m.said[2].size, 0);
 }
 
-/* Who holds a listener's key and no dialler's: nobody, but were it so. */
+/* A peer with a listener's key and no dialler's: it does not occur, but must be refused. */
 static void test_proof_without_the_key_of_the_role_it_names_is_refused(void **state)
 {
     (void)state;
@@ -208,9 +208,9 @@ static void test_proof_that_was_recorded_opens_nothing(void **state)
     begin(&m, 7, 1, 5, &here);
     (void)proof_take(&m.l, old.said[0].data, old.said[0].size, &out);
     (void)proof_take(&m.l, old.said[2].data, old.said[2].size, &out);
-    assert_int_equal(m.l.stage, PROOF_FAILED); /* the listener's nonce is another */
+    assert_int_equal(m.l.stage, PROOF_FAILED); /* the listener's nonce differs */
     (void)proof_take(&m.d, old.said[1].data, old.said[1].size, &out);
-    assert_int_equal(m.d.stage, PROOF_FAILED); /* and so is the dialler's */
+    assert_int_equal(m.d.stage, PROOF_FAILED); /* and so does the dialler's */
 }
 
 static void test_proof_that_is_sent_back_opens_nothing(void **state)
@@ -231,14 +231,14 @@ static void test_proof_that_is_sent_back_opens_nothing(void **state)
     back = m.said[1];
     assert_true(turn(&m, -1));
     assert_int_equal(proof_take(&m.d, back.data, back.size, &out), PROOF_FAILED);
-    /* a dialler that has not asked answers nobody */
+    /* a dialler that has not asked does not answer */
     proof idle = {.stage = PROOF_NEW};
     begin(&m, 7, 1, 5, &here);
     assert_int_equal(proof_take(&idle, m.said[0].data, m.said[0].size, &out), PROOF_FAILED);
     assert_int_equal(out.size, 0);
 }
 
-/* A squatter passes every byte on between a member and a listener elsewhere. */
+/* A squatter relays every byte between a member and a listener elsewhere. */
 static void test_proof_that_is_relayed_to_another_port_fails(void **state)
 {
     (void)state;

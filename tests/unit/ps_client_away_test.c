@@ -1,5 +1,5 @@
-/* ps_client_away_test.c - gradients that a shard has are the program's again, and values that stay with the shards: the
- * worker's exchange driven by hand, with one shard. */
+/* ps_client_away_test.c - gradients that a shard has received are the program's again, and values that stay on the shards: the
+ * ps client without socket, thread or clock, with one shard. */
 #include "common/base/crc.h"
 #include "common/base/log.h"
 #include "worker/ps/ps_client.h"
@@ -50,7 +50,7 @@ static pen_status on_send(void *user, uint32_t shard, uint32_t lane, const wire_
     assert_int_equal(shard + lane, 0);
     assert_true(w->n_sent < SENT_MAX && d->n <= ITEMS_MAX);
     for (uint32_t i = 0; i < n; i++)
-        assert_non_null(pieces[i].data); /* nothing that was given back */
+        assert_non_null(pieces[i].data); /* nothing that was returned */
     sent *s = &w->sent[w->n_sent++];
     *s      = (sent){.kind         = d->kind,
                      .n            = d->n,
@@ -162,7 +162,7 @@ static void sleep_until_due(world *w)
     ps_client_flush(w->x, w->now);
 }
 
-/* ---- what the shard says --------------------------------------------------------------------- */
+/* ---- what the shard sends -------------------------------------------------------------------- */
 static wire_data from_shard(wire_kind kind, uint64_t step)
 {
     return (wire_data){
@@ -220,7 +220,7 @@ static void values(world *w, const sent *s, float value)
 }
 
 /* ---- what the program does ------------------------------------------------------------------- */
-/* 'w' stays away, 'b' comes with the step. */
+/* 'w' is not pulled, 'b' comes with the step. */
 static void push_step(world *w, uint64_t step)
 {
     ps_client_request *r = ps_client_step_open(w->x, step, &step_inputs, w->now);
@@ -243,7 +243,7 @@ static void fetch(world *w)
     ps_client_flush(w->x, w->now);
 }
 
-/* Values of 'b' come; of 'w' none were asked for. */
+/* Values of 'b' arrive; none of 'w' were requested. */
 static void end_step(world *w, uint64_t step)
 {
     push_step(w, step);
@@ -277,11 +277,11 @@ static void test_ps_client_gives_a_gradient_back_when_the_shard_has_all_of_it(vo
     for (int i = 0; i < pushes; i++) {
         assert_int_equal(w->n_returned[0] + w->n_returned[1] < 2, 1);
         receipt(w, &w->sent[i]);
-        receipt(w, &w->sent[i]); /* twice is once */
+        receipt(w, &w->sent[i]); /* a repeat changes nothing */
     }
     assert_int_equal(w->n_returned[0], 1);
     assert_int_equal(w->n_returned[1], 1);
-    /* From here on it is asked about: on_send() would see a piece without bytes. */
+    /* From here on it is asked about: on_send() would get a piece without bytes. */
     close_step(w);
     for (int i = 0; i < 4; i++) sleep_until_due(w);
     ps_client_down(w->x, 0, 0);
@@ -350,7 +350,7 @@ test_ps_client_step_without_values_ends_with_the_decision_and_tells_the_shard(vo
     world *w = world_create(true);
     end_step(w, 0);
     assert_int_equal(w->n_decided, 1);
-    assert_true(w->small[0] == 3); /* what stays came with the step */
+    assert_true(w->small[0] == 3); /* 'b' came with the step */
     assert_true(w->param[0] == 0); /* and nothing else */
     assert_int_equal(count_of(w, 0, WIRE_PULL, true), 1);
     for (int i = 0; i < w->n_sent; i++) {
@@ -367,7 +367,7 @@ static void test_ps_client_fetch_asks_for_the_values_of_the_newest_decided_step(
 {
     (void)state;
     world *w = world_create(true);
-    fetch(w); /* before the first: a plain pull */
+    fetch(w); /* before the first step: a plain pull */
     const sent first = w->sent[0];
     assert_int_equal(first.kind, WIRE_PULL);
     assert_false(first.has_decision);
@@ -375,13 +375,13 @@ static void test_ps_client_fetch_asks_for_the_values_of_the_newest_decided_step(
     assert_true(w->param[0] == 1 && w->param[N - 1] == 1);
     end_step(w, 0);
     int at = w->n_sent;
-    for (int again = 0; again < 2; again++) { /* as often as wanted, also while the next is open */
+    for (int again = 0; again < 2; again++) { /* any number of times, also in the next step */
         fetch(w);
         assert_int_equal(w->sent[at].kind, WIRE_PULL);
         assert_true(w->sent[at].has_decision);
         assert_int_equal(w->sent[at].step, 0);
         sent stale = w->sent[at];
-        stale.step = 77; /* of another step: not taken */
+        stale.step = 77; /* of another step: ignored */
         values(w, &stale, 9);
         assert_true(w->param[0] == 1 + (float)again);
         for (int n = w->n_sent; at < n; at++) values(w, &w->sent[at], 2 + (float)again);
@@ -423,7 +423,7 @@ static void test_ps_client_decision_that_comes_too_late_harms_nothing(void **sta
     d.status = PEN_WRONG_STATE, d.text = "that step was decided and is over";
     ps_client_receive(w->x, 0, &d, NULL, w->now);
     assert_int_equal(w->n_completed, 1);
-    d.status = PEN_MISMATCH; /* another matter: ranks that disagree */
+    d.status = PEN_MISMATCH; /* a different case: ranks that disagree */
     ps_client_receive(w->x, 0, &d, NULL, w->now);
     close_step(w);
     assert_int_equal(w->n_completed, 2);

@@ -1,4 +1,4 @@
-/* ps_client_idle_test.c - the worker's exchange: shards that a step does not reach, and partitions of others. */
+/* ps_client_idle_test.c - the ps client: shards that a step does not reach, and partitions of other ranks. */
 #include "ps_client_world.h"
 #include "worker/ps/ps_client_test.h"
 
@@ -61,7 +61,7 @@ static void test_ps_client_tells_idle_shards_of_a_snapshot_until_they_have_heard
     assert_int_equal(w->n_completed, 1); /* waits for the receipt */
     w->n_sent = 0;
     for (int i = 0; i < 5 && find_sign(w) == NULL; i++) sleep_until_due(w);
-    assert_non_null(find_sign(w)); /* said again */
+    assert_non_null(find_sign(w)); /* sent again */
     assert_int_equal(find_sign(w)->flags, WIRE_REPEATED);
     receipt(w, &(sent){.shard = sign.shard, .step = 0}, 0); /* of another step */
     assert_int_equal(w->n_completed, 1);
@@ -107,10 +107,10 @@ static void test_ps_client_times_out_naming_the_idle_server_that_does_not_answer
     world_destroy(w);
 }
 
-/* ---- sums of nodes --------------------------------------------------------------------------- */
+/* ---- node sums ------------------------------------------------------------------------------- */
 enum { OWN_PARTITION = 0, FOREIGN_PARTITION = 1 };
 
-/* This rank pushes the chunks of one partition, others of its node all the rest. */
+/* This rank pushes the chunks of one partition; other ranks of its node push the rest. */
 static world *world_with_a_share(void)
 {
     world *w             = world_of(&(world_shape){.rule      = STEP_TWO_PHASE,
@@ -178,7 +178,7 @@ test_ps_client_asks_for_records_of_others_at_once_when_a_connection_is_back(void
     ps_client_up(w->x, shard, 0, w->now);
     ps_client_tick(w->x, w->now);
     assert_int_equal(find_inquiry_about(w, FOREIGN_PARTITION),
-                     -1); /* whose it is shows at the end */
+                     -1); /* known only when the step closes */
     ps_client_step_close(w->x, w, 0, w->now);
     bring_all_records_but(w, FOREIGN_PARTITION);
     ps_client_tick(w->x, w->now);

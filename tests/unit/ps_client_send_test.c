@@ -1,4 +1,4 @@
-/* ps_client_send_test.c - the worker's exchange: what is sent, sent again, and held for an answer. */
+/* ps_client_send_test.c - the ps client: what it sends, repeats, and buffers for an answer. */
 #include "ps_client_world.h"
 
 /* ---- retry ----------------------------------------------------------------------------------- */
@@ -99,7 +99,7 @@ test_ps_client_sends_nothing_of_a_push_whose_values_came_while_its_repeat_was_qu
     world *w = world_create(STEP_ASYNC);
     one_verb(w, PS_PUSH_PULL, 1, 0);
     receipt(w, &w->sent[0], 0);
-    answer_inquiry_of(w, w->sent[0].step, 0, NULL, 0); /* nobody is missing: its repeat is queued */
+    answer_inquiry_of(w, w->sent[0].step, 0, NULL, 0); /* no rank is missing: its repeat waits */
     values(w, &w->sent[0], 9, 0, true);
     values(w, &w->sent[0], 9, 0, false);
     assert_int_equal(w->n_completed, 1);
@@ -122,7 +122,7 @@ static void test_ps_client_backs_off_when_a_shard_has_no_room(void **state)
     ps_client_flush(w->x, w->now);
     assert_int_equal(w->n_sent, n);
     assert_in_range(sleep_until_due(w), 1, 10);
-    while (w->n_sent == n) sleep_until_due(w); /* jitter may part the chunks of one message */
+    while (w->n_sent == n) sleep_until_due(w); /* jitter may split the chunks of one message */
     assert_int_equal(w->sent[n].kind, WIRE_PUSH);
     assert_int_equal(w->sent[n].step, 0);
     world_destroy(w);
@@ -137,7 +137,7 @@ static void test_ps_client_sends_unanswered_again_when_a_connection_is_back(void
     ps_client_down(w->x, shard, 0);
     one_verb(w, PS_PULL, 1, 0);
     sleep_until_due(w);
-    assert_int_equal(w->n_sent, 1); /* nothing goes into a connection that is gone */
+    assert_int_equal(w->n_sent, 1); /* nothing is sent on a connection that is gone */
     ps_client_up(w->x, shard, 0, w->now);
     ps_client_flush(w->x, w->now);
     assert_int_equal(w->n_sent, 2);
@@ -159,7 +159,7 @@ static void test_ps_client_keeps_what_a_full_queue_refuses(void **state)
     world_destroy(w);
 }
 
-/* ---- what is in flight, and whose buffers it has --------------------------------------------- */
+/* ---- what is in flight, and whose buffers it uses -------------------------------------------- */
 static size_t bytes_sent(const world *w, int shard, int from)
 {
     size_t bytes = 0;
@@ -189,7 +189,7 @@ static void test_ps_client_keeps_a_bounded_lead_over_a_shard_that_does_not_answe
     assert_int_equal(w->n_sent, before + 1);
     assert_int_equal(bytes_sent(w, (int)w->sent[0].shard, before), chunk);
 
-    for (int i = 1; i < w->n_sent; i++) { /* who answers gets the rest */
+    for (int i = 1; i < w->n_sent; i++) { /* a rank that answers gets the rest */
         receipt(w, &w->sent[i], 0);
         ps_client_flush(w->x, w->now);
     }
@@ -212,7 +212,7 @@ static void test_ps_client_gives_a_buffer_back_only_when_the_transport_let_go(vo
     one_verb(w, PS_PUSH_PULL, 1, w->now + 100);
     w->now += 100;
     ps_client_tick(w->x, w->now);
-    assert_int_equal(w->n_cut, 1); /* a deadline takes it away */
+    assert_int_equal(w->n_cut, 1); /* a deadline withdraws it */
     assert_int_equal(w->n_completed, 1);
     ps_client_release(w->x, w->sent[1].held);
     assert_int_equal(w->n_completed, 2);
@@ -235,7 +235,7 @@ static void test_ps_client_sends_gradients_in_16_bits_and_first_values_as_they_a
     push_step(w, 0);
     const uint64_t before = w->count[STAT_PUSH_BYTES];
     int first             = w->n_sent;
-    sleep_until_due(w); /* repeats are alike */
+    sleep_until_due(w); /* repeats are identical */
     assert_in_range(w->n_sent, first + 1, SENT_MAX);
     for (int i = 0; i < w->n_sent; i++)
         for (uint32_t k = 0; k < w->sent[i].n_pieces; k++) {

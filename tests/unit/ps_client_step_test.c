@@ -1,7 +1,7 @@
-/* ps_client_step_test.c - the worker's exchange: steps that are decided, eager or free, and first values. */
+/* ps_client_step_test.c - the ps client: two-phase, eager and async steps, and initial values. */
 #include "ps_client_world.h"
 
-/* ---- the decided step ------------------------------------------------------------------------ */
+/* ---- the two-phase step ---------------------------------------------------------------------- */
 static void run_decided(world *w, uint64_t step, bool backwards, int bad_partition)
 {
     const uint32_t n = w->plan->n_partitions;
@@ -29,7 +29,7 @@ static void test_ps_client_decides_alike_in_any_order_of_answers(void **state)
         run_decided(w, 0, order == 1, -1);
         if (order == 0) {
             assert_int_equal(w->n_decided,
-                             0); /* parameters are the program's until it closes the step */
+                             0); /* parameters belong to the program until it closes the step */
             ps_client_step_close(w->x, w, 0, w->now);
         }
         assert_int_equal(w->n_decided, 1);
@@ -143,7 +143,7 @@ test_ps_client_asks_about_a_receipted_push_and_repeats_it_when_nobody_is_missing
     world_destroy(w);
 }
 
-/* ---- eager: values that come before the step is closed --------------------------------------- */
+/* ---- eager: values that arrive before the step is closed ------------------------------------- */
 static void test_ps_client_writes_no_values_before_the_step_is_closed(void **state)
 {
     (void)state;
@@ -175,7 +175,7 @@ static void test_ps_client_asks_again_for_held_values_whose_checksum_fails(void 
     world_destroy(w);
 }
 
-/* ---- first values ---------------------------------------------------------------------------- */
+/* ---- initial values -------------------------------------------------------------------------- */
 static void test_ps_client_sends_first_values_and_then_fetches_them(void **state)
 {
     (void)state;
@@ -221,7 +221,7 @@ static void test_ps_client_drives_decided_and_free_chunks_in_one_step(void **sta
     const sent push = *free;
     w->n_sent       = 0;
     values(w, &push, 3, 0, false);
-    assert_true(w->small[0] == 0); /* early: kept until the step is closed */
+    assert_true(w->small[0] == 0); /* early: buffered until the step is closed */
     ps_client_step_close(w->x, w, 0, w->now);
     assert_true(w->small[0] == 3); /* does not wait for the decision */
     assert_int_equal(w->n_decided + w->n_completed, 0);
@@ -278,7 +278,7 @@ static void test_ps_client_does_not_pull_free_chunks_with_the_decision(void **st
         assert_int_equal(w->plan->chunk[w->sent[i].chunk[0]].tensor, 0);
         values(w, &w->sent[i], 2, 0, false);
     }
-    assert_int_equal(w->n_completed, 0); /* the answer to the free push is still to come */
+    assert_int_equal(w->n_completed, 0); /* the answer to the async push is still missing */
     values(w, &push, 3, 0, false);
     assert_int_equal(w->n_completed, 1);
     assert_true(w->small[7] == 3);

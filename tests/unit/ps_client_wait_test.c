@@ -1,4 +1,4 @@
-/* ps_client_wait_test.c - the worker's exchange: deadlines, and who is missing. */
+/* ps_client_wait_test.c - the ps client: deadlines, and which members are missing. */
 #include "ps_client_world.h"
 #include "common/base/why.h"
 #include "worker/ps/ps_client_test.h"
@@ -31,7 +31,7 @@ static void test_ps_client_warns_and_times_out_with_the_name_of_who_is_missing(v
         sleep_until_due(w);
         int asked = find_sent(w, WIRE_INQUIRE, from);
         if (asked >= 0) answer_inquiry(w, asked, missing, w->now < begun + 300000 ? 1 : 2);
-        w->n_sent = n; /* the log of a test is short */
+        w->n_sent = n; /* the test's log is short */
     }
     assert_string_equal(w->log,
                         "waiting 30 s for rank 3 (devbox) to push 'layer7.weight' for step 418");
@@ -60,7 +60,7 @@ static void test_ps_client_times_out_naming_a_silent_server(void **state)
     assert_int_equal(w->status, PEN_TIMED_OUT);
     assert_string_equal(w->why.text, sentence);
     assert_int_equal(ps_client_pending(w->x), 0);
-    values(w, &w->sent[0], 7, 0, false); /* too late: the memory is the program's again */
+    values(w, &w->sent[0], 7, 0, false); /* too late: the memory belongs to the program again */
     assert_true(w->small[0] == 0);
     world_destroy(w);
 }
@@ -81,7 +81,7 @@ static void test_ps_client_does_not_push_again_where_the_outcome_is_unknown(void
     assert_string_equal(w->why.text, "a push of 'b' ended without an answer, so it is not known "
                                      "whether it counts; it cannot be pushed again");
     one_verb(w, PS_PULL, 1, 0);
-    assert_int_equal(w->n_completed, 3); /* looking is always possible */
+    assert_int_equal(w->n_completed, 3); /* a pull is always possible */
     world_destroy(w);
 }
 

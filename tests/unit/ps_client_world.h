@@ -1,4 +1,4 @@
-/* ps_client_world.h - a worker's exchange with two shards, driven by hand: no socket, no thread, no clock. */
+/* ps_client_world.h - a ps client with two shards, driven by the test: no socket, no thread, no clock. */
 #ifndef TESTS_UNIT_PS_CLIENT_WORLD_H
 #define TESTS_UNIT_PS_CLIENT_WORLD_H
 
@@ -25,7 +25,7 @@ enum {
     SELF      = 901
 };
 
-/* What the ps client did, in order. */
+/* Actions of the ps client, in order. */
 typedef struct {
     wire_kind kind;
     uint32_t shard, n, flags;
@@ -142,8 +142,8 @@ typedef struct {
     ps_client_rule rule;
     const char *sync[2], *wire; /* of group 0, which has 'w', and 1, which has 'b' */
     bool one_group, one_tensor; /* one_tensor: only 'b', so that a shard is idle */
-    bool many;                  /* instead TENSORS like 'b', each third one of group 0 */
-    bool large;                 /* 'w' has LARGE elements, which nobody may touch */
+    bool many;                  /* TENSORS like 'b' instead; every third is in group 0 */
+    bool large;                 /* 'w' has LARGE elements, which must not be touched */
 } world_shape;
 
 static inline world *world_of(const world_shape *shape)
@@ -211,7 +211,7 @@ static inline void world_destroy(world *w)
     free(w);
 }
 
-/* Lets time pass until just after the ps client wants it to; returns how much. */
+/* Lets time pass until just after the ps client is due; returns how much. */
 static inline uint64_t sleep_until_due(world *w)
 {
     uint64_t before = w->now;

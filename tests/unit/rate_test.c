@@ -1,4 +1,4 @@
-/* rate_test.c - so many at once, so many a second from then on. */
+/* rate_test.c - a burst at once, then a steady rate per second. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static void test_rate_allows_a_burst_and_so_many_a_second_from_then_on(void **st
     assert_int_equal(taken(&r, 20, 5000), 8);
     assert_int_equal(taken(&r, 20, 5050), 0);
     assert_int_equal(taken(&r, 20, 5100), 1);
-    assert_int_equal(taken(&r, 20, 6100), 8); /* and no more than a burst */
+    assert_int_equal(taken(&r, 20, 6100), 8); /* and no more than one burst */
     assert_int_equal(taken(&r, 20, UINT64_MAX / 100), 8);
 }
 

@@ -1,4 +1,4 @@
-/* reach_test.c - what stands in the way of a connection, in the system's words. */
+/* reach_test.c - the obstacle to a connection, in the system's words. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 
 enum { NAME_MS = 60000 };
 
-/* A port of this host; is_open: somebody listens there. */
+/* A port of this host; is_open: a listener is there. */
 static int port_of(bool is_open, char *address, size_t size)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -31,7 +31,7 @@ static int port_of(bool is_open, char *address, size_t size)
     return fd;
 }
 
-/* What a look finds once the patience is over; NULL: nothing within a second. */
+/* The finding once the patience is over; NULL: nothing within a second. */
 static const char *finding(reach *r, const char *address, uint64_t now_ms)
 {
     const uint64_t end = clock_ms(&clock_real) + 1000;
@@ -123,12 +123,12 @@ a_connection_whose_other_host_confirms_nothing_is_asked_about_while_it_is_there(
     reach_doubt(&r, LEASE_MS / 4, LEASE_MS, 100000);
     assert_true(reach_is_missing(&r));
     assert_string_equal(finding(&r, address, 100000), "connection refused"); /* at once */
-    reach_down(&r, 5000, 100100); /* and what follows is no reason to wait again */
+    reach_down(&r, 5000, 100100); /* and what follows does not wait again */
     assert_string_equal(finding(&r, address, 100100 + REACH_AGAIN_MS), "connection refused");
 
     reach_up(&r);
     reach_doubt(&r, LEASE_MS / 4, LEASE_MS, 200000);
-    reach_doubt(&r, 0, LEASE_MS, 200001); /* it has confirmed all */
+    reach_doubt(&r, 0, LEASE_MS, 200001); /* it has acknowledged everything */
     assert_false(reach_is_missing(&r));
     assert_null(finding(&r, address, 300000));
     reach_end(&r);

@@ -1,4 +1,4 @@
-/* recycler_test.c - buffers that come back are given out again, and are never lost. */
+/* recycler_test.c - returned buffers are reused, and none is lost. */
 #include "server/shard/recycler_test.h"
 
 #include <setjmp.h>

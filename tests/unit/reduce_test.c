@@ -63,7 +63,7 @@ static bool is_signed(pen_dtype t)
     return t == PEN_I8 || t == PEN_I32 || t == PEN_I64;
 }
 
-/* A 16-bit float of `digits` significant bits and a least exponent, from its parts. */
+/* A 16-bit float of `digits` significant bits and a smallest exponent, from its parts. */
 static double real_of_half(uint16_t h, int fraction_bits, int bias)
 {
     const int fraction = h & ((1 << fraction_bits) - 1);
@@ -87,7 +87,7 @@ static uint16_t half_of_real(double x, int fraction_bits, int bias)
     exponent          = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
     const double unit = ldexp(1, exponent - fraction_bits);
     const double ulps = nearbyint(fabs(x) / unit);
-    /* As an integer, the encoding counts units: a carry into the exponent is right by itself. */
+    /* As an integer the encoding counts units: a carry into the exponent is correct. */
     const uint32_t code = (uint32_t)((exponent + bias - 1) << fraction_bits) + (uint32_t)ulps;
     return (uint16_t)(sign | (code >= infinity ? infinity : code));
 }
@@ -141,7 +141,7 @@ static number narrow(number x, pen_dtype t)
 
 /* ---- the reference: one element -------------------------------------------------------------- */
 
-/* As the type that the fold is done in: 16-bit floats in float32. */
+/* In the type that the fold uses: float32 for 16-bit floats. */
 static double rounded(double x, pen_dtype t)
 {
     return t == PEN_F64 ? x : (double)(float)x;
@@ -233,7 +233,7 @@ static number fold_one(const reduce_args *a, size_t i)
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-/* Of integers all bits; of reals mostly small ones, so that sums and products stay finite. */
+/* All bits of integers; reals mostly small, so that sums and products stay finite. */
 static void fill(int ranks, pen_dtype t, unsigned offset)
 {
     for (int r = 0; r < ranks; r++)
@@ -261,7 +261,7 @@ static void assert_element(const reduce_args *a, int o, size_t i)
              (unsigned long long)g.bits, w.real, (unsigned long long)w.bits);
 }
 
-/* Elements [begin, begin + n) against the reference; what lies beside them stays as it was. */
+/* Elements [begin, begin + n) against the reference; the bytes beside them are unchanged. */
 static void check(reduce_args *a, size_t begin, size_t n)
 {
     const size_t size = size_of(a->dtype);
@@ -344,7 +344,7 @@ static void folds_are_those_of_one_element_at_a_time(void **state)
     for_every_legal_pair_on_every_level(fold_many);
 }
 
-/* Sums and means of float32 of few arrays, whose outputs begin at the same place of a line, have loops of their own. */
+/* Sums and means of a few float32 arrays have loops of their own if their outputs begin at the same place of a line. */
 static void fold_few(pen_op op, pen_dtype dtype)
 {
     static const double ones[RANKS_MAX] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -487,7 +487,7 @@ static void nan_and_infinity_are_passed_on(void **state)
     for_every_legal_pair_on_every_level(fold_special);
 }
 
-/* 1 + 2^-9 is no bf16: adding 64 of them one by one in bf16 would lose all of the small part. */
+/* 1 + 2^-9 is not a bf16: adding 64 of them one by one in bf16 would lose all of the small part. */
 static void sixteen_bit_sums_are_rounded_once(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* reducer_test.c - buckets of several members in one process: a call runs when all have begun it. */
+/* reducer_test.c - buckets of several members in one process: a call runs once all have begun it. */
 #include "worker/train/reducer.h"
 
 #include "common/base/why.h"
@@ -18,7 +18,7 @@ enum { RANKS = 3, CALLS_MAX = 32, GRADIENTS = 6 };
 static const uint64_t sizes[GRADIENTS]    = {5, 3000, 17, 1, 9000, 100};
 static const char *const names[GRADIENTS] = {"a", "b", "c", "d", "e", "f"};
 
-/* ---- a group that sums when everybody is there ----------------------------------------------- */
+/* ---- a group that sums once all members are there -------------------------------------------- */
 typedef struct {
     coll_call call;
     char label[COLL_LABEL_BYTES];
@@ -28,7 +28,7 @@ typedef struct {
 
 typedef struct {
     begun queue[RANKS][CALLS_MAX];
-    int n[RANKS], run;        /* run: calls that all have begun, and that have ended */
+    int n[RANKS], run;        /* run: calls begun by all; done: calls that have ended */
     int fails_at, refuses_at; /* number of a call; -1: none */
 } fake_group;
 
@@ -36,7 +36,7 @@ typedef struct {
     fake_group *group;
     int rank;
     reducer *r;
-    int summed[GRADIENTS]; /* how often this member heard of it in this step */
+    int summed[GRADIENTS]; /* how many sums this member was told of in this step */
 } member;
 
 static void fold(fake_group *g, int k)
@@ -130,7 +130,7 @@ static void close_members(member *m)
     for (int r = 0; r < RANKS; r++) reducer_destroy(m[r].r);
 }
 
-/* Sums of these depend on the order in which they are added. */
+/* Sums of these depend on the order of addition. */
 static float value(int rank, uint32_t g, size_t i)
 {
     const float sign = (rank + (int)i) % 2 == 0 ? 1 : -1;
@@ -237,7 +237,7 @@ static void a_bucket_is_summed_while_others_are_computed(void **state)
     begin_all(m, &g);
     for (int r = 0; r < RANKS; r++) put(&m[r], 5);
     assert_int_equal(g.run, 1);
-    for (int r = 0; r < RANKS; r++) put(&m[r], 3); /* behind 4, which is not there */
+    for (int r = 0; r < RANKS; r++) put(&m[r], 3); /* behind 4, which is not ready */
     assert_int_equal(g.run, 1);
     for (int r = 0; r < RANKS; r++) put(&m[r], 4);
     assert_int_equal(g.run, 3);
@@ -336,7 +336,7 @@ static void buckets_lie_where_peers_can_map_them(void **state)
     close_members(m);
 }
 
-/* The sum is there while it is told, and its memory serves another bucket after. */
+/* The sum is valid during the callback; its memory serves another bucket afterwards. */
 static void check_sum_now(void *user, uint32_t i)
 {
     member *m = user;
@@ -344,7 +344,7 @@ static void check_sum_now(void *user, uint32_t i)
     assert_sum(m, i);
 }
 
-/* On each rank by the same order, or another on each; returns the most bytes that any rank held. */
+/* All ranks in one order, or each in its own; returns the most bytes that any rank held. */
 static uint64_t step_with_buffers(const uint32_t order[RANKS][GRADIENTS], uint32_t n_buffers)
 {
     member m[RANKS];
@@ -389,7 +389,7 @@ static void with_buffers_gradients_have_memory_only_until_their_sum_was_told(voi
     (void)state;
     const uint64_t one = 2 * 9008 * sizeof(float); /* the largest gradient, and its sum */
     assert_int_equal(step_with_buffers(backward, 1), one);
-    /* In another order than the buckets': as many more as are begun and cannot be summed. */
+    /* In another order than the buckets': also what has begun and cannot be summed yet. */
     static const uint32_t forward[RANKS][GRADIENTS] = {
         {0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}};
     assert_int_equal(step_with_buffers(forward, 1), GRADIENTS * one);

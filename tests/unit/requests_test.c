@@ -1,4 +1,4 @@
-/* requests_test.c - what is asked is sent until it is answered, and answered once. */
+/* requests_test.c - a request is sent until it is answered, and answered once. */
 #include "common/base/why.h"
 #include "worker/io/requests.h"
 
@@ -15,7 +15,7 @@ enum { SENT_MAX = 1024 };
 
 typedef struct {
     requests *requests;
-    wire_control sent[SENT_MAX]; /* what it points to is gone */
+    wire_control sent[SENT_MAX]; /* its target is gone */
     int n_sent, n_faulted, n_shrunk, n_ended;
     uint64_t now;
     uint64_t new_group;
@@ -101,7 +101,7 @@ static void pass(world *w, uint64_t ms)
     requests_tick(w->requests, w->now);
 }
 
-/* So many are not answered. */
+/* This many are not answered. */
 static int resend(world *w)
 {
     w->n_sent = 0;
@@ -179,7 +179,7 @@ static void a_fault_is_said_until_all_were_told(void **state)
     c.u.fault.group = 1;
     c.u.fault.call  = 417;
     why_set(&c.u.fault.why, PEN_CORRUPT, "what another said first");
-    hear(w, c); /* of another call: told on, and ours is still open */
+    hear(w, c); /* of another call: passed on, and ours is still open */
     assert_int_equal(w->n_faulted, 1);
     assert_int_equal(resend(w), 1);
     c.u.fault.call = 418;
@@ -236,7 +236,7 @@ static void an_answer_ends_its_own_question_once(void **state)
     assert_int_equal(w->value, 3);
     hear(w, stored(w->sent[1].u.store.id, PEN_OK, "", 3));
     assert_int_equal(w->n_ended, 1);
-    assert_int_equal(resend(w), 1); /* the other one, which all below it are done for */
+    assert_int_equal(resend(w), 1); /* the other one; all below it are done */
     assert_int_equal(w->sent[0].u.store.done_below, 1);
     hear(w, stored(1, PEN_MISMATCH, "'tickets' holds 5 bytes, a counter has 8", 0));
     assert_ptr_equal(w->token, &a);
@@ -291,7 +291,7 @@ static void a_command_takes_the_reply_of_the_one_who_was_asked(void **state)
     assert_int_equal(w->sent[0].u.command.rank, 1);
     assert_int_equal(w->sent[0].u.command.head, 7);
     assert_string_equal(w->body, "hello");
-    reply(w, 1, PEN_WORKER, 2, PEN_OK, "not I"); /* of nobody who was asked */
+    reply(w, 1, PEN_WORKER, 2, PEN_OK, "not I"); /* from a member that was not asked */
     reply(w, 1, PEN_SERVER, 1, PEN_OK, "not I");
     reply(w, 2, PEN_WORKER, 1, PEN_OK, "not this");
     assert_int_equal(w->n_ended, 0);

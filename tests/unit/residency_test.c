@@ -1,5 +1,5 @@
-/* residency_test.c - what is fetched and dropped, and in which order: the golden traces of FSDP's three prefetches,
- * bounds, reuse, orders that change. */
+/* residency_test.c - which units are fetched and dropped, in which order: the golden traces of FSDP's three prefetches,
+ * bounds, reuse, changed orders. */
 #include "worker/tensor/residency/residency_test.h"
 
 #include <setjmp.h>
@@ -57,7 +57,7 @@ static void begin(scene *s, residency_setup setup, uint32_t n_units, uint64_t ea
     assert_non_null(s->r);
 }
 
-/* Everything that was asked for comes. */
+/* Everything that was requested arrives. */
 static void arrive(scene *s)
 {
     for (uint32_t i = 0; i < s->n_coming; i++) residency_arrived(s->r, s->coming[i]);
@@ -182,7 +182,7 @@ static void test_residency_current_unit_may_pass_max_live(void **state)
     step_of_three(&s, 0);
     step_of_three(&s, 1);
     use(&s, A, PEN_FORWARD, 2);
-    use(&s, B, PEN_FORWARD, 2); /* both at once: a program that nests */
+    use(&s, B, PEN_FORWARD, 2); /* both at once: a program that nests uses */
     assert_int_equal(residency_live(s.r), 20);
     residency_destroy(s.r);
 }
@@ -217,7 +217,7 @@ static void test_residency_unit_without_moving_elements_is_always_here(void **st
 static void test_residency_unit_is_kept_when_it_is_used_again_within_max_reuse(void **state)
 {
     (void)state;
-    scene s; /* from fwd C to bwd C nothing, from B to B 10 of C twice, from A to A 40 */
+    scene s; /* from fwd C to bwd C 0; from B to B 10 of C twice; from A to A 40 */
     begin(&s, (residency_setup){.backward = PREFETCH_NONE, .max_reuse = 21, WIDE}, 3, 10);
     step_of_three(&s, 0);
     s.log[0] = '\0';
@@ -242,7 +242,7 @@ static void test_residency_kept_units_go_before_a_used_one_passes_max_live(void 
     step_of_three(&s, 0);
     s.log[0] = '\0';
     for (uint32_t u = A; u <= C; u++) forward(&s, u, 1);
-    /* A is needed last of the two that are kept */
+    /* of the two that are kept, A is needed last */
     assert_string_equal(s.log, "fetch A, fwd A, fetch B, fwd B, free A, fetch C, fwd C");
     assert_int_equal(residency_peak(s.r), 20);
     residency_destroy(s.r);
@@ -280,7 +280,7 @@ static void test_residency_late_arrival_of_an_old_value_is_not_taken_for_a_new_o
     (void)state;
     scene s;
     begin(&s, (residency_setup){.backward = PREFETCH_NONE, WIDE}, 3, 10);
-    residency_use(s.r, A, PEN_FORWARD, 0); /* it does not come in this step */
+    residency_use(s.r, A, PEN_FORWARD, 0); /* it does not arrive in this step */
     residency_step_end(s.r);
     residency_arrived(s.r, A);
     assert_false(residency_has(s.r, A));
@@ -315,7 +315,7 @@ static void test_residency_uses_nest(void **state)
     assert_true(residency_has(s.r, A));
     residency_release(s.r, A, PEN_FORWARD);
     assert_string_equal(s.log, "fetch A, free A");
-    residency_release(s.r, A, PEN_FORWARD); /* once too often: nothing */
+    residency_release(s.r, A, PEN_FORWARD); /* once too often: no effect */
     assert_string_equal(s.log, "fetch A, free A");
     residency_destroy(s.r);
 }
@@ -328,7 +328,7 @@ static void test_residency_order_that_changes_warns_once_and_stops_fetching_ahea
     begin(&s, (residency_setup){.backward = PREFETCH_PRE, .forward = true, WIDE}, 3, 10);
     step_of_three(&s, 0);
     s.log[0] = '\0';
-    forward(&s, A, 1); /* B is fetched ahead, and C comes */
+    forward(&s, A, 1); /* B is fetched ahead, but C is used */
     forward(&s, C, 1);
     assert_string_equal(s.log, "fetch A, fetch B, fwd A, free A, free B, fetch C, fwd C, free C");
     assert_int_equal(s.warnings, 1);
@@ -338,7 +338,7 @@ static void test_residency_order_that_changes_warns_once_and_stops_fetching_ahea
     assert_string_equal(s.log, "fetch C, bwd C, free C, push C, fetch A, bwd A, free A, push A");
     residency_step_end(s.r);
     s.log[0] = '\0';
-    forward(&s, C, 2); /* recorded anew: no guess, no second warning */
+    forward(&s, C, 2); /* recorded again: no guess, no second warning */
     forward(&s, B, 2);
     assert_string_equal(s.log, "fetch C, fwd C, free C, fetch B, fwd B, free B");
     residency_step_end(s.r);
@@ -391,7 +391,7 @@ static void test_residency_fetch_that_failed_is_tried_again_by_the_next_use(void
     residency_destroy(s.r);
 }
 
-/* Any sequence of calls: what is live is what was fetched and not dropped, and nothing is dropped that is not here. */
+/* Any sequence of calls: live is what was fetched and not dropped; nothing is dropped that is not here. */
 static void test_residency_walk_of_random_calls_keeps_its_books(void **state)
 {
     (void)state;

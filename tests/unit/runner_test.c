@@ -1,4 +1,4 @@
-/* runner_test.c - schedules carried out in memory: parts come in any order, and what is lent comes back late. */
+/* runner_test.c - schedules run in memory: parts arrive in any order, and lent buffers return late. */
 #include "common/base/why.h"
 #include "proto/plan.h"
 #include "worker/collective/schedule/runner.h"
@@ -14,13 +14,13 @@
 
 enum { MEMBERS_MAX = 9, MESSAGES_MAX = 4096 };
 
-/* ---- a link that is as unkind as it may be ------------------------------------------------------ */
+/* ---- a link with the worst order and delay ------------------------------------------------------ */
 typedef struct {
     int from, to;
     runner_part part;
     size_t bytes;
-    uint8_t *copy;       /* what was there when it was lent */
-    const uint8_t *lent; /* NULL: given back */
+    uint8_t *copy;       /* the bytes when it was lent */
+    const uint8_t *lent; /* NULL: returned */
     runner_debt *debt;
     bool has_arrived;
 } message;
@@ -98,7 +98,7 @@ static void count_step(void *user, uint32_t step)
 static const runner_link unkind = {
     .may_send = may_send, .send = lend, .scale = get_scale, .step = count_step};
 
-/* Nobody may have written what was lent. */
+/* A lent buffer must not be written. */
 static void give_back(message *m)
 {
     if (m->lent == NULL) return;
@@ -235,7 +235,7 @@ static void every_algorithm_survives_any_order_and_late_returns(void **unused)
 }
 
 /* ---- a schedule made by hand ------------------------------------------------------------------------ */
-/* Member 0 sends OUT, receives into it and sends it on: what is lent must not be written. */
+/* Member 0 sends OUT, receives into it and forwards it: lent bytes must not be written. */
 static void what_is_lent_is_not_written(void **unused)
 {
     static const move one[] = {
@@ -258,7 +258,7 @@ static void what_is_lent_is_not_written(void **unused)
     assert_int_equal(p.slot[0], 0);
     assert_int_equal(p.slot[2], 1);
     assert_int_equal(p.slot[3], 1);
-    p.s = NULL; /* it is not the plan's to free */
+    p.s = NULL; /* not owned by the plan */
     runner_plan_fini(&p);
 }
 
@@ -300,7 +300,7 @@ static void parts_that_cannot_be_are_wrong(void **unused)
     assert_ptr_equal(place, data);
     assert_true(runner_expects(r, 0));
     runner_filled(r, &good, sizeof data);
-    assert_int_equal(runner_place(r, &good, sizeof data, &place), RUNNER_WRONG); /* it is there */
+    assert_int_equal(runner_place(r, &good, sizeof data, &place), RUNNER_WRONG); /* it came */
     assert_int_equal(runner_advance(r, &did, &why), PEN_OK);
     assert_true(runner_is_done(r));
     assert_false(runner_expects(r, 0));

@@ -1,5 +1,5 @@
 /* safetensors_test.c - files of named tensors, byte for byte as the format is specified
- * (https://huggingface.co/docs/safetensors, "Format"), and what is not one. */
+ * (https://huggingface.co/docs/safetensors, "Format"), and invalid files. */
 #include "common/snapshot/safetensors.h"
 
 #include <setjmp.h>
@@ -49,8 +49,8 @@ static void write_file(const void *bytes, size_t n)
     fclose(f);
 }
 
-/* What the specification makes of three tensors: the length of the header, the header, padded with spaces, and the
- * values, little-endian.  f16: 0.5 = 0x3800, -2 = 0xc000; bf16: 1 = 0x3f80, 0.15625 = 0x3e20. */
+/* Three tensors as the specification lays them out: length of the header, header padded with spaces,
+ * little-endian values.  f16: 0.5 = 0x3800, -2 = 0xc000; bf16: 1 = 0x3f80, 0.15625 = 0x3e20. */
 #define HEADER                                                                                     \
     "{\"__metadata__\":{\"format\":\"pt\"},"                                                       \
     "\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"                   \
@@ -83,7 +83,7 @@ static void test_safetensors_written_byte_for_byte_as_specified(void **state)
     const float all[]                = {1, -2.5f, 0.5f, -2, 0.15625f};
     uint8_t wanted[600], got[600];
     const size_t n = golden(wanted);
-    for (size_t piece = 1; piece <= 5; piece++) { /* pieces may reach into the next tensor */
+    for (size_t piece = 1; piece <= 5; piece++) { /* a read may continue into the next tensor */
         safetensors_writer *w;
         assert_int_equal(safetensors_create(path, rows, 3, words, &w, &why), PEN_OK);
         assert_int_not_equal(access(path, F_OK), piece == 1 ? 0 : -1);

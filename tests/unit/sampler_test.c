@@ -1,4 +1,4 @@
-/* sampler_test.c - which samples each rank takes, compared with torch's DistributedSampler. */
+/* sampler_test.c - the samples of each rank, compared with torch's DistributedSampler. */
 #include "penstock.h"
 #include "tests/support/golden_training.h"
 #include "worker/context.h"
@@ -18,7 +18,7 @@
 
 enum { TAKEN_MAX = 20000, RANKS_MAX = 16 };
 
-/* FNV-1a over the bytes of numbers, as make_golden_training.py has it. */
+/* FNV-1a over the bytes of numbers, as in make_golden_training.py. */
 static uint64_t digest_add(uint64_t digest, uint64_t number)
 {
     for (int i = 0; i < 8; i++) digest = (digest ^ (number >> 8 * i & 255)) * 0x100000001b3u;
@@ -99,7 +99,7 @@ static pen_sampler *make(pen_sampler_desc d)
     return s;
 }
 
-/* All that is left of the epoch, some at a time. */
+/* The rest of the epoch, a few at a time. */
 static size_t take_all(pen_sampler *s, int64_t *taken, size_t at_a_time)
 {
     size_t n = 0, got;
@@ -205,7 +205,7 @@ static void test_exact_samplers_take_every_sample_once(void **state)
 }
 
 /* ---- the position ---------------------------------------------------------------------------- */
-/* Some steps with one number of ranks, the rest with another, from what tell() said. */
+/* Some steps with one number of ranks, the rest with another, from the position of tell(). */
 static void move_to_another_world(int n, int before, int steps, int batch, int after)
 {
     int seen[128]    = {0};
@@ -284,7 +284,7 @@ static void test_samplers_end_an_epoch_until_they_are_told_another(void **state)
         assert_int_equal(got, 0);
     }
     assert_int_equal(pen_sampler_tell(s, &epoch, &consumed), PEN_OK);
-    assert_int_equal(consumed, 5); /* what was dropped is not taken up by fewer ranks */
+    assert_int_equal(consumed, 5); /* dropped samples are not picked up by fewer ranks */
     assert_int_equal(pen_sampler_seek(s, 1, INT64_MAX), PEN_OK);
     assert_int_equal(pen_sampler_next(s, taken, 8, &got), PEN_END);
     assert_int_equal(pen_sampler_seek(s, 1, 0), PEN_OK);

@@ -1,4 +1,4 @@
-/* scalars_test.c - numbers of the program, added up over ranks: order, absence, bounds, and which chunk they go with. */
+/* scalars_test.c - numbers of the program, summed over ranks: order, absence, bounds, the chunk that has them. */
 #include "proto/scalars.h"
 
 #include <setjmp.h>

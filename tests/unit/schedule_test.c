@@ -1,9 +1,9 @@
-/* schedule_test.c - every algorithm, carried out by all members at once on symbols instead of
+/* schedule_test.c - every algorithm, run by all members at once on symbols instead of
  * numbers.
  *
- * An element is a sum (of values that differ by member and place) and an expression (a hash of who
- * was folded with whom, in which order).  A member's step ends when its sends have been taken and
- * its receives have come, which is stricter than any link, so what runs here runs everywhere.
+ * An element is a sum (of values that differ by member and place) and an expression (a hash of which
+ * members were folded, in which order).  A member's step ends when its sends have been taken and
+ * its receives have arrived, which is stricter than any link: what runs here runs everywhere.
  */
 #include "proto/plan.h"
 #include "worker/collective/schedule/schedule.h"
@@ -28,7 +28,7 @@ typedef struct {
 
 typedef struct {
     symbol *at;
-    uint32_t *stamp; /* the step that wrote it last, from 1 */
+    uint32_t *stamp; /* the last step that wrote it, from 1 */
     size_t n;
 } memory;
 
@@ -40,7 +40,7 @@ typedef struct {
     bool *is_done;       /* [n_moves] of SEND and RECV */
     size_t *partner;     /* [n_moves] index of the matching move of the peer */
     double started;      /* when the step began */
-    double ends;         /* when it will have ended, as far as known */
+    double ends;         /* when it will have ended, if known */
     double sent, folded; /* elements */
     size_t counts[SIZES], out_counts[SIZES];
 } member;
@@ -119,7 +119,7 @@ static size_t all_parts(const coll_call *call, const size_t *counts, int size)
     return total;
 }
 
-/* What a place has room for, written down from penstock.h and not taken from the code. */
+/* The room of a place, from penstock.h and not from the code. */
 static size_t room_in(const world *w, int r)
 {
     const coll_call *call = &w->m[r].call;
@@ -204,7 +204,7 @@ static schedule_span where(const world *w, int r, const move_range *range)
     return span;
 }
 
-/* ---- what holds of every schedule, before it is carried out ---------------------------------- */
+/* ---- what holds for every schedule before it runs -------------------------------------------- */
 /* Finds the RECV that each SEND fills: the k-th of a pair with the k-th. */
 static void match_pair(world *w, int from, int to)
 {
@@ -249,7 +249,7 @@ static void check_shape(const world *w, int r)
     }
 }
 
-/* ---- carrying out ---------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 static void stamp(const world *w, int r, const move_range *range, bool must_be_new)
 {
     const member *m    = &w->m[r];
@@ -261,7 +261,7 @@ static void stamp(const world *w, int r, const move_range *range, bool must_be_n
     }
 }
 
-/* Nothing that this step sends is written in it. */
+/* No bytes that this step sends are written in it. */
 static void begin_step(world *w, int r)
 {
     member *m         = &w->m[r];
@@ -343,7 +343,7 @@ static void do_local(world *w, int r, const move *v)
     if (v->verb == MOVE_FOLD) m->folded += (double)(to.elements * v->n_from);
 }
 
-/* True if anything happened. */
+/* True if any progress was made. */
 static bool advance(world *w, int r)
 {
     member *m         = &w->m[r];
@@ -453,7 +453,7 @@ static void check_results(const world *w)
     }
 }
 
-/* Carries out and checks; the caller closes it. */
+/* Runs and checks; the caller closes it. */
 static world *run(const schedule_algorithm *a, coll_kind kind, int size, int root, size_t n,
                   bool counts)
 {
@@ -543,7 +543,7 @@ static void algorithms_are_found_by_name(void **state)
     assert_null(schedule_find(""));
 }
 
-/* ---- costs: the formulas of the literature, written down here once more ---------------------- */
+/* ---- costs: the formulas of the literature, written again here ------------------------------- */
 static double log2_up(int n)
 {
     return ceil(log2(n) - 1e-9);
@@ -574,7 +574,7 @@ static double bytes_all_to_all_bruck(int n, double S)
 }
 
 /* The largest subtree below the root: of the last power of two, or of the one before, which is
- * whole. */
+ * complete. */
 static double bytes_gather_tree(int n, double S)
 {
     double largest = 0;
@@ -638,7 +638,7 @@ static void check_costs(const schedule_algorithm *a, coll_kind kind, int size)
     check(fabs(cost.bytes - expected) < 1e-6, "cost says %g bytes, not %g", cost.bytes, expected);
     check(fabs(cost.folded - folded) < 1e-6, "cost says %g folded, not %g", cost.folded, folded);
     check(fabs(cost.rounds - rounds) < 1e-6, "cost says %g rounds, not %g", cost.rounds, rounds);
-    /* A tree's members send to one child after the other; in the model here all at once. */
+    /* A tree's members send to their children one after the other; in this model to all at once. */
     bool is_exact = strcmp(a->name, "tree") != 0 || size == inner(size);
     check(is_exact ? fabs(w->rounds - rounds) < 1e-6 : w->rounds <= rounds,
           "took %g rounds, formula %g", w->rounds, rounds);
@@ -673,7 +673,7 @@ static schedule_table *parse(const char *text)
     return table;
 }
 
-/* What is chosen for a call of so many bytes.  is_exact: the result does not depend on the order. */
+/* The choice for a call of this many bytes.  is_exact: the result does not depend on the order. */
 static const schedule_algorithm *choose(const schedule_table *t, coll_kind kind, int size,
                                         size_t bytes, bool deterministic, bool is_exact)
 {
@@ -808,7 +808,7 @@ static void members_of_one_call_choose_alike(void **state)
     assert_false(schedule_for_call(t, &a, 3, true)->even_all_to_all);
     coll_call even = {.kind = COLL_ALL_TO_ALL, .dtype = PEN_F32, .n = 3};
     assert_string_equal(schedule_for_call(t, &even, 3, true)->name, "bruck");
-    /* A gather's n is the member's own part; what decides is the mean of all. */
+    /* A gather's n is the member's own part; the mean of all decides. */
     coll_call first = {.kind = COLL_GATHER, .dtype = PEN_F32, .counts = many, .n = 100000};
     coll_call last  = {.kind = COLL_GATHER, .dtype = PEN_F32, .counts = many, .n = 7};
     assert_string_equal(schedule_for_call(t, &first, 3, true)->name, "direct");

@@ -1,4 +1,4 @@
-/* scheduler_alone.h - a job without servers: a scheduler core, all it sent, and what its members send to it. */
+/* scheduler_alone.h - a job without servers: a scheduler core, its messages, and its members' messages. */
 #ifndef TESTS_UNIT_SCHEDULER_ALONE_H
 #define TESTS_UNIT_SCHEDULER_ALONE_H
 
@@ -181,7 +181,7 @@ static inline void give(job *j, uint32_t peer, uint64_t from, wire_control messa
 {
     message.from = from;
     scheduler_core_receive(j->core, peer, &message, j->now);
-    for (uint32_t w = 0; w < WORKERS; w++) { /* who has the plan has reached all, at once */
+    for (uint32_t w = 0; w < WORKERS; w++) { /* workers that have the plan have reached all */
         wire_control reached = {
             .kind = WIRE_READY, .from = j->worker[w], .u.ready = {.restored = -1}};
         if (last(j, w, WIRE_PLAN) == NULL || j->ready_as[w] == j->worker[w]) continue;
@@ -273,7 +273,7 @@ static inline void leaves(job *j, int32_t rank)
     say(j, rank, (wire_control){.kind = WIRE_BYE});
 }
 
-/* Everybody but `silent` beats each second. */
+/* All but `silent` beat each second. */
 static inline void live(job *j, int32_t silent, uint64_t ms)
 {
     for (uint64_t t = 0; t < ms; t += 1000) {

@@ -1,9 +1,9 @@
-/* scheduler_calls_test.c - what failed or waits in jobs without servers: reported faults, long waits, the flight recorder. */
+/* scheduler_calls_test.c - failures and waits in jobs without servers: reports, long waits, the flight recorder. */
 #include "tests/unit/scheduler_alone.h"
 
 #include "common/base/why.h"
 
-/* ---- what failed ----------------------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------- */
 static void faults(job *j, int32_t rank, uint64_t group, uint64_t call, pen_status status,
                    int32_t culprit, const char *text)
 {
@@ -116,7 +116,7 @@ static void who_waits_for_a_rank_that_left_long_ago_waits_no_longer(void **state
         c.u.overdue.n_missing = 1;
         c.u.overdue.missing   = ranks;
         leaves(j, 2);
-        say(j, 1, c); /* it may have come before it left */
+        say(j, 1, c); /* it may have been sent before rank 2 left */
         assert_int_equal(count(j, WIRE_LOST) + count(j, WIRE_VERDICT), 0);
         j->now += 2000;
         say(j, 1, c);
@@ -158,7 +158,7 @@ static void status_lists_the_waits_that_last(void **state)
     drop_job(j);
 }
 
-/* ---- the record ------------------------------------------------------------------------------ */
+/* ---- the flight recorder --------------------------------------------------------------------- */
 static void who_asks_gets_one_record_of_every_rank(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* scheduler_command_test.c - commands that the scheduler passes on, and their answers. */
+/* scheduler_command_test.c - commands that the scheduler forwards, and their replies. */
 #include "scheduler_job.h"
 
 #include <setjmp.h>
@@ -34,7 +34,7 @@ static void test_core_passes_a_command_and_its_reply_on(void **state)
     commands(j, 0, 9, PEN_WORKER, 1);
     assert_int_equal(count(j, WIRE_COMMAND), 1);
     const letter *l = must(j, WORKER_PEER + 1, WIRE_COMMAND);
-    assert_int_equal(l->rank, 0); /* who asks */
+    assert_int_equal(l->rank, 0); /* the asker */
     assert_int_equal(l->generation, 9);
     assert_int_equal(l->step, 7);
     assert_memory_equal(l->data, "abc", 3);
@@ -85,8 +85,8 @@ static void test_core_says_that_who_shall_answer_is_gone(void **state)
     job *j = training(2, 1);
     breaks(j, WORKER_PEER + 1);
     commands(j, 0, 9, PEN_WORKER, 1);
-    assert_int_equal(count(j, WIRE_REPLY), 0); /* it may come back, and the command comes again */
-    pass(j, 1000);                             /* its death is being looked into */
+    assert_int_equal(count(j, WIRE_REPLY), 0); /* it may come back and get the command again */
+    pass(j, 1000);                             /* its death is being checked */
     commands(j, 0, 9, PEN_WORKER, 1);
     assert_answer(j, 1, PEN_PEER_LOST, "worker 1 (devbox) is gone");
     drop_job(j);

@@ -1,4 +1,4 @@
-/* scheduler_core_test.c - what a scheduler says to who asks, nonsense, and its last will. */
+/* scheduler_core_test.c - answers to status queries, invalid messages, and the last will. */
 #include "scheduler_job.h"
 #include "tests/support/wire_samples.h"
 
@@ -31,7 +31,7 @@ static void note_addresses(void *user, const wire_control *status)
     for (uint32_t i = 0; i < m->n_addresses; i++) strcat(strcat(user, m->address[i]), " ");
 }
 
-/* Whoever asks: a guest, a tool, a reader of /status. */
+/* Any asker: an observer, a tool, a reader of /status. */
 static void test_core_does_not_tell_where_the_memory_of_members_lies(void **state)
 {
     (void)state;
@@ -81,7 +81,7 @@ static void test_core_shrugs_off_every_message_out_of_turn(void **state)
     }
 }
 
-/* ---- any message, from anybody, at any time: nothing breaks, and what is promised holds ------ */
+/* ---- any message, from any peer, at any time: nothing breaks, and all promises hold ---------- */
 static uint64_t drawn(uint64_t *seed)
 {
     *seed ^= *seed << 13;
@@ -124,14 +124,14 @@ static void test_core_survives_any_message_from_anybody_at_any_time(void **state
             storm_speaks(j, &seed);
         }
         if (!j->has_ended && round % 2)
-            pass(j, 20000); /* all three workers are silent: their lease ends it */
+            pass(j, 20000); /* all three workers are silent: their lease ends the job */
         n_ended += j->has_ended;
         drop_job(j);
     }
     assert_true(n_ended >= 150);
 }
 
-/* ---- the will -------------------------------------------------------------------------------- */
+/* ---- the last will --------------------------------------------------------------------------- */
 static void assert_same_will(const job *j, const char *text)
 {
     const uint32_t peers[] = {WORKER_PEER, WORKER_PEER + 1, SERVER_PEER};
@@ -158,10 +158,10 @@ static void test_core_tells_all_at_once_when_its_will_has_changed(void **state)
     (void)state;
     job *j = training(2, 1);
     pass(j, 4000);
-    assert_int_equal(count(j, WIRE_WILL), 0); /* nothing is new */
+    assert_int_equal(count(j, WIRE_WILL), 0); /* no change */
     beat(j, 0, 417, "pen_step_end", 0);
     beat(j, 1, 418, "pen_ready", 0);
-    assert_int_equal(count(j, WIRE_WILL), 0);               /* not to each as it comes */
+    assert_int_equal(count(j, WIRE_WILL), 0);               /* not for each single change */
     assert_true(scheduler_core_next_ms(j->core) == j->now); /* but soon: it is the first step */
     pass(j, 2000);
     assert_int_equal(count(j, WIRE_WILL), 3);

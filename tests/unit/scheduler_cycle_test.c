@@ -1,4 +1,4 @@
-/* scheduler_cycle_test.c - waits of workers that cannot end: each row is a scene of three workers, told by beats. */
+/* scheduler_cycle_test.c - waits of workers that never end: each row is a scene of three workers, told by beats. */
 #include "tests/support/scheduler_scene.h"
 
 #include <setjmp.h>
@@ -15,12 +15,12 @@ typedef enum { NOTHING, BEAT, LEAVES, OVERDUE, OWES, OWES_NOT, LATER } event_kin
 typedef struct {
     event_kind kind;
     int32_t rank;
-    int64_t step; /* OVERDUE: for which rank it waits */
+    int64_t step; /* OVERDUE: the rank it waits for */
     const char *call;
     uint64_t ms; /* in that call, waited, or passing */
 } event;
 
-/* What the row says happens, in its order. */
+/* The row's events, in order. */
 #define IN(rank, step, call, ms)                                                                   \
     {                                                                                              \
         BEAT, rank, step, call, ms                                                                 \
@@ -47,9 +47,9 @@ typedef struct {
     int32_t servers;
     const char *rule;
     event event[EVENTS_MAX];
-    uint32_t asked;      /* how many ENQUIRE about who is suspected */
+    uint32_t asked;      /* number of ENQUIRE messages about the suspect */
     const char *verdict; /* a part of it; NULL: none */
-    bool is_lost;        /* the others hear LOST instead */
+    bool is_lost;        /* the others get LOST instead */
 } row;
 
 static const char *const fails = "on_worker_loss=fail", *const goes_on = "on_worker_loss=continue";
@@ -107,7 +107,7 @@ static void play(const row *x)
     scene_drop(r);
 }
 
-/* ---- for one that has left ------------------------------------------------------------------- */
+/* ---- waiting for a rank that has left -------------------------------------------------------- */
 static void who_left_in_a_step_that_another_waits_in_is_a_loss(void **state)
 {
     static const row rows[] = {
@@ -192,7 +192,7 @@ static void who_leaves_before_its_tensors_are_registered_is_missed_by_who_has_do
     scene_drop(r);
 }
 
-/* ---- for each other -------------------------------------------------------------------------- */
+/* ---- waiting for each other ------------------------------------------------------------------ */
 #define STUCK_1 IN(1, 5, "pen_all_reduce", LEASE_MS), WAITS_FOR(1, 0, LEASE_MS)
 #define STUCK_0 IN(0, 5, "pen_step_end", LEASE_MS)
 

@@ -1,4 +1,4 @@
-/* scheduler_elastic_test.c - workers die, leave and come; a launcher asks for more members or fewer. */
+/* scheduler_elastic_test.c - workers die, leave and join; a launcher asks for more members or fewer. */
 #include "tests/support/scheduler_scene.h"
 
 #include <setjmp.h>
@@ -84,7 +84,7 @@ static void with_wait_nothing_changes_until_the_worker_is_back(void **state)
     scene_worker_dies(r, 1);
     scene_pass(r, 5000);
     assert_int_equal(scene_count(r, WIRE_SEAL) + scene_count(r, WIRE_VERDICT), 0);
-    /* A collective would wait for ever: who comes is another process. */
+    /* A collective would wait for ever: the one that comes is another process. */
     const wire_control *lost = scene_must(r, SCENE_WORKER(0), WIRE_LOST);
     assert_int_equal(lost->u.lost.rank, 1);
     assert_int_equal(lost->u.lost.incarnation, then);
@@ -94,7 +94,7 @@ static void with_wait_nothing_changes_until_the_worker_is_back(void **state)
     scene_worker_comes(r, 1, 888);
     assert_int_not_equal(r->incarnation[SCENE_WORKER(1)], then);
     assert_int_equal(scene_must(r, SCENE_WORKER(1), WIRE_EPOCH)->u.epoch.epoch, 1);
-    assert_null(scene_last(r, SCENE_WORKER(1), WIRE_PLAN)); /* it has not said what it trains */
+    assert_null(scene_last(r, SCENE_WORKER(1), WIRE_PLAN)); /* it has not registered its model */
     scene_registers(r, 1, false);
     scene_must(r, SCENE_WORKER(1), WIRE_PLAN);
     assert_null(scene_last(r, SCENE_WORKER(1), WIRE_COMMITTED));
@@ -126,7 +126,7 @@ static void a_worker_that_is_waited_for_stays_a_member_when_a_server_dies_with_i
     assert_true(e->u.epoch.worker[1].incarnation == then);
     assert_false(e->u.epoch.members_changed);
 
-    scene_worker_comes(r, 1, 888); /* and while it has come, and is not ready */
+    scene_worker_comes(r, 1, 888); /* and while it has come but is not ready */
     scene_forget(r);
     scene_server_comes(r, 1, 777);
     scene_ready(r, 1);
@@ -171,7 +171,7 @@ static void a_job_of_one_worker_waits_on_when_the_newcomer_dies_before_it_is_rea
     scene_worker_dies(r, 0);
     scene_forget(r);
     scene_worker_comes(r, 0, 888);
-    scheduler_core_peer_down(r->core, SCENE_OBSERVER, r->now); /* of no matter to the job */
+    scheduler_core_peer_down(r->core, SCENE_OBSERVER, r->now); /* does not affect the job */
     scheduler_core_peer_down(r->core, SCENE_WORKER(0), r->now);
     assert_int_equal(scene_count(r, WIRE_STOP), 0);
     scene_worker_comes(r, 0, 889);
@@ -224,7 +224,7 @@ static void one_who_was_declared_dead_and_lives_is_sent_away(void **state)
     scene_worker_dies(r, 1);
     scene_forget(r);
     wire_control c =
-        scene_hello(PEN_WORKER, 1, 2, 1, 444); /* it says another nonce, and who it was */
+        scene_hello(PEN_WORKER, 1, 2, 1, 444); /* it sends another nonce and its former rank */
     scene_give(r, SCENE_WORKER(1), &c, then);
     assert_int_equal(scene_must(r, SCENE_WORKER(1), WIRE_VERDICT)->u.verdict.status,
                      PEN_NOT_A_MEMBER);

@@ -1,7 +1,7 @@
-/* scheduler_end_test.c - the scheduler's rules, one by one: how a job ends, and what its members hear. */
+/* scheduler_end_test.c - the scheduler's rules, one by one: how a job ends, and what its members are told. */
 #include "scheduler_job.h"
 
-/* ---- who says what --------------------------------------------------------------------------- */
+/* ---- messages of members --------------------------------------------------------------------- */
 static void server_leaves(job *j, int32_t rank)
 {
     wire_control c = {.kind = WIRE_BYE};
@@ -53,7 +53,7 @@ static void test_core_tells_the_verdict_to_who_comes_back_and_not_a_member_to_th
     worker_comes(j, 2, 3, 1);
     assert_int_equal(must(j, WORKER_PEER + 2, WIRE_VERDICT)->status, PEN_PEER_LOST);
     forget(j);
-    registers(j, 2, NULL, 0); /* whoever still asks is told again */
+    registers(j, 2, NULL, 0); /* a member that still asks is told again */
     assert_int_equal(must(j, WORKER_PEER + 2, WIRE_VERDICT)->status, PEN_PEER_LOST);
 
     breaks(j, WORKER_PEER + 1);
@@ -174,7 +174,7 @@ static void test_core_waits_for_a_machine_that_never_comes_as_long_as_for_worker
     job *j = make_job((const char *const[]){"world_size=3", "init_timeout_ms=20000", NULL});
     launcher_starts(j, LAUNCHER_PEER, 2);
     exits(j, PEN_WORKER, 0, 0, 0);
-    pass(j, 60000); /* rank 1 computes: nobody knows for how long */
+    pass(j, 60000); /* rank 1 computes, for an unknown time */
     assert_int_equal(count(j, WIRE_VERDICT), 0);
     exits(j, PEN_WORKER, 1, 0, 0);
     pass(j, 19000);

@@ -40,7 +40,7 @@ static void a_server_whose_copies_live_elsewhere_may_die(void **state)
     assert_int_equal(scene_must(r, SCENE_SERVER(0), WIRE_SEAL)->u.seal.epoch, 2);
 
     scene_seals(r, 0, 5);
-    assert_int_equal(scene_count(r, WIRE_EPOCH), 0); /* the other has not said so */
+    assert_int_equal(scene_count(r, WIRE_EPOCH), 0); /* the other has not confirmed it */
     scene_seals(r, 2, 5);
     const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
     scene_must(r, SCENE_WORKER(1), WIRE_EPOCH);
@@ -77,7 +77,7 @@ static void a_server_that_dies_while_others_seal_is_left_out(void **state)
     scene_seals(r, 0, 3);
     scene_seals(r, 2, 3);
     scene_forget(r);
-    scene_server_dies(r, 3); /* the one that was waited for */
+    scene_server_dies(r, 3); /* the last one that was missing */
     const wire_control *e = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
     assert_int_equal(e->u.epoch.n_servers, 2);
     for (uint32_t shard = 0; shard < 8; shard++)
@@ -104,7 +104,7 @@ static void a_server_that_does_not_seal_is_declared_dead(void **state)
     scene_seals(r, 0, 3);
     scene_seals(r, 2, 3);
     scene_forget(r);
-    for (int i = 0; i < 11; i++) { /* it beats, and nothing else */
+    for (int i = 0; i < 11; i++) { /* it beats and does nothing else */
         scene_beat_all(r, 1);
         scene_pass(r, 1000);
     }
@@ -165,7 +165,7 @@ static void a_server_that_comes_back_is_filled_and_then_serves_its_share(void **
     scene_seals_all(r, 5);
     scene_forget(r);
 
-    scene_server_comes(r, 1, 777); /* a new process, at a new connection */
+    scene_server_comes(r, 1, 777); /* a new process on a new connection */
     const wire_control *e = scene_must(r, SCENE_SERVER(1), WIRE_EPOCH);
     assert_int_equal(e->u.epoch.epoch, 2);
     const wire_control *plan = scene_must(r, SCENE_SERVER(1), WIRE_PLAN);
@@ -173,7 +173,7 @@ static void a_server_that_comes_back_is_filled_and_then_serves_its_share(void **
     assert_int_equal(plan->u.plan.model.n_tensors, 3);
     for (uint32_t i = 0; i < plan->u.plan.n_replicas; i++)
         assert_int_not_equal(plan->u.plan.replica[i].server, 1);
-    assert_int_equal(scene_count(r, WIRE_SEAL), 0); /* nobody waits for it yet */
+    assert_int_equal(scene_count(r, WIRE_SEAL), 0); /* nothing waits for it yet */
 
     scene_ready(r, 1);
     assert_int_equal(scene_count(r, WIRE_SEAL), 2);
@@ -197,7 +197,7 @@ static void a_server_that_comes_back_is_filled_and_then_serves_its_share(void **
         assert_int_equal(scene_count_role(e, s, WIRE_BACKUP), 2);
     }
     scene_pass(r, 1000);
-    assert_int_equal(scene_count(r, WIRE_SEAL), 3); /* and that is the end of it */
+    assert_int_equal(scene_count(r, WIRE_SEAL), 3); /* no further epoch follows */
     scene_drop(r);
 }
 
@@ -217,7 +217,7 @@ static void a_process_that_takes_the_place_of_one_that_is_away_is_its_death(void
     scene_drop(r);
 
     r = scene_train(2, 2, NULL,
-                    NULL); /* where a death ends the job, a second process is only a mistake */
+                    NULL); /* where a death ends the job, a second process is just an error */
     scheduler_core_peer_down(r->core, SCENE_WORKER(1), r->now);
     scene_forget(r);
     scene_worker_comes(r, 1, 778);
@@ -227,7 +227,7 @@ static void a_process_that_takes_the_place_of_one_that_is_away_is_its_death(void
     scene_drop(r);
 }
 
-/* The newcomer speaks from another connection: that of the dead may still seem to be there. */
+/* The newcomer uses another connection: that of the dead process may still look alive. */
 static void a_process_that_comes_before_the_news_of_a_death_is_heard_after_it(void **state)
 {
     (void)state;
@@ -247,7 +247,7 @@ static void a_process_that_comes_before_the_news_of_a_death_is_heard_after_it(vo
     r = scene_train(2, 2, "replicas=1", NULL);
     scene_forget(r);
     scene_say(r, newcomer, &c);
-    scene_pass(r, 1000); /* all who are there beat */
+    scene_pass(r, 1000); /* all live members beat */
     scene_say(r, newcomer, &c);
     assert_non_null(strstr(scene_must(r, newcomer, WIRE_VERDICT)->u.verdict.text,
                            "rank 1 of the servers is taken by process"));

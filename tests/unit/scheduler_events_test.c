@@ -1,4 +1,4 @@
-/* scheduler_events_test.c - what STATUS says has happened, what shards weigh, and records that are asked for here. */
+/* scheduler_events_test.c - the events in STATUS, the weight of shards, and records that an operator asks for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,14 +47,14 @@ static void the_newest_events_are_kept_and_their_numbers_go_on(void **state)
 {
     (void)state;
     scene *r = scene_train(1, 1, NULL, NULL);
-    for (uint64_t i = 0; i < 300; i++) { /* a guest that comes and goes is none */
+    for (uint64_t i = 0; i < 300; i++) { /* an observer that comes and goes is not an event */
         scene_guest_comes(r, WIRE_OBSERVER, SCENE_OBSERVER);
         scene_leaves(r, SCENE_OBSERVER);
     }
     const uint32_t before = status_of(r)->u.status.n_events;
     assert_true(before < 64);
     pen_error why = {.status = PEN_ABORTED, .text = "enough"};
-    for (int i = 0; i < 300; i++) { /* the scheduler was held up, so often */
+    for (int i = 0; i < 300; i++) { /* the scheduler was held up this many times */
         scheduler_core_next_ms(r->core);
         r->now += 100000;
         scheduler_core_tick(r->core, r->now);

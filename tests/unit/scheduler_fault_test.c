@@ -1,8 +1,8 @@
-/* scheduler_fault_test.c - the scheduler's rules, one by one: who is alive, and who is gone. */
+/* scheduler_fault_test.c - the scheduler's rules, one by one: which members are alive, and which are gone. */
 #include "scheduler_job.h"
 
-/* ---- who says what --------------------------------------------------------------------------- */
-/* Everybody but the silent worker (-1: none) beats once a second. */
+/* ---- messages of members --------------------------------------------------------------------- */
+/* All but the silent worker (-1: none) beat once a second. */
 static void live(job *j, int32_t workers, int32_t servers, int32_t silent, uint64_t ms)
 {
     for (uint64_t t = 0; t < ms && !j->has_ended; t += 1000) {
@@ -13,7 +13,7 @@ static void live(job *j, int32_t workers, int32_t servers, int32_t silent, uint6
     }
 }
 
-/* ---- who is alive ---------------------------------------------------------------------------- */
+/* ---- which members are alive ----------------------------------------------------------------- */
 static void test_core_declares_a_silent_worker_dead_after_its_lease_and_not_before(void **state)
 {
     (void)state;

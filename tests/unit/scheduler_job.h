@@ -1,5 +1,5 @@
-/* scheduler_job.h - a job in the hand: a scheduler core with a hand-held clock and no network, all it sent,
- * and what its members say to it. */
+/* scheduler_job.h - a job without network: a scheduler core with a manual clock, its messages, and
+ * its members' messages. */
 #ifndef TESTS_UNIT_SCHEDULER_JOB_H
 #define TESTS_UNIT_SCHEDULER_JOB_H
 
@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-/* ---- a job in the hand: what was sent, and who is who ---------------------------------------- */
+/* ---- a job: its messages and its members ----------------------------------------------------- */
 enum {
     WORKER_PEER   = 1000,
     SERVER_PEER   = 100000,
@@ -33,7 +33,7 @@ typedef struct {
     pen_status status;
     uint64_t incarnation, generation;
     int32_t rank;
-    int64_t step, applied, gone; /* gone -1: no snapshot goes */
+    int64_t step, applied, gone; /* gone -1: no snapshot is deleted */
     uint32_t n, n_settings;
     double refused;
     char text[640];
@@ -54,7 +54,7 @@ typedef struct {
     uint64_t ready_as[2048];                     /* incarnations of workers that have said READY */
     int32_t planned[4096]; /* workers that were sent PLAN, and have not answered */
     uint32_t n_planned;
-    bool reaches_nobody; /* workers do not say READY by themselves */
+    bool reaches_nobody; /* workers do not send READY by themselves */
 } job;
 
 static inline void copy(char *to, size_t size, const char *from)
@@ -209,7 +209,7 @@ static inline void assert_verdict(const job *j, uint32_t peer, pen_status status
     assert_int_equal(l->status, status);
 }
 
-/* Lets time pass as a shell would: a tick whenever one is wanted. */
+/* Lets time pass as a shell would: a tick whenever one is due. */
 static inline void pass(job *j, uint64_t ms)
 {
     const uint64_t end = j->now + ms;
@@ -227,7 +227,7 @@ static inline void give(job *j, uint32_t peer, wire_control *message, uint64_t f
 {
     message->from = from;
     scheduler_core_receive(j->core, peer, message, j->now);
-    while (j->n_planned > 0) { /* as a worker does whose connections are all there at once */
+    while (j->n_planned > 0) { /* as a worker does whose connections are all up at once */
         const int32_t rank   = j->planned[--j->n_planned];
         const uint64_t who   = j->worker[rank];
         wire_control reached = {.kind = WIRE_READY, .from = who, .u.ready = {.restored = -1}};
@@ -237,7 +237,7 @@ static inline void give(job *j, uint32_t peer, wire_control *message, uint64_t f
     }
 }
 
-/* ---- who says what --------------------------------------------------------------------------- */
+/* ---- messages of members --------------------------------------------------------------------- */
 static const char *const worker_hosts[] = {"devbox", "devbox", "b", "c"};
 static const char *const addresses[]    = {"tcp://devbox:1", "tcp://devbox:2"};
 

@@ -1,4 +1,4 @@
-/* scheduler_join_test.c - the scheduler's rules, one by one: who may join, as whom, and who has not come. */
+/* scheduler_join_test.c - the scheduler's rules, one by one: who may join, with which rank, and who is missing. */
 #include "scheduler_job.h"
 
 #include <time.h>
@@ -122,7 +122,7 @@ static void test_core_refuses_sizes_that_nobody_can_have(void **state)
     drop_job(j);
 }
 
-/* So many of them beat, as all that wait do. */
+/* That many beat, as all waiting processes do. */
 static void wait_joining(job *j, int32_t workers, int32_t servers, uint64_t ms)
 {
     for (const uint64_t end = j->now + ms; j->now < end;) {
@@ -176,7 +176,7 @@ static void test_core_names_who_has_joined_and_is_silent_and_frees_its_seat(void
     assert_int_equal(count(j, WIRE_NOTICE), 1);
     assert_int_equal(count(j, WIRE_VERDICT), 0);
 
-    exits(j, PEN_WORKER, 1, 1, 0); /* which its launcher can say when the network is back */
+    exits(j, PEN_WORKER, 1, 1, 0); /* which its launcher can report when the network is back */
     wire_control other = hello_of(PEN_WORKER, 1, 3, 0, 99); /* started in its place */
     other.u.hello.pid  = 4711;
     j->worker[1]       = hello(j, WORKER_PEER + 7, &other);
@@ -195,7 +195,7 @@ static void test_core_takes_back_who_was_silent_before_the_job_began(void **stat
     const uint64_t old = worker_comes(j, 0, 2, 1);
     server_comes(j, 0);
     wait_joining(j, 0, 1, 20000);
-    beat(j, 0, -1, "", 0); /* nobody knows this connection any more */
+    beat(j, 0, -1, "", 0); /* this connection is no longer known */
     assert_null(last(j, WORKER_PEER, WIRE_BEAT_ACK));
     worker_comes(j, 1, 2, 1);
     assert_null(last(j, WORKER_PEER, WIRE_EPOCH));

@@ -46,7 +46,7 @@ static void an_add_is_carried_out_once_however_often_it_is_said(void **state)
     stores(j, 1, 1, WIRE_STORE_ADD, "tickets", NULL, -2);
     assert_int_equal(must(j, 1, WIRE_STORED)->value, 3);
     stores(j, 0, 1, WIRE_STORE_ADD, "tickets", NULL, 5);
-    assert_int_equal(must(j, 0, WIRE_STORED)->value, 5); /* as it was answered then */
+    assert_int_equal(must(j, 0, WIRE_STORED)->value, 5); /* the same answer as before */
     stores(j, 0, 2, WIRE_STORE_ADD, "tickets", NULL, 1);
     assert_int_equal(must(j, 0, WIRE_STORED)->value, 4);
     drop_job(j);

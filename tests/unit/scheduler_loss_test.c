@@ -1,4 +1,4 @@
-/* scheduler_loss_test.c - jobs without servers: who is lost and who is left, with a hand-held clock and no network. */
+/* scheduler_loss_test.c - jobs without servers: who is lost and who is left; manual clock, no network. */
 #include "tests/unit/scheduler_alone.h"
 
 /* ---- jobs without servers -------------------------------------------------------------------- */
@@ -55,7 +55,7 @@ static void a_job_with_servers_may_go_on_without_a_worker_too(void **state)
     drop_job(j);
 }
 
-/* ---- going on -------------------------------------------------------------------------------- */
+/* ---- training goes on ------------------------------------------------------------------------ */
 static void a_death_ends_the_job_unless_it_is_told_to_go_on(void **state)
 {
     (void)state;
@@ -87,7 +87,7 @@ static void a_death_is_told_to_all_who_live_and_the_job_goes_on(void **state)
     assert_false(j->has_ended);
 
     forget(j);
-    dies(j, 1); /* told twice, heard once */
+    dies(j, 1); /* sent twice, handled once */
     assert_int_equal(count(j, WIRE_LOST), 0);
     leaves(j, 0);
     leaves(j, 2);
@@ -161,7 +161,7 @@ static void survivors_agree_when_all_who_live_have_asked(void **state)
     shrinks(j, 3, 1, world, 4);
     dies(j, 1);
     assert_int_equal(count(j, WIRE_SHRUNK), 0);
-    shrinks(j, 2, 1, live_ones, 3); /* it knows already who is lost */
+    shrinks(j, 2, 1, live_ones, 3); /* it already knows the loss */
     const uint64_t group = must(j, 0, WIRE_SHRUNK)->new_group;
     assert_int_not_equal(group, 0);
     for (uint32_t w = 0; w < WORKERS; w += w == 0 ? 2 : 1) {
@@ -177,7 +177,7 @@ static void survivors_agree_when_all_who_live_have_asked(void **state)
     shrinks(j, 2, 1, live_ones, 3); /* its answer was lost */
     assert_int_equal(must(j, 2, WIRE_SHRUNK)->new_group, group);
     assert_int_equal(count(j, WIRE_SHRUNK), 1);
-    shrinks(j, 2, group, live_ones, 3); /* the group they made can shrink too */
+    shrinks(j, 2, group, live_ones, 3); /* the new group can shrink too */
     shrinks(j, 3, group, live_ones, 3);
     forget(j);
     dies(j, 0);

@@ -1,4 +1,4 @@
-/* scheduler_model_test.c - the scheduler's rules, one by one: the model, and snapshots of it. */
+/* scheduler_model_test.c - the scheduler's rules, one by one: the model and its snapshots. */
 #include "scheduler_job.h"
 
 /* ---- the model ------------------------------------------------------------------------------- */
@@ -13,7 +13,7 @@ static void test_core_places_the_model_and_commits_when_all_servers_are_ready(vo
     registers(j, 0, NULL, 0);
     assert_int_equal(count(j, WIRE_PLAN), 4);
     assert_int_equal(must(j, SERVER_PEER, WIRE_PLAN)->n_settings,
-                     3); /* the model goes to servers ... */
+                     3); /* the model is sent to servers ... */
     assert_int_equal(must(j, WORKER_PEER, WIRE_PLAN)->n_settings,
                      0); /* ... and only shards to workers */
     assert_true(must(j, WORKER_PEER, WIRE_PLAN)->n > 0);
@@ -29,7 +29,7 @@ static void test_core_places_the_model_and_commits_when_all_servers_are_ready(vo
 static void test_core_names_tensor_and_both_ranks_that_register_different_models(void **state)
 {
     (void)state;
-    for (int32_t first = 0; first < 2; first++) { /* the same sentence whoever comes first */
+    for (int32_t first = 0; first < 2; first++) { /* the same sentence whichever rank comes first */
         job *j = make_job(nothing);
         all_come(j, 2, 1);
         wire_tensor other[3];
@@ -178,7 +178,7 @@ static void test_core_calls_a_snapshot_done_when_every_server_has_its_part(void 
     forget(j);
     part(j, 0, 201, PEN_OK, "");
     part(j, 1, 201, PEN_OK, "");
-    assert_int_equal(count(j, WIRE_SNAPSHOT_DONE), 2); /* nobody asked for this one */
+    assert_int_equal(count(j, WIRE_SNAPSHOT_DONE), 2); /* not requested */
     drop_job(j);
 }
 
@@ -215,14 +215,14 @@ static void test_core_lets_the_oldest_go_where_a_server_has_no_room_and_asks_onc
     lacks_room(j, 1, 101, 20);
     assert_int_equal(must(j, SERVER_PEER, WIRE_SNAPSHOT_DONE)->gone, 20);
     assert_int_equal(must(j, SERVER_PEER + 1, WIRE_SNAPSHOT_DONE)->gone, 20);
-    assert_int_equal(count(j, WIRE_SNAPSHOT_DONE), 2); /* who asked is answered with the next */
+    assert_int_equal(count(j, WIRE_SNAPSHOT_DONE), 2); /* the asker is answered with the next one */
     must(j, WORKER_PEER, WIRE_SNAPSHOT_PLEASE);
     assert_non_null(strstr(j->logged,
                            "no snapshot of step 101: server 1 (devbox): the disk is full; "
                            "deleting the snapshot of step 20 and trying again"));
     forget(j);
     part(j, 0, 102, PEN_OK, "");
-    lacks_room(j, 1, 102, 30); /* so the disk is full of something else */
+    lacks_room(j, 1, 102, 30); /* so the disk is full of other data */
     assert_int_equal(must(j, SERVER_PEER, WIRE_SNAPSHOT_DONE)->gone, -1);
     assert_int_equal(must(j, WORKER_PEER, WIRE_SNAPSHOT_DONE)->status, PEN_STORE);
     assert_int_equal(count(j, WIRE_SNAPSHOT_PLEASE), 0);
