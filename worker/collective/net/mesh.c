@@ -1,4 +1,4 @@
-/* mesh.c - the mesh itself: made, told who is there, left. */
+/* mesh.c - the mesh itself: created, given its peers, destroyed. */
 #include "worker/collective/net/mesh_internal.h"
 
 #include "common/base/clock.h"
@@ -72,7 +72,7 @@ static void free_mesh(mesh *m)
 }
 
 /* ---- leaving --------------------------------------------------------------------------------- */
-/* It speaks to this worker, which has no connection yet by which it could say goodbye. */
+/* It sends to this worker, which has no connection yet for its goodbye. */
 static bool is_owed_goodbye(const mesh_peer *p)
 {
     return p->link != NULL && !p->is_lost && !p->has_left && p->caller[0] != 0 && !p->link[0].is_up;
@@ -92,7 +92,7 @@ static bool is_anyone_owed(const mesh *m)
     return i < m->n_peers;
 }
 
-/* Who has spoken may still wait to hear what became of its words; who never did waits for nothing. */
+/* A peer that has sent something may still wait for an answer; a peer that never did waits for nothing. */
 static void send_goodbye(mesh *m, uint32_t patience_ms)
 {
     const uint64_t until = clock_ms(&clock_real) + patience_ms;
@@ -116,8 +116,7 @@ void mesh_destroy(mesh *m, uint32_t linger_ms)
     mesh_clear(m, &m->early);
     close_links(m, linger_ms);
     transport_close(m->listener, 0);
-    if (mesh_has_all_back(m))
-        free_mesh(m); /* else a transport that keeps memory would write into it */
+    if (mesh_has_all_back(m)) free_mesh(m); /* otherwise the transport still writes into it */
 }
 
 pen_status mesh_set_peers(mesh *m, int self, int n, const uint64_t *incarnation,

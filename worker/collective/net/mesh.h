@@ -1,16 +1,16 @@
-/* mesh.h - workers talk to workers over ZeroMQ: connections, collectives by schedule, point to point.
+/* mesh.h - connections between workers over ZeroMQ: collectives by schedule, point to point.
  *
  * DESIGN
- * Links.     Each worker listens at one address and dials a peer when a group is made whose calls will need it, and at
- *            the latest when it first has something for it: what i sends to j goes over the connection i dialled
- *            (several lanes for large parts), so one direction never waits for the other.  A message is a head (proto/peer.proto) and at most one payload, sent without a copy from the
- *            caller's memory; it carries group, call, member, incarnation and CRC32C of its payload.
+ * Links.     Each worker listens at one address.  It dials a peer when it makes a group whose calls need that peer, at
+ *            the latest with its first message to it.  i sends to j over the connection that i dialled (several lanes
+ *            for large parts): one direction never waits for the other.  A message is a head (proto/peer.proto: group,
+ *            call, member, incarnation, CRC32C of the payload) and at most one payload, sent from the caller's memory.
  * Runner.    One runner for every schedule (schedule.h): large moves are cut into chunks so that sending, receiving
- *            and folding overlap.  What arrives early (a faster peer is one call ahead) is kept, bounded.
- * Entry.     Every member shows its header to every other; a call ends only when all headers have come and agree.
+ *            and folding overlap.  Early messages (a faster peer is one call ahead) are kept, bounded.
+ * Entry.     Every member sends its header to every other; a call ends only when all headers have arrived and agree.
  *            The first data message to a peer carries it; peers without one get a message of their own.
- * Trust.     A frame that is malformed, of another job, of an old incarnation, too large or whose checksum is wrong is
- *            refused and counted; a corrupt payload fails the call (CORRUPT, naming sender, call and label).
+ * Trust.     A frame is refused and counted if it is malformed, too large, of another job, of an old incarnation or
+ *            fails its checksum.  A corrupt payload fails the call (CORRUPT, naming sender, call and label).
  * Threads.   All functions but mesh_wake() under the engine's lock.
  */
 #ifndef WORKER_COLL_MESH_H
@@ -28,16 +28,16 @@ typedef struct {
     const char *listen; /* "tcp://127.0.0.1:0" */
     uint64_t lanes;     /* connections per direction for large parts */
     uint64_t heartbeat_ms;
-    /* early messages a member keeps; beyond it the sender is not read from */
+    /* limit of the early messages that a member keeps; beyond it the sender is not read */
     uint64_t park_bytes_max;
     bool deterministic;
     const schedule_table *table; /* may be NULL; BORROWED */
     const struct auth *auth;     /* likewise */
     stat_set *stats;
-    uint64_t lease_ms,
-        name_ms; /* patience with a connection that broke; with a name that does not resolve */
-    /* A connection to this rank cannot be made, and what stands in the way; said again while it lasts.  Under the
-     * engine's lock; does not wait, calls nothing of the mesh.  May be NULL. */
+    /* time limits for a broken connection, for a name that does not resolve */
+    uint64_t lease_ms, name_ms;
+    /* Connecting to this rank fails, for the reason `words`; repeated while that lasts.  Called under the engine's
+     * lock; must not wait or call the mesh.  May be NULL. */
     void (*unreached)(void *user, int rank, const char *address, const char *words);
     void *user;
 } mesh_options;
@@ -46,52 +46,50 @@ pen_status mesh_create(const mesh_options *o, mesh **m, pen_error *why);
 void mesh_destroy(mesh *m, uint32_t linger_ms);
 const char *mesh_address(const mesh *m);
 
-/* Who there is, once: own RANK and incarnation, and those and the addresses of all.  Strings are copied. */
+/* Sets all peers, once: the own RANK; RANK, incarnation, address and host of each.  Strings are copied. */
 pen_status mesh_set_peers(mesh *m, int self, int n, const uint64_t *incarnation,
                           const char *const *address, const char *const *host, uint64_t job,
                           pen_error *why);
 
 pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, int rank,
                             wire_team **team, pen_error *why);
-/* After its calls and messages have ended.  What still arrives for it is dropped. */
+/* After its calls and messages have ended.  Later arrivals for it are dropped. */
 void wire_team_destroy(wire_team *team);
 
-/* Dials the members of the team: all of them where there are at most MESH_DIAL_ALL, else those whose positions lie a power of
- * two away.  Who does not answer is told by `unreached`. */
+/* Dials the members of the team: all, if there are at most MESH_DIAL_ALL, else those whose positions are a power of two
+ * away.  `unreached` reports members that do not answer. */
 enum { MESH_DIAL_ALL = 64 };
 pen_status wire_team_dial(wire_team *team, pen_error *why);
-bool mesh_is_linked(const mesh *m); /* every connection that was dialled is there */
+bool mesh_is_linked(const mesh *m); /* every dialled connection is up */
 
-/* From time to time: looks at connections that are missing or doubtful. */
+/* Call it periodically: checks connections that are missing or doubtful. */
 void mesh_look(mesh *m);
 
-/* Takes in what has arrived and sends what can be sent.  True if it did anything.  Before each advance() of the wire
- * path, which does not.  One thread's advance may take in what another sleeps for: sleep in short naps where several
- * do. */
+/* Receives what has arrived and sends what can be sent.  True if it did anything.  Call it before each advance() of the
+ * wire path, which does neither.  It may receive what another thread sleeps for: if several sleep, take short naps. */
 bool mesh_advance(mesh *m);
-int mesh_poll_fd(
-    mesh *m);            /* an epoll descriptor: readable when mesh_advance() has something to do */
-void mesh_wake(mesh *m); /* makes it readable once; any thread */
+int mesh_poll_fd(mesh *m); /* an epoll descriptor: readable when mesh_advance() has work */
+void mesh_wake(mesh *m);   /* makes it readable once; any thread */
 
-/* ---- point to point: matched by group, sender, tag, in the order sent ---------------------------------------------- */
+/* ---- point to point: matched by group, sender, tag, in the order sent -------------------------------------------- */
 typedef struct mesh_message mesh_message; /* a send or a receive in progress */
 typedef struct {
     pen_status status; /* AGAIN while it runs */
     int source, tag;
-    uint64_t count; /* elements that came; with TOO_SMALL: needed */
+    uint64_t count; /* elements received; with TOO_SMALL: needed */
     pen_error why;
 } mesh_result;
 
-/* data is BORROWED until mesh_test() says it has ended.  to: position in the team, own included. */
+/* data is BORROWED until mesh_test() returns true.  to, from: position in the team, own included.  A receive's from and
+ * tag may be PEN_ANY. */
 pen_status mesh_send(wire_team *team, int to, int tag, const void *data, size_t n, pen_dtype dtype,
                      const char *label, mesh_message **message, pen_error *why);
 pen_status mesh_recv(wire_team *team, int from, int tag, void *data, size_t n, pen_dtype dtype,
-                     const char *label, mesh_message **message,
-                     pen_error *why);                       /* from, tag: PEN_ANY */
+                     const char *label, mesh_message **message, pen_error *why);
 bool mesh_test(mesh_message *message, mesh_result *result); /* true: ended, and freed */
-void mesh_cancel(mesh_message *message); /* ends it; afterwards nobody touches data; freed */
+void mesh_cancel(mesh_message *message); /* ends and frees it; data is not used afterwards */
 
-/* The verdict that a peer is gone: nothing more goes to or is taken from it, and what waits for it fails. */
+/* The verdict says that this peer is gone: nothing is sent to it or received from it; all that waits for it fails. */
 void mesh_lost(mesh *m, int rank);
 
 #endif

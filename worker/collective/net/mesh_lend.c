@@ -1,4 +1,4 @@
-/* mesh_lend.c - memory that the transport has, and how it comes back. */
+/* mesh_lend.c - memory lent to the transport, and how it comes back. */
 #include "worker/collective/net/mesh_internal.h"
 
 #include "common/base/clock.h"
@@ -12,14 +12,14 @@
 struct mesh_tx_ref {
     buf base;
     mesh *m;
-    mesh_tx_ref *next, *prev; /* of what is lent */
+    mesh_tx_ref *next, *prev; /* in mesh.lent */
     mesh_tx_ref *below;       /* on a stack: returned, or spare */
     mesh_link *link;
     runner_debt *debt;
-    bool is_doubtful, is_back; /* its connection ended: not counted as back until that is judged */
+    bool is_doubtful, is_back; /* its connection ended: counts as lent until mesh_decide() */
 };
 
-/* In whatever thread the transport drops its last reference. */
+/* Runs on the thread that drops the transport's last reference. */
 static void give_back(buf *base)
 {
     mesh_tx_ref *h = (mesh_tx_ref *)base;
@@ -81,7 +81,7 @@ void mesh_collect(mesh *m)
     }
 }
 
-/* Said before the last look, so that what comes back after that look is heard of. */
+/* Set before the last check, so that a return after that check wakes the mesh. */
 void mesh_await_returns(mesh *m)
 {
     atomic_store(&m->wants_returns, true);
@@ -95,7 +95,7 @@ bool mesh_is_owing(const mesh *m, const void *owner)
     return h != NULL;
 }
 
-/* Whose connection ended: the debt is told whose, once it is known that it matters. */
+/* Its connection ended and data was lost: the debt records whose. */
 static void cut(mesh_tx_ref *h)
 {
     h->debt->is_cancelled = true;
@@ -142,7 +142,7 @@ void mesh_cancel_lent_of(mesh *m, const void *owner)
     }
 }
 
-/* Holds come back soon after all links are closed; who still pushes one has not left this memory. */
+/* References come back soon after all links are closed; a thread that still pushes one uses this memory. */
 bool mesh_has_all_back(mesh *m)
 {
     const uint64_t until = clock_ms(&clock_real) + MESH_CANCEL_MS;

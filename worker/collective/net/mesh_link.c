@@ -1,4 +1,4 @@
-/* mesh_link.c - the connections this worker dialled: what it sends, and what waits for them. */
+/* mesh_link.c - the connections that this worker dialled, and the messages that wait for them. */
 #include "worker/collective/net/mesh_internal.h"
 
 #include "common/base/clock.h"
@@ -92,7 +92,7 @@ static pen_status post(mesh_link *l, const wire_out *head, buf *body, pen_error 
     return PEN_OK;
 }
 
-/* Oldest first; what does not go now waits for the next UP. */
+/* Oldest first; messages that cannot be sent now wait for the next UP. */
 static void flush(mesh_link *l)
 {
     while (l->posts != NULL) {
@@ -149,11 +149,11 @@ pen_status mesh_send_frame(mesh *m, int rank, wire_peer *head, const void *data,
 {
     mesh_peer *p = &m->peer[rank];
     if (p->is_lost) return why_set(why, PEN_PEER_LOST, "rank %d is gone", rank);
-    if (p->has_left) return PEN_OK; /* it wanted nothing more */
+    if (p->has_left) return PEN_OK; /* it needs nothing more */
     return say(m, &p->link[choose_lane(m, p, head, bytes)], head, data, bytes, debt, why);
 }
 
-/* Closes it, and tells the peer on another that this was on purpose. */
+/* Closes the connection; the first message on its successor tells the peer that this was on purpose. */
 static void reopen(mesh_link *l)
 {
     mesh_peer *p   = &l->m->peer[l->rank];
@@ -230,7 +230,7 @@ bool mesh_drain_link(mesh_link *l)
         case TRANSPORT_UP: link_up(l); break;
         case TRANSPORT_DOWN: link_down(l); break;
         case TRANSPORT_MESSAGE:
-            buf_release(event.body); /* nobody answers on it */
+            buf_release(event.body); /* peers never answer on it */
             stat_add(l->m->o.stats, STAT_REFUSED, 1);
             break;
         case TRANSPORT_REFUSED:

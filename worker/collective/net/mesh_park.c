@@ -1,4 +1,4 @@
-/* mesh_park.c - what arrives before its time is kept, bounded. */
+/* mesh_park.c - queues of messages that arrive early, bounded. */
 #include "worker/collective/net/mesh_internal.h"
 
 #include "common/base/log.h"

@@ -1,4 +1,4 @@
-/* mesh_peer.c - what is known of each peer: who it is, whether it is suspected, whether it has left. */
+/* mesh_peer.c - the state of each peer: its identity, whether it is suspected, whether it has left. */
 #include "worker/collective/net/mesh_internal.h"
 
 #include "common/base/clock.h"

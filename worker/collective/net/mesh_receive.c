@@ -1,4 +1,4 @@
-/* mesh_receive.c - what arrives, and who is suspected to be gone. */
+/* mesh_receive.c - incoming messages, and the judgement of suspected peers. */
 #include "worker/collective/net/mesh_internal.h"
 
 #include "common/base/clock.h"
@@ -10,11 +10,11 @@
 enum {
     EVENTS      = 64,
     LOG_REFUSED = 41,   /* of log_allowed(); mesh_refuse() has 40 */
-    REDIAL_MS   = 3000, /* it may have closed the connection on purpose, and be dialling */
-    GOODBYE_MS  = 1000  /* what this worker dialled ended: only its goodbye may still come */
+    REDIAL_MS   = 3000, /* the peer may have closed the connection on purpose, and be dialling */
+    GOODBYE_MS  = 1000  /* this worker's own connection ended: only a goodbye may still come */
 };
 
-/* Who holds the key of one rank is heard as no other. */
+/* A peer with the key of one rank may send as that rank only. */
 static bool is_its_own(const mesh *m, uint32_t peer, const wire_peer *p)
 {
     transport_identity is;
@@ -32,7 +32,7 @@ static const char *fault_of(const mesh *m, const wire_peer *p, const buf *body)
     return NULL;
 }
 
-/* It has all that it wanted: what is still on the way to it does not matter. */
+/* It has all that it needs: data on the way to it does not matter. */
 static void leave(mesh *m, int rank)
 {
     m->peer[rank].has_left = true;
@@ -42,7 +42,7 @@ static void leave(mesh *m, int rank)
         mesh_close_link(&m->peer[rank].link[lane], 0);
 }
 
-/* It closed its connection and opened another, and says what it has to say on that. */
+/* It replaced its connection by another, and sends on that. */
 static void redialled(mesh *m, mesh_peer *p, uint32_t lane)
 {
     if (p->suspect_ms == 0) return;
@@ -50,8 +50,8 @@ static void redialled(mesh *m, mesh_peer *p, uint32_t lane)
     if (p->missed == 0 && !p->is_cut_off && !p->has_left) mesh_trust(m, p);
 }
 
-/* What is left of a connection that it has replaced may be read after the first words on the next one: it is taken, but
- * the end of that connection is no loss. */
+/* Messages of a replaced connection may be read after the first message on its successor: they are accepted, but the
+ * end of that connection is not a loss. */
 static void speaks_on(mesh *m, mesh_peer *p, const wire_peer *head, uint32_t number)
 {
     if (head->dial < p->dial[head->lane]) return;
@@ -61,9 +61,8 @@ static void speaks_on(mesh *m, mesh_peer *p, const wire_peer *head, uint32_t num
     redialled(m, p, head->lane);
 }
 
-/* Not before what had arrived was read, and not before what would make it harmless had time to come:
- * a goodbye, or the connection that replaces one that was closed on purpose.  Who is killed is told
- * by both its ends, and by the scheduler; the longer time is for one that lives. */
+/* Waits until all that had arrived was read, and until a goodbye, or a connection that replaces the closed one, had
+ * time to arrive.  Both connections of a killed peer end; the longer time is for a peer that lives. */
 static void judge(mesh *m, int rank, uint64_t now)
 {
     mesh_peer *p           = &m->peer[rank];
@@ -116,7 +115,7 @@ static void take(mesh *m, const transport_event *event)
         mesh_deliver(m, &head, event->body);
 }
 
-/* Only the connection it speaks on now is missed: one that it closed and replaced is not. */
+/* Only the end of its present connection counts, not of one that it has replaced. */
 static void caller_gone(mesh *m, uint32_t number)
 {
     for (int i = 0; i < m->n_peers; i++)
@@ -141,7 +140,7 @@ static bool drain_listener(mesh *m)
         }
         if (event.kind == TRANSPORT_MESSAGE) buf_release(event.body);
     }
-    if (n == MESH_BATCH) mesh_wake(m); /* the descriptor may tell only once */
+    if (n == MESH_BATCH) mesh_wake(m); /* the descriptor may become readable only once */
     return n > 0;
 }
 

@@ -1,4 +1,4 @@
-/* mesh_team.c - groups: their members' connections, and for which of them something is. */
+/* mesh_team.c - groups: their members' connections, and the delivery of messages to them. */
 #include "worker/collective/net/mesh_internal.h"
 
 #include "common/base/why.h"
@@ -68,7 +68,7 @@ static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, in
     return t;
 }
 
-/* What came for it before it was there. */
+/* Delivers messages that arrived before their group existed. */
 static void receive_early(mesh *m)
 {
     mesh_early_queue all = m->early;
@@ -96,7 +96,7 @@ pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, in
     return PEN_OK;
 }
 
-/* Each is dialled by both ends: by one as its neighbour above, by the other as its neighbour below. */
+/* Both ends dial each other: one as its neighbour above, the other as its neighbour below. */
 static pen_status dial_neighbours(const wire_team *t, pen_error *why)
 {
     pen_status status = PEN_OK;

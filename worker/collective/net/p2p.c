@@ -1,12 +1,12 @@
-/* p2p.c - letters from member to member: matched by group, sender and tag, in the order sent.
+/* p2p.c - letters, the messages between two members: matched by group, sender and tag, in the order sent.
  *
  * DESIGN
- * Small      letters go at once with their bytes, as far as the receiver's budget for unread letters allows.
- * Others     are announced.  When a receive matches one, the receiver clears it, and its sections come by any lane
- *            straight into the place they belong.  So a send never fills a peer's memory, and sends and receives
- *            that were all begun can not wait for each other in a circle.
- * Order      of matching is that of announcing; numbers tell when a letter was lost with a connection.
- * Unfit      letters (too large for the room, another type) end the receive and stay, for a better one.
+ * Small      letters are sent at once with their bytes, within the receiver's budget for unread letters.
+ * Others     are announced.  When a receive matches one, the receiver clears it, and its sections arrive on any lane,
+ *            directly in the receive's buffer.  A send therefore never fills a peer's memory, and sends and receives
+ *            that have all begun cannot wait for each other in a circle.
+ * Order      of matching is the order of announcement; numbers reveal a letter that was lost with a connection.
+ * Unfit      letters (too large for the buffer, another type) fail the receive and stay for a later one.
  */
 #include "common/base/crc.h"
 #include "common/base/why.h"
@@ -26,12 +26,12 @@ struct mesh_message {
     mesh_message *next, *prev;
     wire_team *team;
     state state;
-    int peer, tag; /* of a receive: may be PEN_ANY; peer is set when it has matched */
+    int peer, tag; /* a receive's may be PEN_ANY; peer is set when it matches */
     uint8_t *data;
     size_t n, element;
     pen_dtype dtype;
     uint64_t id;                  /* of an announced letter, with its sender */
-    size_t bytes, moved, allowed; /* of the letter; allowed: may be sent so far */
+    size_t bytes, moved, allowed; /* of the letter; allowed: cleared so far */
     bool is_send;
     runner_debt debt;
     mesh_result result;
@@ -57,7 +57,7 @@ static void end_ok(mesh_message *one, int source, int tag, size_t count)
     one->result = (mesh_result){.status = PEN_OK, .source = source, .tag = tag, .count = count};
 }
 
-/* The sentence is in result.why already. */
+/* result.why is set already. */
 static void end_failed(mesh_message *one, int position, int tag, size_t count)
 {
     const int rank     = position >= 0 ? one->team->ranks[position] : -1;
@@ -162,7 +162,7 @@ static void take_section(wire_team *team, int from, const wire_peer *head, const
 {
     mesh_message *one = find(team->receiving, RECV_MOVING, from, head->id);
     const size_t size = body != NULL ? body->size : 0;
-    if (one == NULL) return; /* it was given up */
+    if (one == NULL) return; /* the receive was cancelled */
     if (head->total != one->bytes || size > one->bytes || head->offset > one->bytes - size) {
         mesh_refuse(team->m, "it does not fit its message", head);
         return;
@@ -187,7 +187,7 @@ static bool matches(const mesh_message *one, int from, int tag)
            (one->tag == PEN_ANY || one->tag == tag);
 }
 
-/* False: it does not fit, which has ended the receive. */
+/* False: it does not fit, and the receive has failed. */
 static bool fits(mesh_message *one, int from, const wire_peer *head)
 {
     const int rank = one->team->ranks[from];
@@ -208,7 +208,7 @@ static bool fits(mesh_message *one, int from, const wire_peer *head)
     return false;
 }
 
-/* A letter to oneself lies where its sender has it. */
+/* A letter to oneself is copied from the sender's buffer. */
 static void take_own(mesh_message *one, const wire_peer *head)
 {
     mesh_message *from = find(one->team->sending, SEND_ANNOUNCED, one->team->rank, head->id);
@@ -252,7 +252,7 @@ static void accept_message(mesh_message *one, int from, const wire_peer *head, c
     }
 }
 
-/* True: somebody has it, or will. */
+/* True: a receive has it, or will have it. */
 static bool offer(wire_team *team, int from, const wire_peer *head, const buf *body)
 {
     for (mesh_message *one = team->receiving; one != NULL; one = one->next) {
@@ -275,7 +275,7 @@ static void on_message(wire_team *team, int from, const wire_peer *head, buf *bo
     if (!offer(team, from, head, body)) mesh_park(team->m, &team->letters, head, body);
 }
 
-/* The oldest kept letter that matches. */
+/* Takes the oldest kept letter that matches. */
 static void look_through(mesh_message *one)
 {
     wire_team *team = one->team;
@@ -318,14 +318,14 @@ void p2p_take(wire_team *team, int from, const wire_peer *head, buf *body)
     }
 }
 
-/* All of it was gone before the connection was. */
+/* All of it was sent before the connection ended. */
 static bool is_sent(const mesh_message *one)
 {
     return one->state == SEND_LEAVING && one->debt.n == 0 && !one->debt.is_cancelled &&
            !mesh_has_posts(one->team->m, one->team->ranks[one->peer]);
 }
 
-/* Who left in good order may have what is leaving to it. */
+/* A peer that left with a goodbye may have received what was being sent to it. */
 void p2p_lost(wire_team *team, int position, mesh_loss loss, const char *how)
 {
     mesh_message *const lists[] = {team->receiving, team->sending};

@@ -1,10 +1,9 @@
-/* wire.c - collectives over the mesh: the path that a group takes whose members share no memory.
+/* wire.c - collectives over the mesh: the path of groups whose members share no memory.
  *
  * DESIGN
- * A call begins by showing its header to every member, with the first part where that is small enough to be sent
- * unasked.  Larger parts are sent once the receiver has shown that it is in the call too.  A member whose header
- * differs makes the call suspect: nothing more is computed, and when all headers are there every member finds the
- * same sentence in them.
+ * A call begins by sending its header to every member, with the first part if that is small enough to be sent unasked.
+ * Larger parts are sent after the receiver's header has arrived.  A header that differs makes the call suspect: nothing
+ * more is computed, and when all headers have arrived every member derives the same sentence from them.
  */
 #include "common/base/clock.h"
 #include "common/base/crc.h"
@@ -24,7 +23,7 @@ typedef struct {
 _Static_assert(sizeof(wire_op) <= COLL_OP_BYTES, "an op is the engine's memory");
 
 /* ---- failing --------------------------------------------------------------------------------- */
-/* "all_reduce 'loss' (call 4): " and what happened; the first failure stays. */
+/* "all_reduce 'loss' (call 4): " and what happened; keeps the first failure. */
 __attribute__((format(printf, 4, 5))) static void run_fail(wire_team *team, pen_status status,
                                                            int position, const char *format, ...)
 {
@@ -53,7 +52,7 @@ static void end_run(wire_team *team)
     run->is_running = false;
 }
 
-/* Nobody reads or writes this member's buffers afterwards. */
+/* Afterwards no peer reads or writes this member's buffers. */
 static void stop_run(wire_team *team)
 {
     if (!team->run.is_running) return;
@@ -126,7 +125,7 @@ static void show_all(wire_team *team)
 {
     wire_run *run = &team->run;
     for (int i = 0; i < team->size && !run->has_failed; i++) {
-        /* Not all begin with position 0. */
+        /* members start with different peers */
         const int to    = (team->rank + i) % team->size;
         wire_mate *mate = &team->mate[to];
         wire_peer head  = {.kind = WIRE_SHOW, .group = team->id, .seq = run->seq};
@@ -197,7 +196,7 @@ static bool may_send(void *user, int peer, size_t bytes)
     return under_way == 0 || under_way + bytes <= team->run.window;
 }
 
-/* The same bytes go to several members: summed up once, while nothing has changed. */
+/* The CRC of bytes that go to several members is computed once, while nothing has changed. */
 static uint32_t sum_up(wire_run *run, const void *data, size_t bytes)
 {
     if (run->crc_data != data || run->crc_bytes != bytes || run->crc_turn != run->runner.turn) {
@@ -289,7 +288,7 @@ static void fill(wire_team *team, int from, const wire_peer *head, buf *body, vo
     tell_used(team, from, body->size);
 }
 
-/* False: keep it. */
+/* False: the caller keeps the part. */
 static bool take_part(wire_team *team, int from, const wire_peer *head, buf *body)
 {
     wire_run *run          = &team->run;
@@ -301,7 +300,7 @@ static bool take_part(wire_team *team, int from, const wire_peer *head, buf *bod
     case RUNNER_LATER: return false;
     case RUNNER_WRONG: break;
     }
-    if (!team->mate[from].now.has) return false; /* its header may explain it */
+    if (!team->mate[from].now.has) return false; /* the sender's header may explain it */
     run_fail(team, PEN_MISMATCH, from,
              "rank %d follows another schedule; the settings of collectives must be the same on "
              "all ranks",
@@ -343,7 +342,7 @@ void wire_take(wire_team *team, int from, const wire_peer *head, buf *body)
         fail_torn(team);
 }
 
-/* True: some of what was kept has found its place. */
+/* True: some kept parts have found their place. */
 static bool offer_parked(wire_team *team)
 {
     mesh_early_queue all = team->run.parked;
@@ -390,7 +389,7 @@ void wire_lost(wire_team *team, int position, mesh_loss loss, const char *how)
                  how);
 }
 
-/* Who left before this call had begun here is told of by nothing but its absence. */
+/* A peer that left before this call began here sends no message about it. */
 static void miss_who_left(wire_team *team)
 {
     for (int i = 0; i < team->size; i++)
@@ -488,7 +487,7 @@ static coll_state finish(wire_team *team)
     return COLL_DONE;
 }
 
-/* The others need this member's header to find the same sentence: it must not be cut off. */
+/* The others need this member's header to find the same sentence: it must be sent completely. */
 static bool must_stay(wire_team *team)
 {
     const wire_run *run = &team->run;
