@@ -56,7 +56,7 @@ pen_status offload_open(const offload_options *o, offload **out, pen_error *why)
     return status;
 }
 
-/* Drops contents read ahead in vain. */
+/* Drops contents that were read ahead and not used. */
 static void drop_reads(offload *t)
 {
     for (uint32_t i = 0; i < t->n_extents; i++) {
@@ -140,7 +140,7 @@ void offload_prefetch(offload *t, uint32_t extent)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* What was read ahead. */
+/* Takes the content that was read ahead. */
 static pen_status take_read(offload *t, offload_extent *e, buf **content, pen_error *why)
 {
     struct timespec deadline = {0};
@@ -155,7 +155,7 @@ static pen_status take_read(offload *t, offload_extent *e, buf **content, pen_er
     return status;
 }
 
-/* Takes an extent back before its write begins, if nobody holds it. */
+/* Takes a stored extent back before its write begins, if it is not held. */
 static buf *take_back(offload *t, offload_extent *e)
 {
     offload_job *job     = e->write;
@@ -242,7 +242,7 @@ pen_status offload_blank(offload *t, uint32_t extent, buf **content, pen_error *
 }
 
 /* ---- going out ------------------------------------------------------------------------------- */
-/* The new version replaces the held one: no room for both. */
+/* Overwrites the held version: there is no room for both. */
 static offload_place *take_over(offload *t, offload_place *held, const pen_error *why)
 {
     offload_place *place = malloc(sizeof *place);
@@ -253,7 +253,7 @@ static offload_place *take_over(offload *t, offload_place *held, const pen_error
     return place;
 }
 
-/* Where the next version of an extent goes. */
+/* Chooses the place of an extent's next version. */
 static pen_status move_on(offload *t, offload_extent *e, pen_error *why)
 {
     if (e->place->refs == 1) return PEN_OK;

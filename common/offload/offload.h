@@ -1,10 +1,10 @@
 /* offload.h - arrays stored outside of memory, loaded only while in use.
  *
- * DESIGN.  An EXTENT is an array of fixed size; all extents of a tier lie in one place that a MEMBER of the family
- * gives (a file, or memory).  The owner's thread processes one extent after the other:
+ * DESIGN.  An EXTENT is an array of fixed size.  A MEMBER of the family (a file, or memory) stores all extents of
+ * a tier.  The owner's thread processes one extent after the other:
  *
  *   offload_prefetch(i + 1)   starts reading the next one, in a thread of the tier
- *   offload_load(i)           the content, in memory
+ *   offload_load(i)           returns the content in memory
  *   ... the owner changes it ...
  *   offload_store(i)          returns it: another thread of the tier writes it while the owner continues
  *
@@ -13,14 +13,14 @@
  *
  *   checked    every version of an extent has a CRC32C, made before it is written and compared after it was read
  *   held       offload_hold() keeps the present version for a snapshot; later stores go to another
- *              place, and the old one is used again when nobody holds it.  Without room for another place the
- *              version that is held is lost, not what is being stored: who reads it is told so
+ *              place, and the old one is reused when it is released.  Without room for another place the
+ *              held version is lost, not the one being stored; reading it then fails with that reason
  *   zero       unstored extents are zeros, without a read
  *   failing    a failed write ends the tier: every later call returns the reason.  Held versions stay readable
  *
  * A tier is scratch: it starts empty and leaves nothing behind.  Snapshots hold what must survive.
- * Thread: all functions of a tier belong to its owner; buffers and holds may be used and released in any, also after
- * offload_close().  Every wait for the medium ends after OFFLOAD_PATIENCE_MS.
+ * Thread: all functions of a tier belong to its owner; buffers and holds may be used and released in any thread,
+ * also after offload_close().  Every wait for the medium ends after OFFLOAD_PATIENCE_MS.
  */
 #ifndef COMMON_OFFLOAD_H
 #define COMMON_OFFLOAD_H
@@ -34,7 +34,7 @@
 #include <stdint.h>
 
 enum {
-    OFFLOAD_ALIGN       = 4096, /* of addresses, places and sizes that a member sees */
+    OFFLOAD_ALIGN       = 4096, /* of addresses, offsets and sizes that a member sees */
     OFFLOAD_PATIENCE_MS = 120000
 };
 #define OFFLOAD_NO_EXTENT UINT32_MAX
@@ -49,11 +49,11 @@ typedef struct {
     pen_status (*open)(void *state, const char *dir, pen_error *why);
     /* Reserves room for bytes in total.  PEN_STORE: no room; contents unchanged. */
     pen_status (*grow)(void *state, uint64_t bytes, pen_error *why);
-    /* All n bytes, or an error.  to, from, at and n are multiples of OFFLOAD_ALIGN; several threads call at a time,
-     * never for bytes that another is writing. */
+    /* Transfer all n bytes, or fail.  to, from, at and n are multiples of OFFLOAD_ALIGN; several threads may call
+     * at once, but never for bytes being written. */
     pen_status (*read)(void *state, uint64_t at, void *to, size_t n, pen_error *why);
     pen_status (*write)(void *state, uint64_t at, const void *from, size_t n, pen_error *why);
-    void (*close)(void *state); /* nothing is left behind */
+    void (*close)(void *state); /* removes everything it created */
 } offload_ops;
 
 extern const offload_ops *const offload_all[]; /* NULL-terminated; tests walk this */
@@ -65,46 +65,46 @@ typedef struct offload_hold offload_hold;
 typedef struct {
     const offload_ops *ops;
     const char *dir;            /* BORROWED for the call */
-    uint64_t staging_bytes_max; /* in buffers at a time; one extent is always admitted */
+    uint64_t staging_bytes_max; /* buffers in use at a time; one extent is always admitted */
     /* tier.bytes, tier.read.bytes, tier.write.bytes; BORROWED until offload_close() */
     stat_set *stats;
 } offload_options;
 
-/* An empty tier, its threads started. */
+/* Opens an empty tier and starts its threads. */
 pen_status offload_open(const offload_options *options, offload **out, pen_error *why);
 
 /* Waits until everything stored is written (or has failed).  NULL is fine. */
 void offload_close(offload *self);
 
-/* A new extent of `bytes` zeros.  OFFLOAD_NO_EXTENT: no memory.  Before offload_reserve(). */
+/* Adds an extent of `bytes` zeros.  OFFLOAD_NO_EXTENT: no memory.  Call before offload_reserve(). */
 uint32_t offload_add(offload *self, size_t bytes);
 
-/* Reserves the room of all extents, once.  PEN_STORE: not enough disk. */
+/* Reserves room for all extents, once.  PEN_STORE: not enough disk space. */
 pen_status offload_reserve(offload *self, pen_error *why);
 
 /* Starts reading if staging has room and no read is under way. */
 void offload_prefetch(offload *self, uint32_t extent);
 
-/* The content, exclusively for the caller, to be changed and stored again (released only when abandoning the tier).
- * To read only, call offload_look(). Ownership  *content is OWNED by the caller, on PEN_OK.
- * Errors     PEN_STORE, PEN_CORRUPT (its checksum does not match), PEN_NO_MEMORY, PEN_TIMED_OUT. */
+/* Returns the content for exclusive use, to be changed and stored again (released only when abandoning the tier).
+ * To read only, call offload_look().  Ownership  *content is OWNED by the caller, on PEN_OK.
+ * Errors     PEN_STORE, PEN_CORRUPT (checksum mismatch), PEN_NO_MEMORY, PEN_TIMED_OUT. */
 pen_status offload_load(offload *self, uint32_t extent, buf **content, pen_error *why);
 
-/* The same for reading only: may be shared with a write in progress. */
+/* Like offload_load(), for reading only: the content may be shared with a write in progress. */
 pen_status offload_look(offload *self, uint32_t extent, buf **content, pen_error *why);
 
-/* Memory for a completely new content. */
+/* Returns memory for completely new content. */
 pen_status offload_blank(offload *self, uint32_t extent, buf **content, pen_error *why);
 
-/* Becomes the extent's content; written later by another thread. Ownership  content is OWNED by the callee on any
+/* Sets the extent's content; another thread writes it later.  Ownership  content is OWNED by the callee on any
  * status; it came from this tier and must not change any more. */
 pen_status offload_store(offload *self, uint32_t extent, buf *content, pen_error *why);
 
 /* ---- versions that are held ------------------------------------------------------------------ */
-/* Holds the present content; not between offload_load() and offload_store().  NULL: no memory. */
+/* Holds the current content; not between offload_load() and offload_store().  NULL: no memory. */
 offload_hold *offload_hold_take(offload *self, uint32_t extent);
 
-/* Reads it: waits until it is written.  Thread: any.  PEN_STORE: it was lost, or could not be written. */
+/* Reads the held content, once it is written.  Thread: any.  PEN_STORE: it was lost, or could not be written. */
 pen_status offload_hold_read(offload_hold *held, buf **content, pen_error *why);
 void offload_hold_release(offload_hold *held); /* any thread; NULL is fine */
 

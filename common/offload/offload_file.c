@@ -1,9 +1,9 @@
-/* offload_file.c - a tier in a file of its own: past the kernel's cache if the file system allows it.
+/* offload_file.c - a tier in its own file, bypassing the kernel's cache if the file system allows it.
  *
- * The file has no name once it is open, so it goes with its process, however that ends.  Its room is taken before it is
- * used (fallocate), so a disk that runs full later meets nobody in the middle of a step, where the file system keeps
- * its word.  O_DIRECT is what makes memory free: what goes through the kernel's cache counts as memory of the process's
- * cgroup.  A file system that refuses it gets ordinary writes, and the pages are given up at once. */
+ * The file is unlinked once it is open, so it disappears with its process, however that ends.  Its room is
+ * allocated before use (fallocate), so a full disk fails at the start and not in the middle of a step, if the file
+ * system keeps its promise.  O_DIRECT saves memory: the kernel's cache counts as memory of the process's cgroup.
+ * A file system that refuses O_DIRECT gets ordinary writes, and the pages are dropped at once. */
 #include "common/offload/offload_member.h"
 
 #include "common/base/log.h"
@@ -22,7 +22,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { TRIES = 4 /* of a call that moves nothing */ };
+enum { TRIES = 4 /* for a call that transfers nothing */ };
 
 typedef struct {
     int fd; /* 0: none */
@@ -53,7 +53,7 @@ static int make(const char *dir, int flags)
     }
     const int fd    = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
     const int error = errno;
-    if (fd >= 0 || error == EINVAL) unlink(path); /* some create it before they refuse the flag */
+    if (fd >= 0 || error == EINVAL) unlink(path); /* it may exist before the flag is refused */
     errno = error;
     return fd;
 }
@@ -109,7 +109,7 @@ static pen_status file_grow(void *state, uint64_t bytes, pen_error *why)
     if (bytes <= f->size) return PEN_OK;
     const uint64_t more = bytes - f->size;
     int error           = posix_fallocate(f->fd, (off_t)f->size, (off_t)more);
-    if (error == EOPNOTSUPP || error == EINVAL) { /* check at least whether it fits now */
+    if (error == EOPNOTSUPP || error == EINVAL) { /* at least check that it fits now */
         error = free_bytes(f) < more ? ENOSPC : ftruncate(f->fd, (off_t)bytes) != 0 ? errno : 0;
     }
     if (error != 0) return no_room(f, more, error, why);
@@ -127,13 +127,13 @@ static pen_status failed(const file_state *f, const char *what, pen_error *why)
                    what, f->dir);
 }
 
-/* Short transfers continue at an alignment boundary. */
+/* Truncates a short transfer to the alignment, where the next one continues. */
 static size_t whole(ssize_t n)
 {
     return n <= 0 ? 0 : (size_t)n & ~(size_t)(OFFLOAD_ALIGN - 1);
 }
 
-/* Whether a call that moved n bytes may be tried again; else errno says why not. */
+/* Whether to retry a call that moved n bytes; if not, errno gives the reason. */
 static bool may_go_on(ssize_t n, int *idle)
 {
     if (n < 0 && errno != EINTR) return false;

@@ -1,4 +1,4 @@
-/* offload_member.h - the members of the family, for its front alone. */
+/* offload_member.h - the members of the family, for offload.c only. */
 #ifndef COMMON_OFFLOAD_MEMBER_H
 #define COMMON_OFFLOAD_MEMBER_H
 

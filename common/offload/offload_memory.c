@@ -1,4 +1,4 @@
-/* offload_memory.c - a tier in memory: saves nothing; the reference for other members. */
+/* offload_memory.c - a tier in memory: saves nothing; serves as the reference for other members. */
 #include "common/offload/offload_member.h"
 
 #include "common/base/why.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE_BYTES = 1 << 20 }; /* memory that grows never moves */
+enum { PAGE_BYTES = 1 << 20 }; /* growing must not move memory */
 
 typedef struct {
     pthread_mutex_t lock;

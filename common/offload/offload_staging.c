@@ -1,4 +1,4 @@
-/* offload_staging.c - the memory of a tier: aligned, reused buffers, bounded in bytes. */
+/* offload_staging.c - the staging memory of a tier: aligned, reused buffers, bounded in bytes. */
 #include "common/offload/offload_state.h"
 
 #include "common/containers/list.h"
@@ -10,7 +10,7 @@ enum { SPARES_MAX = 8 };
 
 struct offload_buffer {
     buf base;
-    offload_buffer *next, *prev; /* while it is spare */
+    offload_buffer *next, *prev; /* while it is a spare */
     offload *home;
     void *memory;
     size_t room;
@@ -61,7 +61,7 @@ static void come_back(buf *base)
     if (!is_kept) discard(b);
 }
 
-/* A spare of this size, else any spare goes so that what is kept fits what is used. */
+/* Returns a spare of this size; else frees any spare, so that the spares match current sizes. */
 static offload_buffer *find_spare(offload *t, size_t room)
 {
     LIST_EACH(b, t->spare) {
@@ -86,7 +86,7 @@ static offload_buffer *make(size_t room)
     return b;
 }
 
-/* Drops contents read ahead to make room for what is needed now. */
+/* Drops contents read ahead to make room for a current request. */
 static buf *evict(offload *t)
 {
     for (uint32_t i = 0; i < t->n_extents; i++) {
@@ -122,7 +122,7 @@ static void make_room(offload *t, size_t room)
             buf_release(unwanted);
             pthread_mutex_lock(&t->lock);
         } else if (!is_busy(t) || !offload_wait(t, &deadline)) {
-            return; /* others hold what is out: work goes on with one more */
+            return; /* nothing will come back: exceed the limit by one buffer */
         }
     }
 }

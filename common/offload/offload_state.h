@@ -6,20 +6,20 @@
 
 #include <pthread.h>
 
-/* One version of an extent: where it lies.  Under the tier's lock. */
+/* Where one version of an extent lies.  Under the tier's lock. */
 typedef struct {
     uint64_t at;
     size_t room;   /* multiple of OFFLOAD_ALIGN */
-    uint32_t refs; /* the extent, holds, and the write that fills it */
+    uint32_t refs; /* by the extent, holds, and the write that fills it */
     uint32_t crc;
-    bool is_zero;    /* nothing was ever written */
-    bool is_pending; /* a write is on its way */
-    bool is_lost;    /* another version was written over it, or its own write failed */
+    bool is_zero;    /* never written */
+    bool is_pending; /* a write is in progress */
+    bool is_lost;    /* overwritten by another version, or its own write failed */
 } offload_place;
 
-/* One transfer.  The content is the job's until somebody takes it. */
+/* One transfer.  The job owns the content until it is taken. */
 typedef struct offload_job {
-    struct offload_job *next, *prev; /* prev: NULL when it is in no queue */
+    struct offload_job *next, *prev; /* prev: NULL when not queued */
     uint32_t extent;
     offload_place *place;
     buf *content;
@@ -32,13 +32,13 @@ typedef struct {
     offload_job *first;
     pthread_cond_t more;
     pthread_t thread;
-    bool is_started, is_working; /* is_working: at a job that is not in the queue any more */
+    bool is_started, is_working; /* is_working: on a job that has left the queue */
 } offload_queue;
 
 typedef struct {
     size_t bytes;
     offload_place *place;
-    offload_job *read, *write; /* NULL: none is on its way */
+    offload_job *read, *write; /* NULL: none in progress */
 } offload_extent;
 
 typedef struct offload_room_free {
@@ -52,20 +52,20 @@ typedef struct offload_buffer offload_buffer;
 struct offload {
     const offload_ops *ops;
     void *state;
-    stat_set *stats; /* NULL once it is closed; used with the lock held */
-    char dir[512];   /* for sentences */
+    stat_set *stats; /* NULL after close; used with the lock held */
+    char dir[512];   /* for error messages */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a job ended, a buffer came back */
-    size_t users;           /* the owner, each buffer that is out, each hold */
+    pthread_cond_t changed; /* signals a finished job or a returned buffer */
+    size_t users;           /* the owner, each buffer in use, each hold */
     bool is_closed, is_reserved;
     pen_error trouble; /* status PEN_OK: none */
-    pen_error lost;    /* why a version that was held is gone */
+    pen_error lost;    /* why a held version was lost */
 
     offload_extent *extent;
     uint32_t n_extents;
-    uint64_t end;            /* of the room that is given out */
-    offload_room_free *free; /* places that nobody has any more */
+    uint64_t end;            /* of the allocated room */
+    offload_room_free *free; /* unused room */
     offload_queue reads, writes;
 
     uint64_t staging, staging_max, staging_most; /* bytes in buffers */
@@ -78,23 +78,22 @@ static inline size_t offload_round_up(size_t bytes)
     return (bytes + OFFLOAD_ALIGN - 1) & ~(size_t)(OFFLOAD_ALIGN - 1);
 }
 
-/* All of these are called with the lock held unless they say otherwise. */
+/* All functions below are called with the lock held unless stated otherwise. */
 
 /* offload_staging.c */
 typedef enum { OFFLOAD_IF_ROOM, OFFLOAD_WAIT, OFFLOAD_ANYWAY } offload_haste;
 buf *offload_buffer_take(offload *t, size_t bytes,
-                         offload_haste haste); /* NULL: no memory, or no room and haste */
-void offload_leave(
-    offload *t); /* one user less; gives the lock up, and the tier if it was the last */
+                         offload_haste haste); /* NULL: no memory, or no room under this haste */
+void offload_leave(offload *t); /* drops one user; unlocks, and frees the tier after the last */
 void offload_spares_free(offload *t);
 
 /* offload_work.c */
-pen_status offload_start(offload *t, pen_error *why); /* its threads; without the lock */
-void offload_stop(offload *t);                        /* when all is written; without the lock */
+pen_status offload_start(offload *t, pen_error *why); /* starts the threads; without the lock */
+void offload_stop(offload *t);                        /* after all writes; without the lock */
 void offload_post(offload_queue *q, offload_job *job);
-/* Until the next change; false: OFFLOAD_PATIENCE_MS are over since *deadline was first passed as {0}. */
+/* Waits for the next change; false: OFFLOAD_PATIENCE_MS have passed since *deadline was first passed as {0}. */
 bool offload_wait(offload *t, struct timespec *deadline);
-/* Reads a version into content and checks it; gives the lock up meanwhile, the caller has a reference to the place. */
+/* Reads a version into content and checks it, without the lock meanwhile; the caller holds a reference to the place. */
 pen_status offload_read_place(offload *t, uint32_t extent, const offload_place *place, buf *content,
                               pen_error *why);
 void offload_count(offload *t, stat_id id, uint64_t n);

@@ -46,7 +46,7 @@ void offload_place_drop(offload *t, offload_place *place)
 {
     if (--place->refs > 0) return;
     offload_room_free *room = place->is_lost ? NULL : malloc(sizeof *room);
-    if (room != NULL) { /* what is lost is another version's place now */
+    if (room != NULL) { /* the overwritten version loses its place */
         *room = (offload_room_free){.at = place->at, .room = place->room};
         LIST_PREPEND(t->free, room);
     }
@@ -70,7 +70,7 @@ bool offload_wait(offload *t, struct timespec *deadline)
 }
 
 /* ---- what the threads do --------------------------------------------------------------------- */
-/* The content is whole pages on the medium. */
+/* The medium holds whole pages. */
 static void zero_tail(const buf *content)
 {
     memset((char *)content->data + content->size, 0,
@@ -139,7 +139,7 @@ static void do_write(offload *t, offload_job *job)
     pthread_mutex_lock(&t->lock);
 }
 
-/* Takes jobs until the tier is closed and the queue empty. */
+/* Runs jobs until the tier is closed and the queue is empty. */
 static void run(offload *t, offload_queue *q, void (*work)(offload *t, offload_job *job))
 {
     pthread_mutex_lock(&t->lock);

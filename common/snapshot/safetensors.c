@@ -42,7 +42,7 @@ int safetensors_dtype_of(pen_dtype t)
 
 typedef struct {
     int dtype;
-    uint64_t left; /* elements that have not come */
+    uint64_t left; /* elements still to be written */
 } writer_row;
 
 struct safetensors_writer {
@@ -420,7 +420,7 @@ const safetensors_row *safetensors_rows(const safetensors_reader *r, size_t *n)
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
-/* Of one element of a type that has more values than float32; false: float32 has not this one. */
+/* Converts an element of a type wider than float32; false: float32 cannot hold the value. */
 static bool convert_one(int type, const uint8_t *from, float *to)
 {
     int64_t i  = 0;

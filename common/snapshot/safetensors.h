@@ -1,7 +1,7 @@
 /* safetensors.h - files of named tensors, as the safetensors tools of other systems read and write them.
  *
- * A file is the length of its header (8 bytes, little-endian), the header (JSON: name -> dtype, shape, data_offsets;
- * "__metadata__" -> strings), and the tensors' bytes, one behind the other without holes.
+ * A file is the length of its header (8 bytes, little-endian), the header (JSON: name -> dtype, shape,
+ * data_offsets; "__metadata__" -> strings), and the tensors' bytes, concatenated without gaps.
  * Source  https://huggingface.co/docs/safetensors, "Format".
  */
 #ifndef COMMON_STORE_SAFETENSORS_H
@@ -19,7 +19,7 @@ typedef struct {
     int dtype; /* as safetensors_dtype_of() */
     int32_t ndim;
     int64_t shape[SAFETENSORS_DIMS_MAX];
-    uint64_t elements, begin, end; /* begin, end: bytes, from the start of the data */
+    uint64_t elements, begin, end; /* begin, end: bytes from the start of the data */
 } safetensors_row;
 
 int safetensors_dtype_of(pen_dtype t); /* F32, F16 and BF16: the dtype of a row; else -1 */
@@ -27,16 +27,15 @@ int safetensors_dtype_of(pen_dtype t); /* F32, F16 and BF16: the dtype of a row;
 /* ---- writing ---------------------------------------------------------------------------------- */
 typedef struct safetensors_writer safetensors_writer;
 
-/* Begins PATH with rows of F32, F16 or BF16 (dtype 0 is F32); begin and end need not be set.  metadata: key, value,
- * ..., NULL.  Nothing is at PATH before safetensors_finish() has succeeded; what was there stays till then.
+/* Begins PATH with rows of F32, F16 or BF16 (dtype 0 is F32); begin and end need not be set.  metadata: key,
+ * value, ..., NULL.  PATH changes only when safetensors_finish() succeeds.
  * Errors     STORE: path and cause. */
 pen_status safetensors_create(const char *path, const safetensors_row *rows, size_t n,
                               const char *const *metadata, safetensors_writer **w, pen_error *why);
-/* The next values, in the order of the rows; rounded to nearest even where a row has 16 bits.  They may reach into the
- * next row. */
+/* The next values, in the order of the rows; rounded to nearest even for 16-bit rows.  They may span several rows. */
 pen_status safetensors_append(safetensors_writer *w, const float *values, size_t count,
                               pen_error *why);
-/* Durable when it returns OK.  w is gone, whatever is returned. */
+/* Durable on PEN_OK.  w is freed in any case. */
 pen_status safetensors_finish(safetensors_writer *w, pen_error *why);
 void safetensors_abandon(safetensors_writer *w); /* NULL is fine */
 
@@ -44,7 +43,7 @@ void safetensors_abandon(safetensors_writer *w); /* NULL is fine */
 typedef pen_status (*safetensors_source)(void *user, size_t row, uint64_t start, size_t count,
                                          float *values, pen_error *why);
 
-/* All of the above: a whole file, piece by piece, of what source gives. */
+/* Writes a whole file from what `source` returns, piece by piece. */
 pen_status safetensors_write(const char *path, const safetensors_row *rows, size_t n,
                              const char *const *metadata, safetensors_source source, void *user,
                              pen_error *why);
@@ -52,14 +51,14 @@ pen_status safetensors_write(const char *path, const safetensors_row *rows, size
 /* ---- reading ---------------------------------------------------------------------------------- */
 typedef struct safetensors_reader safetensors_reader;
 
-/* Opens PATH and checks its header: nothing in it is believed.  CORRUPT, UNSUPPORTED: file, tensor, cause. */
+/* Opens PATH and checks its header, which is not trusted.  CORRUPT, UNSUPPORTED: file, tensor, cause. */
 pen_status safetensors_open(const char *path, safetensors_reader **r, pen_error *why);
 void safetensors_close(safetensors_reader *r); /* NULL is fine */
 
-/* In the order of their bytes.  BORROWED until the reader is closed. */
+/* In file order.  BORROWED until the reader is closed. */
 const safetensors_row *safetensors_rows(const safetensors_reader *r, size_t *n);
 
-/* Elements [start, start + count) of a row as float32.  UNSUPPORTED: one that float32 cannot hold exactly. */
+/* Elements [start, start + count) of a row as float32.  UNSUPPORTED: float32 cannot hold a value exactly. */
 pen_status safetensors_read(safetensors_reader *r, const safetensors_row *row, uint64_t start,
                             size_t count, float *values, pen_error *why);
 

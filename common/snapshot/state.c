@@ -19,7 +19,7 @@ struct state_file {
     int dir_fd, lock_fd;
 };
 
-typedef struct { /* before the bytes, as this machine writes numbers */
+typedef struct { /* written before the content, in native byte order */
     char magic[8];
     uint32_t version, crc;
     uint64_t size;

@@ -15,16 +15,16 @@ typedef struct state_file state_file;
 
 enum { STATE_BYTES_MAX = 512 << 20 };
 
-/* Makes the folder when it is not there.
+/* Creates the folder if it does not exist.
  * Errors  STORE  unusable, or in use by another process.   NO_MEMORY */
 pen_status state_open(const char *dir, state_file **state, pen_error *why);
 void state_close(state_file *state); /* NULL is fine */
 
-/* The latest content; *data is OWNED by the caller, NULL if nothing was ever written.
+/* The latest content; *data is OWNED by the caller, NULL if nothing was written yet.
  * Errors  CORRUPT  damaged.   STORE  unreadable.   NO_MEMORY */
 pen_status state_read(const state_file *state, void **data, size_t *size, pen_error *why);
 
-/* Durable when it returns PEN_OK; otherwise the old content stays.
+/* Durable on PEN_OK; otherwise the old content stays.
  * Errors  STORE
  * Cost  two fsyncs. */
 pen_status state_keep(state_file *state, const void *data, size_t size, pen_error *why);

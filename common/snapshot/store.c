@@ -1,8 +1,8 @@
-/* store.c - writing: one file per part of a snapshot, whole or not there.
+/* store.c - writing: one file per part of a snapshot, atomically.
  *
- * A part is gathered in "making", in transactions of at most STORE_GROUP_BYTES that only bound memory; it is sealed
- * (everything on the disk), and then gets its name, which is on the disk when store_commit() returns.  The order of
- * these three is all that crash consistency rests on.
+ * A part is gathered in "making", in transactions of at most STORE_GROUP_BYTES that only bound memory; it is
+ * sealed (everything on the disk) and then renamed; the name is on the disk when store_commit() returns.  Crash
+ * consistency rests on this order alone.
  */
 #include "common/base/crc.h"
 #include "common/base/why.h"
@@ -19,16 +19,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum {
-    PIECE_BYTES = 128 << 10
-}; /* what is read twice, for its checksum and its copy, stays in the cache */
+enum { PIECE_BYTES = 128 << 10 }; /* read twice, for checksum and copy, while in the cache */
 
 struct store {
     char folder[STORE_PATH_BYTES];
-    int owner_fd; /* holds the lock that keeps a second server away */
+    int owner_fd; /* holds the lock that excludes a second server */
     uint64_t group_bytes_max;
 
-    /* The part that is being written; env is NULL when there is none. */
+    /* The part being written; env is NULL if there is none. */
     store_env *env;
     store_txn *txn;
     uint64_t group_bytes; /* in txn */
@@ -38,8 +36,7 @@ struct store {
 
 static void making_path(const store *s, char path[STORE_PATH_BYTES])
 {
-    (void)store_files_join(path, s->folder,
-                           "making"); /* store_open() saw to it that longer names fit */
+    (void)store_files_join(path, s->folder, "making"); /* store_open() rejected longer names */
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -74,7 +71,7 @@ pen_status store_open(const char *dir, int32_t rank, store **out, pen_error *why
         return status;
     }
     making_path(s, making);
-    unlink(making); /* of a crash; store_begin() tells if it cannot be removed */
+    unlink(making); /* left by a crash; store_begin() reports if it cannot be removed */
     *out = s;
     return PEN_OK;
 }
@@ -135,7 +132,7 @@ pen_status store_begin(store *s, const store_manifest *m, pen_error *why)
     return status;
 }
 
-/* Room for a value in the current transaction, or in the next if it is full. */
+/* Reserves a value in the current transaction, or in a new one if it is full. */
 static pen_status reserve(store *s, store_bytes key, size_t size, void **room, pen_error *why)
 {
     if (s->txn != NULL && s->group_bytes > 0 && s->group_bytes + size > s->group_bytes_max) {
@@ -153,7 +150,7 @@ static pen_status reserve(store *s, store_bytes key, size_t size, void **room, p
     return store_txn_reserve(s->txn, key, size, room, why);
 }
 
-/* Copies and continues a checksum in one pass over memory. */
+/* Copies and updates a checksum in one pass over memory. */
 static uint32_t copy(uint8_t *to, const void *from, size_t size, uint32_t crc)
 {
     const uint8_t *at = from;
@@ -209,7 +206,7 @@ static void end_part(store *s)
     s->manifest = NULL;
 }
 
-/* One more than any that is there. */
+/* One more than the highest existing serial. */
 static pen_status next_serial(const store *s, uint32_t *serial, pen_error *why)
 {
     store_file *files;
@@ -250,7 +247,7 @@ void store_abort(store *s)
 {
     char making[STORE_PATH_BYTES];
     end_part(s);
-    if (s->owner_fd < 0) return; /* it is somebody else's */
+    if (s->owner_fd < 0) return; /* another process owns it */
     making_path(s, making);
     unlink(making); /* absent after a commit */
 }
@@ -270,7 +267,7 @@ static pen_status remove_file(const char *folder, const store_file *file, pen_er
     return why_set(why, PEN_STORE, "cannot remove %s: %m; remove it by hand", path);
 }
 
-/* All files of the folder for which fn says so, and the names' end on the disk. */
+/* Removes all files of the folder that fn selects, durably. */
 static pen_status remove_files(const char *folder,
                                bool (*goes)(const store_file *files, size_t n, size_t i,
                                             const void *user),
@@ -293,11 +290,11 @@ static pen_status remove_files(const char *folder,
 typedef struct {
     const int64_t *keep;
     size_t n;
-    bool is_stray;     /* nothing will be written here any more          */
-    bool has_format_2; /* of every step that is kept: format 1 may go    */
+    bool is_stray;     /* nothing more will be written here */
+    bool has_format_2; /* of every kept step: format 1 may go */
 } kept;
 
-/* The last one of its step; n when there is none. */
+/* The last file of its step; n if there is none. */
 static size_t newest_of(const store_file *files, size_t n, int64_t step)
 {
     for (size_t i = n; i-- > 0;)
@@ -316,7 +313,7 @@ static bool is_past(const store_file *files, size_t n, size_t i, const void *use
     return true;
 }
 
-/* A file of format 1 holds several steps; it goes when every step that is kept has a file of its own. */
+/* A file of format 1 holds several steps; it goes when every kept step has its own file. */
 static void remove_format_1(const char *folder)
 {
     char path[STORE_PATH_BYTES];
@@ -326,7 +323,7 @@ static void remove_format_1(const char *folder)
     unlink(path);
 }
 
-/* Whether every step that is to be kept has a file here. */
+/* Whether every step to keep has a file here. */
 static bool has_all(const char *folder, const int64_t *keep, size_t n)
 {
     store_file *files;

@@ -15,7 +15,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* Pages that LMDB copies on the way, and the map's growth in steps that are not too small. */
+/* Room for pages that LMDB copies, and the smallest step by which the map grows. */
 static const uint64_t spare_bytes = (uint64_t)16 << 20;
 
 struct store_txn {
@@ -31,7 +31,7 @@ struct store_env {
     store_txn txn; /* .mdb is NULL: none */
 };
 
-/* LMDB calls every write that ended too early EIO.  What was it? */
+/* LMDB reports every short write as EIO.  Finds the real cause. */
 static int cause_of(int rc, const char *file)
 {
     struct rlimit limit;
@@ -116,7 +116,7 @@ static pen_status open_dbi(store_env *e, pen_error *why)
     return store_txn_commit(txn, why);
 }
 
-/* A file that is not whole never has its name. */
+/* An incomplete file never has its final name. */
 static pen_status make_state(const char *file, pen_error *why)
 {
     char making[STORE_PATH_BYTES];
@@ -178,7 +178,7 @@ pen_status store_env_seal(store_env *e, pen_error *why)
 }
 
 /* ---- transactions ---------------------------------------------------------------------------- */
-/* The map is virtual memory and costs nothing; a transaction that outgrew it would fail. */
+/* The map is virtual memory and costs nothing; a transaction that outgrows it fails. */
 static int make_room(store_env *e, uint64_t bytes)
 {
     MDB_envinfo info;
@@ -207,7 +207,7 @@ pen_status store_txn_begin(store_env *e, bool writes, uint64_t bytes, store_txn 
     return PEN_OK;
 }
 
-/* Starts the way of what was committed to the disk, so that sealing has less to wait for. */
+/* Starts writing committed data to the disk, so that sealing has less to wait for. */
 static void push(store_env *e)
 {
     mdb_filehandle_t fd;

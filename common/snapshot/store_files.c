@@ -22,7 +22,7 @@ void store_file_name(const store_file *file, char name[STORE_FILE_NAME_BYTES])
              file->serial, file->step, file->id);
 }
 
-/* What store_file_name() would have written, and nothing else. */
+/* Accepts exactly what store_file_name() writes. */
 static bool parse_name(const char *name, store_file *file)
 {
     store_file read;

@@ -76,17 +76,17 @@ static void write_tensor(writer *w, const store_tensor *row)
     write_u64(w, (uint64_t)row->slots);
     for (int k = 0; k < row->slots; k++) write_text(w, row->slot_names[k]);
     write_u64(w, (uint64_t)row->dtype);
-    const bool is_flat = row->ndim == 0 && row->elements != 1; /* the shape is not known */
+    const bool is_flat = row->ndim == 0 && row->elements != 1; /* shape unknown */
     write_u64(w, is_flat ? 1 : (uint64_t)row->ndim);
     if (is_flat) write_u64(w, row->elements);
     for (int k = 0; k < row->ndim; k++) write_u64(w, (uint64_t)row->shape[k]);
 }
 
-/* CRC, format and version come first in every format there will be. */
+/* CRC, format and version come first in every format, now and later. */
 uint8_t *store_manifest_encode(const store_manifest *m, size_t *size)
 {
     writer w = {0};
-    write_u64(&w, 0); /* place of the CRC */
+    write_u64(&w, 0); /* placeholder for the CRC */
     write_u64(&w, m->format);
     write_text(&w, m->version);
     write_u64(&w, (uint64_t)m->step);
@@ -112,7 +112,7 @@ uint8_t *store_manifest_encode(const store_manifest *m, size_t *size)
 }
 
 /* ---- decoding -------------------------------------------------------------------------------- */
-/* Twice: once to count, then into one block: the struct, its rows, then all strings. */
+/* Parses twice: once to count, then into one block: the struct, its rows, then all strings. */
 typedef struct {
     const uint8_t *at, *end;
     uint32_t format;
@@ -152,7 +152,7 @@ static const char *read_text(parser *p)
     return result;
 }
 
-/* At most as many as there is room for, at row_bytes each. */
+/* A count that the remaining bytes can hold, at row_bytes each. */
 static uint32_t read_count(parser *p, size_t row_bytes)
 {
     const uint64_t n = read_u64(p);
@@ -208,7 +208,7 @@ static void read_settings(parser *p, store_manifest *m)
     m->setting    = p->setting;
     for (uint32_t i = 0; i < m->n_settings && !p->failed; i++) {
         store_setting row;
-        row.key   = read_text(p); /* one by one: an initialiser list has no order of evaluation */
+        row.key   = read_text(p); /* one by one: initialisers have no evaluation order */
         row.value = read_text(p);
         if (p->setting != NULL) p->setting[i] = row;
     }

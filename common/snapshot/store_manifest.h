@@ -1,4 +1,4 @@
-/* store_manifest.h - what is in a part's file, byte by byte: keys, values, the manifest.  Shared by store*.c only. */
+/* store_manifest.h - the content of a part's file: keys, values, the manifest.  Shared by store*.c only. */
 #ifndef COMMON_STORE_MANIFEST_H
 #define COMMON_STORE_MANIFEST_H
 
@@ -27,17 +27,17 @@ store_bytes store_value_key(uint8_t key[STORE_VALUE_KEY_BYTES], uint32_t tensor,
                             uint64_t start);
 store_bytes store_blob_key(uint8_t key[STORE_KEY_ROOM], const char *name);
 
-/* The bytes of a manifest.  OWNED by the caller: free().  NULL: no memory. */
+/* Encodes a manifest.  OWNED by the caller: free().  NULL: no memory. */
 uint8_t *store_manifest_encode(const store_manifest *m, size_t *size);
 
-/* The manifest in `bytes`, one block of memory: free().  format is 1 or STORE_FORMAT, as the file says.
- * Errors     CORRUPT; UNSUPPORTED: of a later format, and by which version; NO_MEMORY. */
+/* The manifest in `bytes`, one block of memory: free().  format is 1 or STORE_FORMAT, as in the file.
+ * Errors     CORRUPT; UNSUPPORTED: a later format, and the version that wrote it; NO_MEMORY. */
 pen_status store_manifest_decode(store_bytes bytes, uint32_t format, const char *file,
                                  store_manifest **m, pen_error *why);
 
-/* -1: not there.  hint: where it probably is. */
+/* -1: not found.  hint: the likely index. */
 int store_find_tensor(const store_manifest *m, const char *name, uint32_t hint);
-/* 0 for "param", 1 + k for slot k, -1 when the tensor has no such thing; and back. */
+/* 0 for "param", 1 + k for slot k, -1 if the tensor lacks it; and back. */
 int store_find_what(const store_tensor *row, const char *what);
 const char *store_what_name(const store_tensor *row, int what);
 

@@ -1,8 +1,8 @@
-/* store_pages.c - walks the pages of an LMDB file (data format 1, of LMDB 0.9) and believes none of them.
+/* store_pages.c - walks the pages of an LMDB file (data format 1, of LMDB 0.9) and trusts none of them.
  *
  *   page    number u64, pad u16, flags u16, then lower u16, upper u16 or (large values) pages u32; 16 bytes
  *   meta    in pages 0 and 1, after the head: magic u32, version u32, address, map size, two trees of 48 bytes,
- *           last page u64, transaction u64; the one with the higher transaction counts
+ *           last page u64, transaction u64; the one with the higher transaction is valid
  *   tree    pad u32 (of the first: page size), flags u16, depth u16, four counts u64, root u64
  *   node    size or page: low u16, high u16; flags u16; key size u16; key; value, or the page it begins on
  */
@@ -33,7 +33,7 @@ enum {
     PAGE_MIN     = 512,
     PAGE_MAX     = 65536,
     TREES        = 2, /* free pages, then keys and values */
-    INTEGER_KEYS = 8, /* of the tree of free pages; 0x4000: the environment is one file */
+    INTEGER_KEYS = 8, /* of the tree of free pages; 0x4000: the environment is a single file */
     ONE_FILE     = 0x4000
 };
 static const uint32_t magic       = 0xbeefc0de;
@@ -44,18 +44,18 @@ typedef struct {
     const char *file;
     int fd;
     uint32_t page_bytes;
-    uint64_t n_pages; /* in use, by the newest meta page */
+    uint64_t n_pages; /* in use, per the newest meta page */
     uint64_t transaction;
     uint64_t root[TREES];
     uint16_t depth[TREES];
-    uint8_t *seen; /* a bit per page */
+    uint8_t *seen; /* one bit per page */
     pen_error *why;
 } walk;
 
 static uint64_t number(const uint8_t *at, size_t bytes)
 {
     uint64_t value = 0;
-    memcpy(&value, at, bytes); /* LMDB writes what the machine has, and ours is little-endian */
+    memcpy(&value, at, bytes); /* native byte order: little-endian on all our machines */
     return value;
 }
 
@@ -75,7 +75,7 @@ static pen_status read_at(const walk *w, uint64_t offset, void *into, size_t byt
                    "%s is damaged or no snapshot (it ends too early); move it away", w->file);
 }
 
-/* Each page has one place in the trees. */
+/* Each page may appear once in the trees. */
 static pen_status claim(walk *w, uint64_t page, uint64_t n)
 {
     if (page < 2 || page >= w->n_pages || n > w->n_pages - page)
@@ -151,7 +151,7 @@ static pen_status check_large(walk *w, uint64_t page, uint64_t bytes)
     return claim(w, page, pages);
 }
 
-/* Lists of free pages: a count, then as many numbers. */
+/* A list of free pages: a count, then that many numbers. */
 static pen_status check_free(const walk *w, uint64_t page, const uint8_t *list, uint64_t bytes)
 {
     if (bytes < 8 || number(list, 8) > bytes / 8 - 1)

@@ -1,7 +1,7 @@
-/* store_reader.c - reading: which snapshots a store holds, whether they are whole, and any range of their values.
+/* store_reader.c - reading: which snapshots a store holds, whether they are complete, and any range of their values.
  *
- * Everything but the values is read when the store is opened: manifests, and where each value is.  Values are read from
- * the files' maps when they are asked for, each with its checksum.
+ * Opening a store reads the manifests and the location of each value.  Values are read from the file maps on
+ * demand and verified.
  */
 #include "common/snapshot/store_reader.h"
 #include "common/base/crc.h"
@@ -36,7 +36,7 @@ static pen_status snapshot_of(store_reader *r, int64_t step, uint64_t id, reader
     return PEN_OK;
 }
 
-/* The first trouble is told. */
+/* Keeps the first trouble. */
 static void spoil(reader_snapshot *s, const pen_error *why)
 {
     if (s->trouble.status == PEN_OK) s->trouble = *why;
@@ -54,7 +54,7 @@ static pen_status collect(store_bytes key, store_bytes value, void *user, pen_er
     collecting *c    = user;
     const size_t cut = c->reader->file[c->file].format == 1 ? 8 : 0;
     if (key.size != STORE_VALUE_KEY_BYTES + cut || value.size < STORE_VALUE_HEAD_BYTES)
-        return PEN_OK; /* it will be missed where it belongs */
+        return PEN_OK; /* the coverage check reports it */
     const uint8_t *at = (const uint8_t *)key.data + cut;
     if (!VEC_MORE(c->snapshot->value, c->snapshot->n_values)) return no_memory(c->reader, why);
     c->snapshot->value[c->snapshot->n_values++] =
@@ -132,7 +132,7 @@ static pen_status read_file(store_reader *r, const char *path, int32_t rank, con
     return status;
 }
 
-/* A part that cannot be read spoils its snapshot and nothing else; one that has just been forgotten is no trouble. */
+/* An unreadable part affects its snapshot only; a part that was just deleted is not an error. */
 static pen_status read_files(store_reader *r, const char *folder, int32_t rank, pen_error *why)
 {
     store_file *files;
@@ -207,7 +207,7 @@ const reader_value *store_reader_first(const reader_snapshot *s, uint32_t tensor
         else
             high = middle;
     }
-    return s->n_values > 0 ? &s->value[low] : s->value; /* of nothing there is no place */
+    return s->n_values > 0 ? &s->value[low] : s->value; /* an empty array has no element */
 }
 
 const reader_value *store_reader_end(const reader_snapshot *s)

@@ -7,11 +7,11 @@
 #include "common/snapshot/store_files.h"
 #include "common/snapshot/store_manifest.h"
 
-typedef struct { /* one stored range, in the map of its file */
+typedef struct { /* one stored range, inside the map of its file */
     uint32_t tensor;
     int what;
     uint64_t start, count;
-    const uint8_t *data; /* with its head */
+    const uint8_t *data; /* including its head */
     size_t size, file;
 } reader_value;
 
@@ -20,19 +20,19 @@ typedef struct {
     store_env *env;
     store_txn *txn;
     uint32_t format;
-    int32_t rank;   /* whose part */
+    int32_t rank;   /* of the part */
     uint64_t bytes; /* format 1: 0 */
 } reader_file;
 
 typedef struct {
     int64_t step, written_ms;
     uint64_t id, bytes;
-    store_manifest *manifest; /* NULL: no part could be read */
+    store_manifest *manifest; /* NULL: no readable part */
     reader_value *value;      /* [n_values] by tensor, what, start */
     size_t n_values, n_parts;
     size_t *part; /* [n_parts] its files */
     bool is_complete, is_superseded;
-    pen_error trouble; /* status OK: none */
+    pen_error trouble; /* status OK: no trouble */
 } reader_snapshot;
 
 struct store_reader {
@@ -42,11 +42,11 @@ struct store_reader {
     size_t n_files, n_snapshots;
 };
 
-/* The complete snapshot of a step; else why there is none. */
+/* Finds the complete snapshot of a step, or returns why there is none. */
 pen_status store_reader_find(const store_reader *r, int64_t step, const reader_snapshot **s,
                              pen_error *why);
 
-/* The first value of a tensor; another's, or the end of all, when it has none.  Both are NULL of a snapshot without values. */
+/* The first value of a tensor, else the next tensor's or the end.  Both are NULL for a snapshot without values. */
 const reader_value *store_reader_first(const reader_snapshot *s, uint32_t tensor, int what);
 const reader_value *store_reader_end(const reader_snapshot *s);
 

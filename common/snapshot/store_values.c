@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* ---- checksums ------------------------------------------------------------------------------- */
-/* Of the key and the count, or in format 1 of nothing: what the values' own continues. */
+/* The checksum of key and count, which the values' checksum continues; format 1: nothing. */
 static uint32_t seed(const reader_value *v, uint32_t format)
 {
     uint8_t key[STORE_VALUE_KEY_BYTES];
