@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# hosts_soak.sh - the suite of hosts, again and again under load:  tests/cluster/hosts_soak.sh BUILD_DIR ROUNDS [BUSY]
-# BUSY processes (as many as there are cores) compute beside it all the time.  Says a line for each round, and what failed;
-# ends with 1 when anything did.
+# hosts_soak.sh - runs the suite of hosts repeatedly under load:  tests/cluster/hosts_soak.sh BUILD_DIR ROUNDS [BUSY]
+# BUSY processes (default: one per core) compute beside it all the time. Prints a line for each round, and the failures;
+# ends with 1 if anything failed.
 set -u
 cd "$(dirname "$0")/../.."
 export BUILD

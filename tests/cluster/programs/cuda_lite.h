@@ -1,5 +1,6 @@
-/* cuda_lite.h - as much of the CUDA driver as a test program needs to compute on a device without a kernel: copies, and
- * functions of the host that run when the stream has come to them.  Found at run time, as the SDK finds it. */
+/* cuda_lite.h - the part of the CUDA driver that a test program needs to compute on a device
+ * without a kernel: copies, and host functions that run in stream order. Found at run time, as the
+ * SDK finds it. */
 #ifndef TESTS_CLUSTER_PROGRAMS_CUDA_LITE_H
 #define TESTS_CLUSTER_PROGRAMS_CUDA_LITE_H
 
@@ -32,7 +33,7 @@ static inline void cuda_lite_find(void *function, void *driver, const char *name
     cuda_lite_must(*(void **)function == NULL, name);
 }
 
-/* A stream of its own on this device, in the context that the runtime would use. */
+/* A separate stream on this device, in the context that the runtime would use. */
 static inline void *cuda_lite_open(int device)
 {
     void *driver  = dlopen("libcuda.so.1", RTLD_NOW);

@@ -1,8 +1,8 @@
-/* garbage.c - sends to a TCP port what no peer of ours would send:  garbage HOST PORT KIND
- *   random   64 KiB of noise, sixteen times     http      a request of a browser
+/* garbage.c - sends to a TCP port what no Penstock process would send:  garbage HOST PORT KIND
+ *   random   64 KiB of noise, sixteen times     http      a browser's request
  *   huge     a ZeroMQ greeting and a frame that claims 2^60 bytes
- *   cut      half a greeting, then goodbye      frames    a whole ZeroMQ handshake, then messages that are noise
- * Ends with 0 when it could connect and send; the other side may hang up at any time.
+ *   cut      half a greeting, then closes        frames    a ZeroMQ handshake, then noise as messages
+ * Ends with 0 if it could connect and send; the other side may hang up at any time.
  */
 #include <netdb.h>
 #include <stdint.h>
@@ -42,7 +42,7 @@ static int dial(const char *host, const char *port)
     return fd;
 }
 
-/* What the other side does with it is its own affair: it may be gone already. */
+/* The other side may already be gone. */
 static void put(int fd, const void *bytes, size_t n)
 {
     if (send(fd, bytes, n, MSG_NOSIGNAL) < 0) return;

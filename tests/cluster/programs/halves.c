@@ -1,13 +1,15 @@
-/* halves.c - trains three tensors of 16 bits (or 32) on made-up gradients, with whatever loss scale the SDK says.
+/* halves.c - trains three tensors of 16 bits (or 32) on made-up gradients, with the SDK's loss
+ * scale.
  *
- *   halves DTYPE [RANK:]NAME=VALUE ...     DTYPE is f16, bf16 or f32; RANK: in front is for that rank only
+ *   halves DTYPE [RANK:]NAME=VALUE ...     DTYPE is f16, bf16 or f32; RANK: limits a word to that rank
  *     peak=STEP,X     largest gradient in that step, before it is scaled
  *     nan=STEP        a NaN in the last element of 'b' there, whatever the scale
- *     data=N          takes two of N samples in every step, and says which, with the epoch
+ *     data=N          takes two of N samples in every step, and prints which, with the epoch
  *     exit=STEP       leaves without pen_finalize() there, with its samples taken
  *   Everything else is a setting of the SDK: steps=10 precision=fp16
- * Gradients are multiplied by step.loss_scale in float32 and rounded to DTYPE, as a program's own arithmetic would, so
- * they overflow when the scale is too large.  Every rank prints what each step came to.
+ * Gradients are multiplied by step.loss_scale in float32 and rounded to DTYPE, as in a program's
+ * own arithmetic, so they overflow when the scale is too large. Every rank prints the outcome of
+ * each step.
  */
 #include "penstock.h"
 #include <stdio.h>
@@ -42,7 +44,7 @@ static int fail(void)
         if ((call) != PEN_OK) return fail();                                                       \
     } while (0)
 
-/* Rounded to nearest, ties to even, with infinities: by the processor's own conversion. */
+/* Rounded to nearest, ties to even, with infinities: by the processor's conversion. */
 static void store(void *to, int64_t i, float x, pen_dtype t)
 {
     if (t == PEN_F32) {
@@ -166,7 +168,7 @@ static int train_step(pen_ctx *ctx, const choices *c, tensor *all, pen_step *ste
 int main(int argc, char **argv)
 {
     choices c;
-    static tensor all[TENSORS]; /* as long as the process: no leak to a sanitizer */
+    static tensor all[TENSORS]; /* lives until exit: not a leak to a sanitizer */
     pen_ctx *ctx;
     pen_step step;
     pen_status s;

@@ -1,11 +1,11 @@
-/* hostile.c - strangers at the ports of a job, for a while:  hostile SECONDS PER_SECOND PORT...
- * All on 127.0.0.1, with plain sockets, in turn, PER_SECOND attempts on each port:
- *   noise       bytes at random              browser    a request of one
- *   no key      ZeroMQ's handshake in clear text, then messages that are noise
- *   wrong key   the first word of an encrypted handshake, with keys of nobody
+/* hostile.c - plays strangers at the ports of a job:  hostile SECONDS PER_SECOND PORT...
+ * All on 127.0.0.1, with plain sockets, by turns, PER_SECOND attempts on each port:
+ *   noise       bytes at random              browser    a browser's request
+ *   no key      ZeroMQ's handshake in clear text, then noise as messages
+ *   wrong key   the first word of an encrypted handshake, with keys that nobody owns
  *   half        half a greeting, kept open, 64 at a time on each port
- *   endless     one message of frames without an end, as fast as it is taken
- * Prints one line of JSON: attempts, connections that could not be made, bytes sent.
+ *   endless     one endless message of frames, as fast as the port reads
+ * Prints one line of JSON: attempts, failed connections, bytes sent.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,7 +25,7 @@ enum {
     NOISE_BYTES    = 4096,
     GREETING_BYTES = 64,
     PIECE_BYTES    = 64 << 10,
-    PIECES         = 64, /* of a message without end, at one attempt */
+    PIECES         = 64, /* of an endless message, per attempt */
     FRAMES         = 50
 };
 
@@ -114,7 +114,7 @@ static void come_without_a_key(int fd)
     }
 }
 
-/* HELLO: version, padding, a public key, a nonce and a box, all but the first two at random. */
+/* HELLO: version, padding, a public key, a nonce and a box; all but the first two are random. */
 static void come_with_a_wrong_key(int fd)
 {
     unsigned char hello[2 + 200] = {4, 200, 5, 'H', 'E', 'L', 'L', 'O', 1, 0};
@@ -184,8 +184,7 @@ int main(int argc, char **argv)
     const int n = argc - 3;
     if (n < 1 || n > PORTS_MAX) return fprintf(stderr, "hostile SECONDS PER_SECOND PORT...\n"), 2;
     const double end = now_s() + atof(argv[1]), every = 1 / atof(argv[2]);
-    setpriority(PRIO_PROCESS, 0,
-                19); /* what it costs others is measured, not what it costs itself */
+    setpriority(PRIO_PROCESS, 0, 19); /* the cost to others is measured, not its own */
     for (int i = 0; i < n; i++) {
         targets[i] = (target){.port = atoi(argv[3 + i]), .endless = -1, .turn = (unsigned)i};
         for (int k = 0; k < HALVES; k++) targets[i].half[k] = -1;
@@ -193,8 +192,7 @@ int main(int argc, char **argv)
     for (double due = now_s(); due < end; due += every) {
         rest_until(due);
         for (int i = 0; i < n; i++) attempt(&targets[i]);
-        if (now_s() > due + 1)
-            due = now_s(); /* behind by much: attempts that were missed are not made up for */
+        if (now_s() > due + 1) due = now_s(); /* far behind: missed attempts are dropped */
     }
     printf("{\"attempts\": %lu, \"unreached\": %lu, \"bytes\": %lu}\n", count.attempts,
            count.unreached, count.bytes);

@@ -1,11 +1,11 @@
-/* idlers.c - connections to the ports of a job that prove nothing, many at once:  idlers KIND N SECONDS PORT...
- * N to each port, all kept open and each opened again when it is ended, for so long and until N were made to each.  KIND:
+/* idlers.c - opens connections that prove nothing to a job's ports:  idlers KIND N SECONDS PORT...
+ * N to each port, kept open and reopened when closed, for SECONDS and until each port had N. KIND:
  *   silent   say nothing
- *   greet    shake hands and say that they are there, as whoever knows ZeroMQ's protocol
+ *   greet    do the handshake of ZeroMQ's protocol
  *   drip     send a byte now and then
  *   mixed    these three by turns
- *   rush     as greet, and as fast as it can; the others are 1,000 a second at most to a port
- * Prints a line of JSON at its end: connections made, and how many were open at most.
+ *   rush     like greet, as fast as possible; the others make at most 1,000 a second to a port
+ * Prints a line of JSON at the end: connections made, and the most that were open.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,9 +28,9 @@ typedef struct {
 } idler;
 
 static unsigned long made, most;
-static unsigned budget; /* connections that may be made in this round */
+static unsigned budget; /* connections left in this round */
 
-/* ZeroMQ's greeting and its READY; and the empty word of a dialler, once the other side has greeted. */
+/* ZeroMQ's greeting and its READY; then a dialler's empty message, after the other's greeting. */
 static const unsigned char word[2],
     words[] = "\xff\0\0\0\0\0\0\0\1\x7f\3\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
               "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"

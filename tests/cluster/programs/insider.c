@@ -1,15 +1,16 @@
-/* insider.c - somebody who holds a job's secret or token, takes a role that is not its own, and lies.
- *   insider record FOLDER              writes the heads that pass on loopback there, one a file, until it is ended; needs
- *                                      to be root
+/* insider.c - a process with a job's secret or token takes a foreign role, and lies.
+ *   insider record FOLDER              writes the heads seen on loopback to FOLDER, one a file,
+ *                                      until it is ended; needs root
  *   insider lie SECONDS SECRET_FILE clear|curve FOLDER PID[,PID...] KIND:PORT...
- * It speaks the wire by its own code: proofs, heads and memory references are put together here, of libraries only
- * ZeroMQ's sockets and the job's keys are used.  On each port it comes with keys that belong to no member that lives: a
- * tool's, that of worker 7 and that of server 5.  KIND is scheduler, server or worker.
- *   heads    each of FOLDER and of the samples there: as it is, and each of its fields 0, 1, largest, one more, one less, and
- *            the same with its name, list or message empty, torn and repeated; checksum and lengths are right
- *   memory   PROBE, MAPPED, LENT, RETURN: each field so, about memory that is really there (found as root can)
- *   again    what was recorded of a proof, as it was
- * Prints one line of JSON: connections that were let in, messages, and answers that gave away a number of memory.
+ * It implements the protocol itself: it builds proofs, heads and memory references, and uses
+ * libraries only for ZeroMQ's sockets and the job's keys. On each port it uses keys that belong to
+ * no live member: a tool's, worker 7's and server 5's. KIND is scheduler, server or worker.
+ *   heads    each recorded head and each sample in FOLDER: unchanged; each field 0, 1, the largest, one more,
+ *            one less; and with its name, list or message empty, torn and repeated; checksum and lengths are right
+ *   memory   PROBE, MAPPED, LENT, RETURN: each field changed like this, about existing memory (found as root)
+ *   again    recorded messages of a proof, unchanged
+ * Prints one line of JSON: admitted connections, messages, and answers that revealed a memory
+ * number.
  */
 #include "common/net/auth/secret.h"
 #include "tests/support/places.h"
@@ -31,7 +32,7 @@ enum {
     HEADS_MAX   = 256,
     HEAD_MAX    = 4096,
     PREFIX      = 20,
-    A_KIND      = 3, /* recorded of each */
+    A_KIND      = 3, /* recorded of each kind */
     BURST       = 40,
     ETH_P_IP_IS = 0x0800
 };
@@ -92,7 +93,8 @@ static void keep(const char *folder, const char *name, const unsigned char *at, 
     }
 }
 
-/* Wherever they stand in a packet: nobody has to understand what is around them.  Most begin with their kind. */
+/* Heads are found anywhere in a packet, so its framing need not be parsed. Most begin with their
+ * kind. */
 static void look_for_heads(const char *folder, const unsigned char *at, size_t n)
 {
     char name[64];
@@ -239,7 +241,7 @@ static void forge_text(forger *f, const unsigned char *at, size_t n)
     write_bytes(f, at, n);
 }
 
-/* The message as it is, but for the wanted field.  Counts fields as it goes. */
+/* Copies the message except for the wanted field. Counts fields as it goes. */
 static void forge(forger *f, const unsigned char *at, const unsigned char *end)
 {
     uint64_t tag, value;
@@ -266,7 +268,7 @@ static void forge(forger *f, const unsigned char *at, const unsigned char *end)
     }
 }
 
-/* Lie number `turn` about a head; lies come round. */
+/* Lie number `turn` about a head; the lies repeat in a cycle. */
 static size_t lie_in(const head *h, unsigned turn, unsigned char out[PREFIX + 2 * HEAD_MAX])
 {
     memcpy(out, h->bytes, h->size);
@@ -344,7 +346,7 @@ static void begin(unsigned char message[80], int kind)
     message[9] = (unsigned char)kind;
 }
 
-/* Who says that it is `who` and `index` proves it, with the key that it has by the secret. */
+/* Proves to be `who` and `index`, with the key derived from the secret. */
 static bool prove(void *socket, const target *to, unsigned who, unsigned index)
 {
     unsigned char ask[80], answer[256], claim[80], key[32];
@@ -388,7 +390,7 @@ static void *dial(const target *to, unsigned who, unsigned index)
         zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, theirs, 32);
     }
     snprintf(address, sizeof address, "tcp://127.0.0.1:%d", to->port);
-    set_int(socket, ZMQ_IMMEDIATE, has_keys); /* then it takes messages when it was let in */
+    set_int(socket, ZMQ_IMMEDIATE, has_keys); /* accepts messages only once admitted */
     zmq_pollitem_t room = {.socket = socket, .events = ZMQ_POLLOUT};
     const bool is_there = zmq_connect(socket, address) == 0;
     if (is_there && (has_keys ? zmq_poll(&room, 1, 1000) > 0 : prove(socket, to, who, index))) {
@@ -400,7 +402,7 @@ static void *dial(const target *to, unsigned who, unsigned index)
     return NULL;
 }
 
-/* An answer about memory that gives away a number: MAPPED with one that is not 0. */
+/* Counts answers that reveal a memory number: MAPPED with a number other than 0. */
 static void listen_and_close(void *socket)
 {
     unsigned char answer[256];
@@ -435,7 +437,7 @@ static void lie_to(const target *to, unsigned turn)
     count.turns++;
 }
 
-/* What was recorded of a proof, on a new connection: nothing may come back but a nonce. */
+/* Replays recorded messages of a proof on a new connection: only a nonce may come back. */
 static void play_again(const target *to)
 {
     unsigned char answer[256];
@@ -449,7 +451,7 @@ static void play_again(const target *to)
         for (int i = 0; i < n_heads; i++)
             if (memcmp(heads[i].bytes, "\0PenProv", 8) == 0 && heads[i].bytes[9] == kind)
                 zmq_send(socket, heads[i].bytes, heads[i].size, ZMQ_DONTWAIT);
-    while (recv_for(socket, answer, sizeof answer, 20) > 0) /* ANSWER is all that strangers hear */
+    while (recv_for(socket, answer, sizeof answer, 20) > 0) /* strangers receive only ANSWER */
         if (answer[9] != 2) count.numbers++;
     zmq_close(socket);
 }

@@ -1,16 +1,18 @@
-/* keeper.c - trains small tensors on gradients that are made of what a snapshot has to keep beside tensors: a generator of
- * each rank, a counter of all ranks, the position of a sampler.  Prints what every step came to.
+/* keeper.c - trains small tensors on gradients that depend on the other contents of a snapshot: a
+ * generator of each rank, a counter of all ranks, the position of a sampler. Prints the outcome of
+ * every step.
  *
  *   keeper [WORD=VALUE ...]
- *     import=FILE                      takes the first values from there
- *     export=FILE  format=TEXT         writes the last ones there; format as pen_export takes it ("safetensors")
+ *     import=FILE                      reads the first values from FILE
+ *     export=FILE  format=TEXT         writes the last values to FILE; format as in pen_export ("safetensors")
  *     ask=STEP                         rank 0 asks for a snapshot in that step
- *     own=NAME                         what the counter is called ("counter")
+ *     own=NAME                         name of the counter ("counter")
  *     back=STEP,TO                     goes back to the snapshot of step TO after that step, once
  *     nan=STEP                         rank 0's gradient is not finite in that step
  *     dtype=bf16                       of the parameters (f32)
  *   Everything else is a setting of the SDK: steps=10 mode=zero2 store=DIR resume=yes
- * Gradients depend on the rank and on what is kept, not on how it is trained: all modes print the same lines.
+ * Gradients depend on the rank and on the saved state, not on the mode: all modes print the same
+ * lines.
  */
 #include "penstock.h"
 
@@ -38,9 +40,9 @@ typedef struct {
     pen_tensor *handle;
 } tensor;
 
-typedef struct {        /* what belongs to a snapshot */
-    uint64_t generator; /* of each rank */
-    uint64_t counter;   /* of all alike */
+typedef struct {        /* saved in a snapshot */
+    uint64_t generator; /* one per rank */
+    uint64_t counter;   /* the same on all ranks */
     pen_sampler *sampler;
 } kept;
 
@@ -84,7 +86,7 @@ static int fail(void)
         if ((call) != PEN_OK) return fail();                                                       \
     } while (0)
 
-/* A value of few bits, so that bf16 holds it, too. */
+/* A value of few bits, so that bf16 holds it exactly. */
 static void first_value(void *param, int is_half, int64_t i)
 {
     const float x = (float)(i % 17 - 8) / 16;
@@ -158,7 +160,7 @@ static int train_step(pen_ctx *ctx, const choices *c, tensor *all, kept *k, pen_
     const int rank = pen_rank(pen_world(ctx));
     const int asks = rank == 0 && step->index == c->ask_step;
     if (asks) TRY(pen_snapshot(ctx, NULL, &saving));
-    if (asks) usleep(200000); /* so that the wish is back from the scheduler before the step */
+    if (asks) usleep(200000); /* so that the request returns from the scheduler before the step */
     if (fill_gradients(all, k, c, step, rank) != 0) return 1;
     for (int t = TENSORS - 1; t >= 0; t--)
         if (!all[t].frozen) TRY(pen_ready(ctx, all[t].handle, PEN_ALL));
@@ -192,7 +194,7 @@ static int set_up(pen_ctx *ctx, const choices *c, tensor *all, kept *k)
 int main(int argc, char **argv)
 {
     choices c;
-    static tensor all[TENSORS]; /* as long as the process: no leak to a sanitizer */
+    static tensor all[TENSORS]; /* lives until exit: not a leak to a sanitizer */
     static kept k;
     pen_ctx *ctx;
     pen_step step;

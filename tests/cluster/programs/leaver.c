@@ -1,11 +1,12 @@
-/* leaver.c - a loop of training from which one rank goes:  leaver STEPS RANK AT HOW [meet]
- *   HOW   finalize   calls pen_finalize() in the middle of step AT, as a program that fails in an orderly way
- *         exit       exit(0) there, without it
- *         kill       SIGKILL there
+/* leaver.c - a training loop that one rank leaves:  leaver STEPS RANK AT HOW [meet]
+ *   HOW   finalize   calls pen_finalize() in the middle of step AT, like a program that fails cleanly
+ *         exit       exit(0) in step AT, without pen_finalize()
+ *         kill       SIGKILL in step AT
  *         early      pen_finalize() before pen_commit()
  *         cross      stays, and calls pen_all_reduce() where the others end the step
  *   meet  adds up the loss by pen_all_reduce() after each step, instead of pen_step_scalar()
- * Who ends prints "rank R: S steps, loss L among N"; who cannot go on prints why, and ends with 1.
+ * A rank that finishes prints "rank R: S steps, loss L among N"; a rank that cannot continue prints
+ * why, and ends with 1.
  */
 #include "penstock.h"
 
@@ -45,7 +46,7 @@ int main(int argc, char **argv)
     if (pen_init((const char *const[]){"optim=sgd lr=0.1", NULL}, &ctx) != PEN_OK ||
         pen_info_get(ctx, &info) != PEN_OK)
         return fail(ctx);
-    /* A process in the place of one that died does not die again. */
+    /* The replacement of a dead process does not die again. */
     const int is_new = getenv("TORCHELASTIC_RESTART_COUNT") != NULL &&
                        atoi(getenv("TORCHELASTIC_RESTART_COUNT")) > 0;
     if (pen_register(ctx, &line, NULL) != PEN_OK) return fail(ctx);

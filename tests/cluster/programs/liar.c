@@ -1,11 +1,13 @@
-/* liar.c - somebody who lies about memory to the ports of a job, for a while:
+/* liar.c - sends lies about memory to the ports of a job, for a while:
  *   liar SECONDS HELLO_FILE PUSH_FILE PID[,PID...] PORT...
- * As the user it is started as, and as nobody beside that when this is root.  It speaks ZeroMQ's protocol by itself,
- * without a library of ours, as whoever has read what the heads look like.  It begins by finding, as root can, where the
- * memory of the processes PID lies, so that every field of a head is true in turn, while another lies.  On each port:
+ * Runs as the current user, and also as nobody if this is root. It implements ZeroMQ's protocol
+ * without a library, with knowledge of the heads. First it finds, as root can, where the memory of
+ * the processes PID lies, so that a lie in one field comes with true values in all others. On each
+ * port:
  *   PROBE, MAPPED, LENT, RETURN   each field true, or one of them 0, 1, all ones, 2^40, and one more or less
- *   HELLO                         of HELLO_FILE, each byte changed in turn
- * Prints one line of JSON for each user: messages sent, connections, and answers about memory, which nobody should get.
+ *   HELLO                         the contents of HELLO_FILE, each byte changed in turn
+ * Prints one line of JSON for each user: messages sent, connections, and answers about memory,
+ * which must be 0.
  */
 #include "tests/support/places.h"
 
@@ -27,7 +29,7 @@ enum {
     LENT,
     RETURN,
     PER_CONNECTION = 20,
-    REST_MS        = 3, /* between two connections: how much a liar says is not the question here */
+    REST_MS        = 3, /* between two connections: throughput does not matter here */
     NOBODY         = 65534
 };
 
@@ -66,7 +68,7 @@ static int dial(int port)
                                                .sin_port        = htons((uint16_t)port),
                                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     unsigned char
-        theirs[sizeof greeting + sizeof ready - 1]; /* what comes before is not listened to */
+        theirs[sizeof greeting + sizeof ready - 1]; /* earlier messages would be ignored */
     const struct timeval patience = {.tv_usec = 100000};
     const int fd                  = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
@@ -83,7 +85,7 @@ static int dial(int port)
     return -1;
 }
 
-/* One frame, of 64-bit length. */
+/* One frame, with a 64-bit length. */
 static int put(int fd, const void *head, size_t size)
 {
     unsigned char frame[9 + 2 * HEAD_MAX] = {2};
@@ -93,7 +95,7 @@ static int put(int fd, const void *head, size_t size)
     return send(fd, frame, 9 + size, MSG_NOSIGNAL) > 0;
 }
 
-/* Whatever was said about memory counts. */
+/* Counts any answer about memory. */
 static void hang_up(int fd)
 {
     static unsigned char bytes[1 << 16];
@@ -120,8 +122,7 @@ static void bend(place *p, uint64_t number[2], int field, int lie)
     if (field < 6) *wide[field] = lies[lie];
     if (field == 6) p->pid = (int32_t)lies[lie];
     if (field == 7) p->fd = (int32_t)lies[lie];
-    if (field ==
-        8) { /* what a mapping that is there would be reached by: a far place of a size that has room for it */
+    if (field == 8) { /* would reach an existing mapping: a far offset in a size with room for it */
         p->size   = (uint64_t)1 << 46;
         p->offset = (uint64_t)1 << (30 + 2 * lie);
     }

@@ -1,12 +1,12 @@
-/* mirror.c - a stranger that holds no token and lets members answer each other's challenges.  It speaks ZMTP by code of
- * its own, on plain sockets.
+/* mirror.c - a stranger without a token lets members answer each other's challenges. It implements
+ * ZMTP itself, on plain sockets.
  *
- *   mirror reflect PORT...    asks each port, and claims to be a member with what that port itself says: the tag of its
- *                             answer, its whole answer, and the tag that it makes for its own challenge on a second
- *                             connection
- *   mirror relay AT PORT      listens at AT and passes every message on to PORT and back; PORT 0: sends each back as it is
- * relay goes on until it is ended (SIGTERM).  Prints one line of JSON at the end: connections, and the messages of proofs
- * that were heard, by kind.
+ *   mirror reflect PORT...    challenges each port, and claims to be a member with the port's own messages: the
+ *                             tag of its answer, its whole answer, and the tag that it makes for its own challenge
+ *                             on a second connection
+ *   mirror relay AT PORT      listens at AT and relays every message to PORT and back; PORT 0: echoes each
+ * relay runs until SIGTERM. Prints one line of JSON at the end: connections, and received messages
+ * of proofs, by kind.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 enum {
-    KINDS           = 5, /* of messages of a proof: ask, answer, claim, welcome; 0: anything else */
+    KINDS           = 5, /* messages of a proof: ask, answer, claim, welcome; 0: anything else */
     NONCE           = 32,
     PREFACE         = 16,
     WHO             = 8,
@@ -66,7 +66,7 @@ static unsigned kind_of(const message *m)
     return is_proof && m->bytes[9] < KINDS ? m->bytes[9] : 0;
 }
 
-/* The next message; commands are passed over.  False: the connection has ended. */
+/* The next message; commands are skipped.  False: the connection has ended. */
 static bool hear(int fd, message *m)
 {
     unsigned char prefix[2];
@@ -119,7 +119,7 @@ static int dial(const char *port)
 
 /* ---- reflecting ------------------------------------------------------------------------------- */
 
-/* A message of a proof: its preface, and nothing behind it yet. */
+/* Starts a message of a proof: only its preface. */
 static message begin(unsigned kind)
 {
     message m  = {.bytes = "\0PenProv\1", .size = PREFACE};
@@ -133,7 +133,7 @@ static void add(message *m, const void *bytes, size_t n)
     m->size += n;
 }
 
-/* Asks with that nonce.  A descriptor, and what was answered; -1: nothing was. */
+/* Asks with that nonce. Returns a descriptor, and the answer; -1: no answer. */
 static int ask(const char *port, const unsigned char *nonce, message *answer)
 {
     message m    = begin(ASK);
@@ -182,7 +182,7 @@ static bool pass(int from, int to)
     return hear(from, &m) && say(to, &m);
 }
 
-/* Of one dialler, until one of both has enough. */
+/* Serves one dialler, until either side closes. */
 static void relay(int fd, const char *port)
 {
     message word;

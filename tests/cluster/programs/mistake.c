@@ -1,8 +1,8 @@
-/* mistake.c - makes one mistake of those that new users make, and prints what it is told:  mistake KIND [SETTING...]
+/* mistake.c - makes a typical mistake, and prints the error it gets:  mistake KIND [SETTING...]
  *   late     registers after pen_commit()           early    begins a step before it
  *   unready  does not call pen_ready()              garbage  leaves a descriptor uninitialised
  *   eager    push and pull in a step that clips     size     reduces another number of values on rank 1
- * Ends with 0 when it was told something.
+ * Ends with 0 if it got an error.
  */
 #include "penstock.h"
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* names.c - two connections of one process: one to a number, that is spoken on all the time, and one to a name that a
- * silent name server is asked for.  For a network and a /etc/resolv.conf of its own: it is that name server, too.
+/* names.c - two connections of one process: one to a numeric address, in constant use, and one to a
+ * name that a silent name server is asked for. Needs its own network and /etc/resolv.conf: it is
+ * also that name server.
  *
  *   names SECONDS
  * prints   QUESTIONS LONGEST   how often the name server was asked, and the longest time in ms between two messages
@@ -35,7 +36,7 @@ static void must(pen_status status, const pen_error *why)
     exit(1);
 }
 
-/* The number of messages that came. */
+/* The number of received messages. */
 static int drain(transport *t)
 {
     transport_event event;

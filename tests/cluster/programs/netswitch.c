@@ -1,14 +1,15 @@
 /* netswitch.c - an Ethernet switch that loses, delays and cuts frames:  netswitch INTERFACE...
  *
- * Runs in a network namespace whose interfaces are the far ends of the hosts' cables, and does what `tc netem` and a
- * firewall would, where the kernel has neither.  One command a line on standard input, one answer a line on standard output:
- *   rule FROM TO LOSS DELAY JITTER   frames from port FROM to port TO: per cent lost, ms delayed, give or take ms (so
+ * Runs in a network namespace whose interfaces are the far ends of the hosts' cables, and replaces
+ * `tc netem` and a firewall where the kernel has neither. One command a line on standard input, one
+ * answer a line on standard output:
+ *   rule FROM TO LOSS DELAY JITTER   frames from port FROM to port TO: per cent lost, ms delayed, plus or minus ms (so
  *                                    they overtake each other); * is every port; 100 cuts one direction
  *   count FROM TO                    frames that went through, and those lost on purpose:  PASSED LOST
- * The ports are numbered from 0, in the order of the command line.  What is lost is drawn from a fixed seed.
+ * The ports are numbered from 0, in command line order. Losses are drawn from a fixed seed.
  *
- * Frames are read and written with the kernel's own note about them (PACKET_VNET_HDR): segments larger than a cable's
- * and checksums that the hardware would fill in stay what they are, so TCP runs at speed.
+ * Frames are read and written with the kernel's header (PACKET_VNET_HDR): it preserves segments
+ * larger than a cable's and checksums that the hardware would fill in, so TCP runs at speed.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -30,7 +31,7 @@ enum {
     PORTS_MAX      = 16,
     ADDRESSES      = 64,
     FRAME_BYTES    = 128 << 10,
-    WAITING_MAX    = 8192, /* what comes then is lost, as in a real switch */
+    WAITING_MAX    = 8192, /* more are lost, as in a real switch */
     FRAMES_AT_ONCE = 64
 };
 
@@ -49,7 +50,7 @@ typedef struct {
 
 static rule rules[PORTS_MAX][PORTS_MAX];
 static int port[PORTS_MAX], n_ports;
-static frame waiting[WAITING_MAX]; /* a heap: the next one first */
+static frame waiting[WAITING_MAX]; /* a heap: the next due first */
 static int n_waiting;
 static struct {
     unsigned char mac[ETH_ALEN];
@@ -81,7 +82,7 @@ static int open_port(const char *interface)
     return bind(fd, (struct sockaddr *)&at, sizeof at) == 0 ? fd : -1;
 }
 
-/* The port behind which an address was last seen; -1: all of them. */
+/* The port behind which an address was last seen; -1: all ports. */
 static int *find_port(const unsigned char *mac)
 {
     static int all = -1;
@@ -134,7 +135,7 @@ static frame take(void)
     return first;
 }
 
-/* A port whose cable is unplugged takes nothing: the frame is lost, as it should be. */
+/* A port whose cable is unplugged loses the frame, as it should. */
 static void put_out(int to, const char *bytes, size_t size)
 {
     if (send(port[to], bytes, size, 0) < 0 && errno == EINVAL)
@@ -183,7 +184,7 @@ static void drain(int from)
     static char bytes[FRAME_BYTES];
     for (int i = 0; i < FRAMES_AT_ONCE; i++) {
         const ssize_t size = recv(port[from], bytes, sizeof bytes, 0);
-        if (size < 0) return; /* dry, or its cable was just unplugged */
+        if (size < 0) return; /* empty, or its cable was just unplugged */
         take_frame(from, bytes, (size_t)size);
     }
 }

@@ -1,9 +1,9 @@
-/* odd_program.c - trains, and does to the SDK what programs do by accident:  odd_program [up]
+/* odd_program.c - trains, and disturbs the SDK as programs do by accident:  odd_program [up]
  *
- * It has functions of its own with names that the SDK uses inside, does its arithmetic in another floating-point
- * environment (linked with -Ofast: denormal numbers are zero; with `up`: rounding up), and trains denormal numbers, whose
- * bits tell in which environment the SDK computed.  It prints the digest of its parameters, and fails when its own
- * environment is not as it was. */
+ * It has functions with the names of SDK internals, computes in another floating-point environment
+ * (linked with -Ofast: denormal numbers are zero; with `up`: rounding up), and trains denormal
+ * numbers, whose bits show in which environment the SDK computed. It prints the digest of its
+ * parameters, and fails if its own environment has changed. */
 #include "penstock.h"
 
 #include <stdint.h>
@@ -17,7 +17,7 @@ enum { N = 256 };
 int crc32c(void);
 int buf_init(void);
 int log_line(void);
-static int n_strays; /* calls that were not meant for this program */
+static int n_strays; /* calls of the SDK that came here by mistake */
 
 int crc32c(void)
 {
@@ -34,7 +34,8 @@ int log_line(void)
     return ++n_strays;
 }
 
-/* By its bits, so that no environment changes it: of every second element denormal, of the others from 1/32 to 1/2. */
+/* Set by bits, so that no environment changes it: every second element is denormal, the others are
+ * from 1/32 to 1/2. */
 static float number(uint32_t seed, uint32_t i)
 {
     const uint32_t random = (seed + i) * 2654435761u;
@@ -48,7 +49,7 @@ static float number(uint32_t seed, uint32_t i)
 #if defined(__x86_64__)
 static uint32_t environment(void)
 {
-    return __builtin_ia32_stmxcsr() & ~0x3fu; /* without the flags of what has happened */
+    return __builtin_ia32_stmxcsr() & ~0x3fu; /* without the exception flags */
 }
 
 static void round_up(void)

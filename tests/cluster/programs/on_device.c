@@ -1,13 +1,13 @@
-/* on_device.c - what can be done with tensors on a device beside training them by units (units.c).
+/* on_device.c - operations on device tensors other than training by units (units.c).
  *
  *   on_device WHAT [NAME=VALUE ...]
- *     verbs     pushes and pulls of device memory, the tensor's own and other; prints the values
+ *     verbs     pushes and pulls device memory, the tensor's own and other; prints the values
  *     bind      trains, moves values and gradient to other memory of the device, and trains on
- *     stay      the same without the move
+ *     stay      like bind, without the move
  *     restore   trains 4 steps with a snapshot after 2, goes back, and trains them again; prints the values
  *     two       a tensor on each of two devices
- *     stuck     a gradient whose stream does not come to it for a second
- * Settings are the SDK's.  Values that are printed were read from the device.
+ *     stuck     a gradient that its stream reaches a second late
+ * Settings are the SDK's. Printed values were read from the device.
  */
 #include "penstock.h"
 #include "cuda_lite.h"
@@ -123,7 +123,7 @@ static void restore(pen_ctx *ctx)
     show("end", param);
 }
 
-/* The second one's memory is that of the device that this thread has chosen. */
+/* The second tensor is in memory of this thread's current device. */
 static void two(pen_ctx *ctx)
 {
     float *first = device_memory(ctx);

@@ -1,4 +1,4 @@
-/* places.c - prints where this worker is, and what a sum inside the node and then across nodes comes to.
+/* places.c - prints this worker's place, and a sum inside the node and then across nodes.
  *
  *   rank 1: local 1 of 2, node 0 of 1, sum 2
  */

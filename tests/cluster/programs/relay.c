@@ -1,15 +1,15 @@
-/* relay.c - a TCP relay that misbehaves when it is told to; stands between the processes of a job on loopback.
+/* relay.c - a TCP relay that misbehaves on command, between the processes of a job on loopback.
  *
  * One command a line on standard input, one answer a line on standard output: a number, or "no: WHY".
- *   link NAME FROM TO     listens at FROM and joins whoever comes with TO; answers the port (HOST:0 takes a free one)
- *   hold NAME forth|back|both   bytes wait, and so do ends of connections; forth is from who dialled
- *   delay NAME MS JITTER  each piece of bytes waits MS, give or take JITTER, in both directions and in order
- *   pass NAME             neither held nor delayed any more
- *   reset NAME            connections end at once, as those of a host that has restarted
- *   leave NAME            and nobody listens there any more
- *   back NAME FROM TO     somebody does again, there or elsewhere
- *   count NAME            connections that are open
- * NAME is a pattern (s1.*), but not of link.  The answer is the port, or how many connections it was about.
+ *   link NAME FROM TO     listens at FROM and connects each client to TO; answers the port (HOST:0 takes a free one)
+ *   hold NAME forth|back|both   bytes and closes wait; forth is from the side that dialled
+ *   delay NAME MS JITTER  each piece waits MS plus or minus JITTER, in both directions and in order
+ *   pass NAME             neither held nor delayed any longer
+ *   reset NAME            connections end at once, like those of a restarted host
+ *   leave NAME            like reset, and stops listening
+ *   back NAME FROM TO     listens again, there or elsewhere
+ *   count NAME            open connections
+ * NAME is a pattern (s1.*), except in link. The answer: the port, or a number of connections.
  * Ends when standard input does.  Numeric addresses only.
  */
 #include <arpa/inet.h>
@@ -32,7 +32,7 @@ enum { FORTH, BACK };
 
 typedef struct {
     char name[32];
-    int fd; /* that listens; -1: nobody does */
+    int fd; /* listens; -1: closed */
     struct sockaddr_in to;
     bool held[2];
     long delay_ms, jitter_ms;
@@ -49,12 +49,12 @@ typedef struct {
     piece *first, *last;
     size_t queued;
     uint64_t last_due_us;
-    bool ended, passed_on; /* its source has said all; its sink knows */
+    bool ended, passed_on; /* the source has closed; the sink was told */
 } stream;
 
 typedef struct {
-    route *on; /* NULL: a free place */
-    int fd[2]; /* 0: who dialled us; 1: whom we dialled */
+    route *on; /* NULL: a free entry */
+    int fd[2]; /* 0: dialled us; 1: we dialled */
     stream way[2];
     bool is_connecting;
 } pair;
@@ -230,7 +230,7 @@ static bool parse_address(char *text, struct sockaddr_in *a)
     return inet_pton(AF_INET, text, &a->sin_addr) == 1;
 }
 
-/* The port it listens at, or -1 with errno. */
+/* The listening port, or -1 with errno. */
 static int listen_at(route *r, char *from, char *to)
 {
     struct sockaddr_in a;
@@ -279,7 +279,7 @@ static void leave(route *r)
     r->fd = -1;
 }
 
-/* What a command does to one link; how many connections it was about, a port, or -1. */
+/* Applies a command to one link. Returns the number of affected connections, a port, or -1. */
 static int act(route *r, const char *verb, char *first, char *second)
 {
     if (strcmp(verb, "hold") == 0) {
@@ -349,7 +349,7 @@ static bool read_commands(void)
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
-/* Nothing to wait for: no descriptor, or the end of a connection that is held would wake us for ever. */
+/* Not polled: it has no descriptor, or the end of a held connection would wake us forever. */
 static void watch(struct pollfd *f, const pair *p, int end, uint64_t now)
 {
     const short out = may_write(p, 1 - end, now) ? POLLOUT : 0, in = may_read(p, end) ? POLLIN : 0;
@@ -386,7 +386,7 @@ int main(void)
                 if (pairs[i].on != NULL) watch(f, &pairs[i], end, now);
             }
         if (poll(fds, sizeof fds / sizeof *fds, until_due_ms(now)) < 0 && errno != EINTR) return 1;
-        for (int i = 0; i < PAIRS_MAX; i++) /* before new ones take their places */
+        for (int i = 0; i < PAIRS_MAX; i++) /* before new ones take their entries */
             if (pairs[i].on != NULL)
                 serve(&pairs[i], fds[1 + LINKS_MAX + 2 * i].revents,
                       fds[2 + LINKS_MAX + 2 * i].revents);

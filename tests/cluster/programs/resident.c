@@ -1,10 +1,12 @@
-/* resident.c - what a worker holds, by its own count and by the kernel's, between two steps.
+/* resident.c - compares the memory a worker holds, by its own count and by the kernel's, between
+ * two steps.
  *
  *   resident [NAME=VALUE ...]
- *     layers=N  elements=N    so many units of so many float32 elements, all memory the SDK's (4, 2000000)
+ *     layers=N  elements=N    N units of N float32 elements, all in SDK memory (4, 2000000)
  *   Everything else is a setting of the SDK.
- * Prints, after the third step, one line a rank: bytes counted (parameters, gradients, optimizer state), and by how much
- * the proportional set of the process has grown since pen_init(): memory that processes share counts once in the sum over ranks.
+ * After the third step, each rank prints one line: bytes counted (parameters, gradients, optimizer
+ * state), and the growth of the process's proportional set since pen_init(). Shared memory counts
+ * once in its sum over ranks.
  */
 #include "penstock.h"
 #include <malloc.h>
@@ -43,7 +45,7 @@ static int fail(void)
         if ((call) != PEN_OK) return fail();                                                       \
     } while (0)
 
-/* The proportional set in bytes, without what the allocator keeps for later. */
+/* The proportional set in bytes, without memory that the allocator has cached. */
 static double resident_bytes(void)
 {
     char line[128];
@@ -124,12 +126,12 @@ int main(int argc, char **argv)
     while ((s = pen_step_begin(ctx, &step)) == PEN_OK) {
         if (train_step(ctx, &c, weight, &step) != 0) return 1;
         if (step.index != STEPS - 1) continue;
-        TRY(pen_barrier(pen_world(ctx), NULL, NULL)); /* what is on its way to others is not held */
+        TRY(pen_barrier(pen_world(ctx), NULL, NULL)); /* data in flight is not held */
         const double after = resident_bytes();
         printf("rank %s counted %.0f resident %.0f\n", getenv("RANK"), counted_bytes(ctx),
                after - before);
         fflush(stdout);
-        TRY(pen_barrier(pen_world(ctx), NULL, NULL)); /* nobody leaves while another looks */
+        TRY(pen_barrier(pen_world(ctx), NULL, NULL)); /* no rank leaves while another measures */
     }
     if (s != PEN_END) return fail();
     TRY(pen_finalize(ctx));

@@ -1,8 +1,10 @@
 /* scalars.c - numbers that are summed with the step, in any mode:  scalars STEPS [RANK AT WHEN]
- * Every rank gives "loss" with each step, odd ranks give "odd" in even steps, nobody gives "none".  Prints what came back:
+ * Every rank gives "loss" with each step, odd ranks give "odd" in even steps, no rank gives "none".
+ * Prints the results:
  *   rank R step S of N: loss SUM MEAN odd SUM|none
  * RANK kills itself in step AT: WHEN is "before" or "after" its gradients left.
- * Ends with 1 where the sum is not that of the ranks that live, in their order; with ssp and async it only has to be there.
+ * Ends with 1 if the sum is not that of the live ranks, in their order; with ssp and async it only
+ * has to exist.
  */
 #include "penstock.h"
 
@@ -24,7 +26,7 @@ static double loss_of(int rank, int64_t step)
     return 0.1 * (rank + 1) + (double)step / 3;
 }
 
-/* The sum over the members of now is one of the sums there may be: a rank that was killed is in it or not. */
+/* The sum over the current members is one of two: with or without the killed rank. */
 static int is_right(pen_ctx *ctx, int64_t step, double sum, int killed)
 {
     int ranks[RANKS_MAX];
@@ -79,7 +81,7 @@ int main(int argc, char **argv)
             pen_step_micro(ctx, m);
             for (int e = 0; e < ELEMENTS; e++) g[e] = (float)(info.rank + 1);
             pen_step_scalar(ctx, "loss",
-                            1e9); /* of the micro-batches so far: replaced by the next */
+                            1e9); /* a partial value of this step: replaced by the next */
             pen_step_scalar(ctx, "loss", loss_of(info.rank, step.index));
             if (info.rank % 2 == 1 && step.index % 2 == 0) pen_step_scalar(ctx, "odd", info.rank);
             if (info.rank == killed && step.index == at && !is_after) raise(SIGKILL);

@@ -1,15 +1,15 @@
-/* stepper.c - trains five small tensors on made-up gradients and prints what every step came to.
+/* stepper.c - trains five small tensors on made-up gradients and prints the outcome of every step.
  *
- *   stepper [RANK:]NAME=VALUE ...      a word with RANK: in front is for that rank only
- *     nan=STEP,TENSOR,ELEMENT          puts a NaN there
+ *   stepper [RANK:]NAME=VALUE ...      RANK: limits a word to that rank
+ *     nan=STEP,TENSOR,ELEMENT          puts a NaN into that element
  *     lr_scale=X  loss_scale=X         of every step
  *     rows=N                           of the tensor 'fc1.weight' (256)
- *     pause_ms=N                       sleeps so long in every step
- *     exit_at=STEP,CODE                leaves without pen_finalize() there
- *     crash_at=STEP                    dies of a signal there
- *     wait_at=STEP,FILE                goes on when the file is there; STEP -1: before pen_commit
- *     greets=1                         says when pen_commit has returned
- *     lazy=1                           goes on with the verdict of a step, before its values are there
+ *     pause_ms=N                       sleeps N ms in every step
+ *     exit_at=STEP,CODE                exits in that step without pen_finalize()
+ *     crash_at=STEP                    dies of a signal in that step
+ *     wait_at=STEP,FILE                continues when the file exists; STEP -1: before pen_commit
+ *     greets=1                         prints a line when pen_commit has returned
+ *     lazy=1                           continues with the decision of a step, before its values arrive
  *     count=N                          values of a reduction after the last step (1)
  *   Everything else is a setting of the SDK: steps=10 clip=0.1
  * The gradient is a pure function of (rank, step, element), so the lines are the same for every number of servers.
@@ -119,7 +119,8 @@ static int make_tensors(pen_ctx *ctx, const choices *c, tensor *all)
     return 0;
 }
 
-/* In [-1, 1), and smaller every step, so that a clip bound is met in some steps and not in others. */
+/* In [-1, 1), and smaller every step, so that a clip bound is exceeded in some steps and not in
+ * others. */
 static float gradient(int rank, int64_t step, int t, int64_t i)
 {
     uint64_t x =
@@ -181,7 +182,7 @@ static int train_step(pen_ctx *ctx, const choices *c, tensor *all, pen_step *ste
 int main(int argc, char **argv)
 {
     choices c;
-    static tensor all[TENSORS]; /* as long as the process: no leak to a sanitizer */
+    static tensor all[TENSORS]; /* lives until exit: not a leak to a sanitizer */
     pen_ctx *ctx;
     pen_info info;
     pen_step step;
@@ -190,7 +191,7 @@ int main(int argc, char **argv)
     read_words(&c, argc, argv);
     TRY(pen_init(c.settings, &ctx));
     TRY(pen_info_get(ctx, &info));
-    c.rank = info.rank; /* also where no variable RANK says it */
+    c.rank = info.rank; /* also without a variable RANK */
     if (make_tensors(ctx, &c, all) != 0) return 1;
     wait_for_file(&c, -1);
     TRY(pen_commit(ctx));

@@ -1,10 +1,11 @@
-/* stranger.c - another local user, who knows the messages of a job but does not hold its token.
+/* stranger.c - another local user, who knows the messages of a job but does not have its token.
  *
- *   stranger end PORT            says HELLO as a launcher and then that worker 1 crashed, in clear text: what ends a job
+ *   stranger end PORT            sends HELLO as a launcher, then that worker 1 crashed, in clear text: this ends a job
  *   stranger end PORT SECRET     the same, with a proof made with the secret in that file
- *   stranger tool PORT           says HELLO as `penstock status` does, and asks for the status
- *   stranger squat PORT          listens there, and takes whatever comes, for 3 s
- * Prints what it heard: "heard N messages of M bytes, the largest L", and "up" when it was let in.
+ *   stranger tool PORT           sends HELLO like `penstock status`, and asks for the status
+ *   stranger squat PORT          listens at PORT, and receives everything, for 3 s
+ * Prints what it received: "heard N messages of M bytes, the largest L", and "up" if it was
+ * admitted.
  */
 #include "common/base/clock.h"
 #include "common/net/auth/auth.h"

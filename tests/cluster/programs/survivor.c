@@ -1,4 +1,4 @@
-/* survivor.c - adds up ones in a group that shrinks when a member is lost.
+/* survivor.c - sums ones in a group that shrinks when a member is lost.
  *
  *   survivor CALLS MS [RANK HOW AT]    HOW: kill | stop | hang | exit=CODE, before call AT on rank RANK
  *

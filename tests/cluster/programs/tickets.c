@@ -1,4 +1,4 @@
-/* tickets.c - the key-value store, used as programs would: addresses, tickets, and a key nobody sets.
+/* tickets.c - uses the key-value store like a program: addresses, tickets, and a key nobody sets.
  *
  *   tickets [N]      each rank draws N tickets (100)
  */

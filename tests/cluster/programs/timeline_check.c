@@ -1,13 +1,13 @@
-/* timeline_check.c - whether a timeline is one: valid, nested, on one clock, with everybody in it.
+/* timeline_check.c - checks a timeline: valid, nested, on one clock, with all processes.
  *
  *   timeline_check FILE workers=W servers=S shards=N steps=N [ahead=A,B] [KIND ...]
- * Prints what it found, and ends with 0 when all of it holds:
- *   - every rank and the scheduler (with servers) is there, and has a clock; clocks of one host, which has only
- *     one, agree within what is said of their errors; ahead=A,B: that of worker r is A + B r seconds ahead;
- *   - spans of one tid are apart or hold each other;
- *   - for every step, worker and shard there is a push, the shard's first commit of the step does not begin before
- *     it did, and the pull does not end before that commit began: up to the stated errors of their clocks;
- *   - spans of all KINDs occur.
+ * Prints what it found, and ends with 0 if all of these hold:
+ *   - every rank and the scheduler (with servers) is there, and has a clock; clocks of one host, which are one clock,
+ *     agree within their stated errors; ahead=A,B: the clock of worker r is A + B r seconds ahead;
+ *   - spans of one tid are disjoint or nested;
+ *   - for every step, worker and shard there is a push; the shard's first commit of the step does not begin before the
+ *     push, and the pull does not end before that commit begins: within the stated errors of their clocks;
+ *   - all KINDs of span occur.
  */
 #include <jansson.h>
 #include <math.h>
@@ -20,7 +20,7 @@ enum { PIDS_MAX = 64, DEPTH_MAX = 64 };
 
 typedef struct {
     double begun, ended;             /* microseconds */
-    int pid, tid, step, shard, rank; /* rank -1: of all, or it has none */
+    int pid, tid, step, shard, rank; /* rank -1: all ranks, or none */
     const char *name, *phase;
 } span;
 
@@ -67,7 +67,7 @@ static void read_processes(const json_t *file)
         process *w     = &who[pid];
         const double e = number(p, "clock_error_ns") / 1000;
         w->is_there    = 1;
-        w->error_us    = w->error_us > e ? w->error_us : e; /* of those that had this rank */
+        w->error_us    = w->error_us > e ? w->error_us : e; /* the rank's largest */
         w->offset_us   = number(p, "clock_offset_ns") / 1000;
         snprintf(w->name, sizeof w->name, "%s", text(p, "name"));
         CHECK(strcmp(text(p, "clock"), "scheduler") == 0, "%s has a clock of its own", w->name);

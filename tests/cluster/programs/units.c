@@ -1,19 +1,20 @@
-/* units.c - trains a small model by units, the loop that runs in every mode, and prints what every step came to.
+/* units.c - trains a small model by units, with the loop that runs in every mode, and prints the
+ * outcome of every step.
  *
- *   units [RANK:]NAME=VALUE ...        a word with RANK: in front is for that rank only
- *     own=1                            memory of the program's own for all tensors, instead of the SDK's
- *     diverge=1                        in every step each rank leaves out another layer, and goes through the
- *                                      others in an order of its own
+ *   units [RANK:]NAME=VALUE ...        RANK: limits a word to that rank
+ *     own=1                            all tensors in the program's memory instead of the SDK's
+ *     diverge=1                        in every step each rank leaves out another layer, and uses the others in
+ *                                      its own order
  *     rows=N                           elements of a layer's weight, in thousands (150)
  *     look=1                           reads all values once more between steps, unit by unit
- *     lazy=1                           goes on with the verdict of a step, before its values are there
- *     pause_ms=N                       sleeps so long in every step
+ *     lazy=1                           continues with the decision of a step, before its values arrive
+ *     pause_ms=N                       sleeps N ms in every step
  *     late=1                           uses a unit again whose gradients were sent
- *     device=cuda                      of the SDK; then all is computed in the order of a stream of the device, which the
+ *     device=cuda                      the SDK's device; all work then runs in the order of a device stream, which the
  *                                      program waits for only before it prints
  *   Everything else is a setting of the SDK: steps=4 clip=0.1
- * A gradient is a pure function of (rank, step, element) and of the value there, so the lines are the same for every
- * mode and number of servers, and only if the values that are seen are right.
+ * A gradient is a pure function of (rank, step, element) and of its value, so the lines are the
+ * same for every mode and number of servers, but only if every rank reads the right values.
  */
 #include "penstock.h"
 #include "cuda_lite.h"
@@ -29,7 +30,7 @@ typedef struct {
     int n_settings, rank;
     long own, diverge, rows, look, lazy, pause_ms, late;
     int on_device;
-    void *stream; /* of the device; NULL: all is done at once, on the host */
+    void *stream; /* of the device; NULL: work runs at once, on the host */
 } choices;
 
 typedef struct {
@@ -125,7 +126,8 @@ static int make(pen_ctx *ctx, const choices *c, network *net)
     return add(ctx, c, &net->head, "head", EMBED, NULL, NULL, 0, net->embed.handle);
 }
 
-/* In [-1, 1), and smaller every step, so that a clip bound is met in some steps and not in others. */
+/* In [-1, 1), and smaller every step, so that a clip bound is exceeded in some steps and not in
+ * others. */
 static float noise(int rank, int64_t step, const char *name, int64_t i)
 {
     uint64_t x = ((uint64_t)rank << 48) ^ ((uint64_t)step << 40) ^ (uint64_t)i;
@@ -135,7 +137,7 @@ static float noise(int rank, int64_t step, const char *name, int64_t i)
     return (float)((double)(x >> 40) / (1 << 23) - 1) / (float)(1 + step * step);
 }
 
-/* What is computed on one tensor: a gradient (g), or a sum of values (sum). */
+/* Work on one tensor: a gradient (g), or a sum of values (sum). */
 typedef struct {
     const choices *c;
     const tensor *t;
@@ -167,7 +169,7 @@ static void free_in_stream(void *user)
     free(k);
 }
 
-/* Nothing here is waited for: the values are read, and the gradient written, when the stream comes to it. */
+/* Waits for nothing: the stream reads the values and writes the gradient when it gets there. */
 static int enqueue(const choices *c, const work *k)
 {
     const size_t bytes = (size_t)k->t->n * sizeof(float);
@@ -192,7 +194,7 @@ static int run(const choices *c, const work *k)
     return 0;
 }
 
-/* Reads the values and adds the gradient; a held gradient is zero before. */
+/* Reads the values and adds the gradient; the SDK's gradient memory starts as zeros. */
 static int differentiate(pen_ctx *ctx, const choices *c, const pen_step *step, tensor *t)
 {
     const float *w = pen_view(ctx, t->handle, PEN_ALL, PEN_PARAM);
@@ -201,7 +203,7 @@ static int differentiate(pen_ctx *ctx, const choices *c, const pen_step *step, t
     return run(c, &(work){.c = c, .t = t, .step = step->index, .w = w, .g = g});
 }
 
-/* Values of the forward pass: a sum, so that they are read. */
+/* The forward pass: a sum, so that the values are read. */
 static int read_values(pen_ctx *ctx, const choices *c, tensor *t, double *sum)
 {
     const float *w = pen_view(ctx, t->handle, PEN_ALL, PEN_PARAM);
@@ -209,7 +211,7 @@ static int read_values(pen_ctx *ctx, const choices *c, tensor *t, double *sum)
     return run(c, &(work){.c = c, .t = t, .w = w, .sum = sum});
 }
 
-/* Which layers this rank goes through, in which order. */
+/* The layers that this rank uses, in order. */
 static int plan_layers(const choices *c, int64_t step, int order[LAYERS])
 {
     int n = 0;
@@ -244,7 +246,8 @@ static int pass(pen_ctx *ctx, const choices *c, network *net, pen_step *step, do
     }
     if (c->late) TRY(pen_use(ctx, pen_unit_get(ctx, "h", 0), PEN_FORWARD, c->stream));
     if (differentiate(ctx, c, step, &net->embed)) return 1;
-    /* The outermost unit's: those that a divergent rank left out are not ready, and zeros. */
+    /* The outermost unit's gradients: layers that a divergent rank left out are not ready, and
+     * count as zeros. */
     TRY(pen_ready(ctx, net->embed.handle, PEN_ALL));
     return 0;
 }
@@ -297,7 +300,7 @@ static void print_memory(pen_ctx *ctx, const choices *c)
 int main(int argc, char **argv)
 {
     choices c;
-    static network net; /* as long as the process: no leak to a sanitizer */
+    static network net; /* lives until exit: not a leak to a sanitizer */
     pen_ctx *ctx;
     pen_info info;
     pen_step step;
