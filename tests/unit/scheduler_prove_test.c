@@ -1,4 +1,4 @@
-/* scheduler_prove_test.c - whose memory is shared is proven before a job begins; where workers are, the record says. */
+/* scheduler_prove_test.c - shared memory is proven before a job begins, and the record lists where workers are. */
 #include "tests/support/scheduler_scene.h"
 
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 
 enum { WORKERS = 5 };
 
-/* In the memory of that rank; 0: it shares none. */
+/* The number in that rank's memory; 0: it shares none. */
 static uint64_t number_of(int32_t rank)
 {
     return 0x1234567890abcdef + (uint64_t)rank;
@@ -34,7 +34,7 @@ static void all_come(scene *r)
     for (int32_t w = 0; w < r->workers; w++) comes(r, w, 4000 + (uint64_t)w, "a", true);
 }
 
-/* What it could read: "0 1 3"; a rank behind '!' with another number than is there. */
+/* What it could read: "0 1 3"; '!' before a rank marks a wrong number. */
 static void proves(scene *r, int32_t rank, uint64_t round, const char *ranks)
 {
     int32_t who[16];
@@ -101,7 +101,7 @@ static void one_machine_is_no_proof(void **state)
     all_come(r);
     const uint64_t round = round_of(r, 0);
     proves(r, 0, round, "1");
-    proves(r, 1, round, ""); /* as where one may open the other's memory, and not the other way */
+    proves(r, 1, round, ""); /* one may be able to open the other's, but not the reverse */
     proves(r, 2, round, "");
     assert_sharing(r, "0 1 2");
     scene_drop(r);
@@ -170,13 +170,12 @@ static void who_comes_in_anothers_place_is_asked_with_all_the_others(void **stat
     proves(r, 0, round, "1 2");
     proves(r, 1, round, "0 2");
     scheduler_core_peer_down(r->core, SCENE_WORKER(2), r->now);
-    scene_pass(
-        r, 7000); /* the time of the first question is over, and nobody is there to begin with */
+    scene_pass(r, 7000); /* the first question has timed out, and no record was sent */
     assert_int_equal(scene_count(r, WIRE_EPOCH), 0);
     scene_forget(r);
     comes(r, 2, 777, "a", true);
     assert_true(round_of(r, 0) > round);
-    proves(r, 2, round, "0 1"); /* an answer to a question of before */
+    proves(r, 2, round, "0 1"); /* an answer to an earlier question */
     for (int32_t w = 0; w < 3; w++) proves(r, w, round_of(r, w), "0 1 2");
     assert_sharing(r, "0 0 0");
     scene_drop(r);

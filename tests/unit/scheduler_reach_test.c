@@ -1,4 +1,4 @@
-/* scheduler_reach_test.c - what the scheduler makes of a member that cannot reach another. */
+/* scheduler_reach_test.c - how the scheduler treats a member that cannot reach another. */
 #include "scheduler_job.h"
 
 static wire_control unreached(int32_t role, int32_t rank, const char *words)
@@ -15,7 +15,7 @@ static void worker_misses(job *j, int32_t rank, int32_t role, int32_t whom, cons
     say_worker(j, rank, &c);
 }
 
-/* The far end is heard, and who misses it says so again. */
+/* The far end is heard, and the reporting member repeats its report. */
 static void all_beat(job *j, int32_t workers, int32_t servers)
 {
     pass(j, 300);
@@ -46,7 +46,7 @@ static void whoever_is_silent_for_a_lease_is_named_with_who_else_cannot_reach_it
     (void)state;
     job *j = training(3, 1);
     all_beat(j, 3, 1);
-    for (int s = 0; s < 9; s++) { /* server 0 says nothing any more */
+    for (int s = 0; s < 9; s++) { /* server 0 is silent from here on */
         pass(j, 1000);
         for (int32_t w = 0; w < 3; w++) beat(j, w, 7, "pen_step_end", 0);
         if (s > 6) worker_misses(j, 2, PEN_SERVER, 0, "no answer, timed out");
@@ -111,7 +111,7 @@ static void what_does_not_know_the_secret_has_another_remedy(void **state)
     drop_job(j);
 }
 
-/* Nothing more is heard of the worker: it is stopped, or its host is. */
+/* The worker is silent: it is stopped, or its host is. */
 static void a_silent_end_is_judged_by_its_lease(void **state)
 {
     (void)state;
@@ -133,7 +133,7 @@ static void nobody_is_blamed_for_what_is_no_member(void **state)
 {
     (void)state;
     job *j = training(2, 1);
-    worker_misses(j, 0, PEN_WORKER, 7, "connection refused"); /* there is none */
+    worker_misses(j, 0, PEN_WORKER, 7, "connection refused"); /* there is no such rank */
     worker_misses(j, 0, PEN_WORKER, 0, "connection refused"); /* itself */
     worker_misses(j, 0, PEN_SCHEDULER, 0, "connection refused");
     worker_misses(j, 0, PEN_SERVER, -1, "connection refused");
@@ -145,7 +145,7 @@ static void nobody_is_blamed_for_what_is_no_member(void **state)
     drop_job(j);
 }
 
-/* As an outage ends: what was said in it comes in one go. */
+/* The end of an outage: messages held back in it arrive together. */
 static void what_an_outage_held_back_is_no_finding(void **state)
 {
     (void)state;
@@ -179,7 +179,7 @@ static void reaches(job *j, int32_t rank)
     say_worker(j, rank, &c);
 }
 
-/* All have said their model, the servers are ready, and no worker has reached anything yet. */
+/* All have registered their model, the servers are ready, and no worker has reached anything yet. */
 static job *connecting(int32_t workers, int32_t servers)
 {
     job *j            = make_job(nothing);
@@ -204,7 +204,7 @@ static void nobody_begins_before_all_have_reached_what_they_need(void **state)
         job *j = connecting(3, servers);
         reaches(j, 0);
         reaches(j, 2);
-        reaches(j, 2); /* it is said until it is answered */
+        reaches(j, 2); /* it is sent until it is answered */
         for (int i = 0; i < 4; i++) all_beat(j, 3, servers);
         assert_int_equal(count(j, WIRE_COMMITTED), 0);
         reaches(j, 1);
@@ -272,7 +272,7 @@ static void who_leaves_before_it_has_reached_all_is_named(void **state)
     drop_job(j);
 }
 
-/* ---- who comes later ------------------------------------------------------------------------- */
+/* ---- latecomers ------------------------------------------------------------------------------ */
 static void scene_misses(scene *r, uint32_t peer, int32_t role, int32_t rank)
 {
     for (int i = 0; i < 2; i++) {
@@ -280,7 +280,7 @@ static void scene_misses(scene *r, uint32_t peer, int32_t role, int32_t rank)
         scene_say(r, peer, &c);
         scene_pass(r, 300);
     }
-    scheduler_core_tick(r->core, r->now += 300); /* who is turned away says nothing more */
+    scheduler_core_tick(r->core, r->now += 300); /* a process that is turned away falls silent */
 }
 
 static void a_worker_that_comes_later_counts_when_it_has_reached_the_servers(void **state)

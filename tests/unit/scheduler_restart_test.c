@@ -1,4 +1,4 @@
-/* scheduler_restart_test.c - a scheduler that restarts: what it persists, and how its members go on. */
+/* scheduler_restart_test.c - a scheduler that restarts: what it persists, and how its members continue. */
 #include "tests/support/scheduler_scene.h"
 
 #include <setjmp.h>
@@ -46,7 +46,7 @@ static void a_scheduler_that_is_back_knows_everybody_and_begins_a_new_epoch(void
     const uint64_t before = r->incarnation[SCENE_WORKER(1)];
     scene_restart(r);
     scene_comes_back(r, SCENE_SERVER(0));
-    assert_int_equal(scene_must(r, SCENE_SERVER(0), WIRE_EPOCH)->u.epoch.term, 7); /* as it was */
+    assert_int_equal(scene_must(r, SCENE_SERVER(0), WIRE_EPOCH)->u.epoch.term, 7); /* as before */
     const wire_control *seal = scene_must(r, SCENE_SERVER(0), WIRE_SEAL);
     assert_int_equal(seal->u.seal.term, 8);
     assert_int_equal(seal->u.seal.epoch, 2);
@@ -92,7 +92,7 @@ static void a_record_that_was_kept_and_not_said_is_said_first(void **state)
     (void)state;
     scene *r = scene_train(1, 3, "replicas=1", "state=here", NULL);
     scene_server_dies(r, 1);
-    scene_seals_all(r, 5); /* kept; let us say nobody heard */
+    scene_seals_all(r, 5); /* persisted; assume that no member received it */
     scene_restart(r);
     scene_comes_back(r, SCENE_SERVER(2));
     const wire_control *e = scene_must(r, SCENE_SERVER(2), WIRE_EPOCH);
@@ -151,7 +151,7 @@ static void a_job_that_has_ended_leaves_nothing_behind(void **state)
     scene_drop(r);
 }
 
-/* Cut off anywhere, or with any byte changed: read or refused, never believed blindly. */
+/* Truncated anywhere, or with any byte changed: read or refused, never trusted. */
 static void damaged_state_does_no_harm(void **state)
 {
     (void)state;
@@ -165,7 +165,7 @@ static void damaged_state_does_no_harm(void **state)
         refused += scene_load(r, copy, size) != PEN_OK;
         tried++;
     }
-    assert_true(refused > tried / 2); /* every one that was cut off among them */
+    assert_true(refused > tried / 2); /* all truncated ones among them */
     assert_int_equal(scene_load(r, r->kept, r->kept_size), PEN_OK);
     free(copy);
     scene_drop(r);

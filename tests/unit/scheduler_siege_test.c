@@ -1,5 +1,5 @@
-/* scheduler_siege_test.c - observers and strangers who ask and never read, or never stop asking.
- * They speak ZeroMQ's protocol by hand, for its library would read for them. */
+/* scheduler_siege_test.c - observers and strangers that ask and never read, or never stop asking.
+ * They speak ZeroMQ's protocol by hand, because its library would read for them. */
 #include "transport_tools.h"
 
 #include "common/base/rate.h"
@@ -33,7 +33,7 @@ static int come(const scheduler *s)
     return fd;
 }
 
-/* A worker of a job of many, so that the answer to STATUS_ASK is long. */
+/* A worker of a large job, so that the answer to STATUS_ASK is long. */
 static void join_large_job(int fd)
 {
     wire_control hello       = {.kind = WIRE_HELLO};
@@ -46,7 +46,7 @@ static void join_large_job(int fd)
     plain_message(fd, &hello);
 }
 
-/* Who reads is answered; asks again as `penstock top` does. */
+/* A client that reads is answered; asks again as `penstock top` does. */
 static void assert_is_answered(const scheduler *s)
 {
     char at[64];
@@ -77,8 +77,8 @@ static void test_scheduler_holds_so_much_for_20_readers_that_never_read(void **s
     int fd[READERS];
     pen_error why;
     config_defaults(scheduler_settings_rows, &settings);
-    /* In clear text beyond loopback nobody has to prove anything: members are held to the same bounds, and what speaks the
-     * protocol by hand here has no token. */
+    /* In clear text beyond loopback nothing is proven: members have the same bounds, and the raw clients here have
+     * no token. */
     assert_int_equal(config_set(scheduler_settings_rows, &settings, "host", "0.0.0.0", &why),
                      PEN_OK);
     assert_int_equal(config_set(scheduler_settings_rows, &settings, "encryption", "clear", &why),
@@ -137,7 +137,7 @@ static void test_askers_all_together_have_a_bound_and_it_is_about_questions(void
                        worker = {.kind = WIRE_HELLO, .u.hello.role = PEN_WORKER};
     assert_int_equal(heard(&a, 7, &beat, 10, 5000), 10);
     assert_int_equal(heard(&a, 7, &worker, 10, 5000), 10);
-    assert_int_equal(heard(&a, 7, &exited, 1000, 5000), 1000); /* of a launcher with many */
+    assert_int_equal(heard(&a, 7, &exited, 1000, 5000), 1000); /* from a launcher of many */
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* scheduler_slow_test.c - for whom the others wait, by what beats say. */
+/* scheduler_slow_test.c - the members that others wait for, according to beats. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

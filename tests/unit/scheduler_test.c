@@ -1,4 +1,4 @@
-/* scheduler_test.c - the scheduler on a real socket, with peers made by hand. */
+/* scheduler_test.c - the scheduler on a real socket, with peers played by the test. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -72,13 +72,13 @@ static void say(peer *p, wire_control *c)
     if (wire_control_encode(c, &p->out, &why) != PEN_OK) fail_msg("%s", why.text);
     const uint64_t end = clock_ms(&clock_real) + PATIENCE_MS;
     while (transport_send(p->transport, 0, p->out.data, p->out.size, NULL) != PEN_OK) {
-        transport_event event; /* until it is let in nothing comes but that */
+        transport_event event; /* until it is admitted nothing else arrives */
         if (transport_recv(p->transport, &event) != PEN_OK) poll(NULL, 0, 1);
         if (clock_ms(&clock_real) > end) fail_msg("the message would not leave");
     }
 }
 
-/* The next message of that kind; others are passed over.  Valid until this peer hears again. */
+/* The next message of that kind; others are skipped.  Valid until this peer's next receive. */
 static wire_control hear(peer *p, wire_control_kind kind)
 {
     const uint64_t end = clock_ms(&clock_real) + PATIENCE_MS;
@@ -226,7 +226,7 @@ static void test_scheduler_names_a_port_that_is_taken(void **state)
     scheduler_join(s, &why);
 }
 
-/* The state as a crash would leave it: copied before the scheduler is stopped, put back before the next begins. */
+/* The state as after a crash: copied before the scheduler is stopped, restored before the next begins. */
 static void copy_file(const char *from, const char *to)
 {
     char data[65536];
@@ -277,7 +277,7 @@ static void test_scheduler_with_a_state_knows_its_members_after_its_death(void *
     join(&worker, PEN_WORKER, 0); /* the same nonce: the same process */
     join(&server, PEN_SERVER, 0);
     assert_true(worker.incarnation == was);
-    assert_true(hear(&worker, WIRE_EPOCH).u.epoch.term == term); /* as it was told */
+    assert_true(hear(&worker, WIRE_EPOCH).u.epoch.term == term); /* the same as before */
     wire_control bye = {.kind = WIRE_BYE};
     say(&worker, &bye);
     hear(&server, WIRE_STOP);

@@ -1,4 +1,4 @@
-/* secret_test.c - the job's secret: text, join lines, files, and keys that are the same everywhere. */
+/* secret_test.c - the job's secret: text, join lines, files, and keys that are equal everywhere. */
 #include "common/net/auth/secret.h"
 
 #include <setjmp.h>
@@ -50,7 +50,7 @@ static void test_secret_text_reads_back_and_never_changes(void **state)
     assert_string_equal(text, "pen1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh_zmiyt");
 }
 
-/* Any single wrong letter, and any letter lost. */
+/* Any single wrong letter, and any missing letter. */
 static void test_secret_typing_errors_are_found_and_not_repeated_in_the_sentence(void **state)
 {
     (void)state;
@@ -67,7 +67,7 @@ static void test_secret_typing_errors_are_found_and_not_repeated_in_the_sentence
         memmove(wrong + i, text + i + 1, strlen(text + i));
         assert_int_equal(secret_parse(wrong, strlen(wrong), &back, &why), PEN_BAD_SETTING);
     }
-    for (int high = 128; high < 256; high++) { /* letters beyond ASCII pass for none */
+    for (int high = 128; high < 256; high++) { /* no letter beyond ASCII is accepted */
         strcpy(wrong, text);
         wrong[30] = (char)high;
         assert_int_equal(secret_parse(wrong, strlen(wrong), &back, &why), PEN_BAD_SETTING);

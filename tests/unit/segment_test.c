@@ -90,7 +90,7 @@ static void too_much_is_refused_in_a_sentence(void **state)
     assert_string_equal(why.text, "no memory for 1152921504606846976 bytes");
 }
 
-/* Runs in a child: maps what the parent has, and writes into it. */
+/* Runs in a child: maps the parent's memory and writes into it. */
 static int write_into(const segment_ref *ref, unsigned char value)
 {
     void *data, *again;
@@ -169,7 +169,7 @@ static void what_is_gone_or_is_no_segment_is_refused(void **state)
     assert_int_equal(segment_map(&ref, 10, &mapped, &why), PEN_UNREACHABLE);
 }
 
-/* A view that is there already is not reached by numbers that somebody made up. */
+/* An existing view must not be reachable through invented numbers. */
 static void a_mapping_that_is_there_serves_only_its_own_reference(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void a_mapping_that_is_there_serves_only_its_own_reference(void **state)
     assert_true(segment_find(data, 70000, &ref));
     assert_int_equal(segment_map(&ref, 70000, &view, &why), PEN_OK);
     segment_ref wrong[] = {ref, ref, ref, ref, ref};
-    wrong[0].size       = (uint64_t)1 << 40; /* in which this place would be fine */
+    wrong[0].size       = (uint64_t)1 << 40; /* this offset would be within this size */
     wrong[0].offset     = (uint64_t)1 << 39;
     wrong[1].size += 4096;
     wrong[2].fd++;
@@ -196,7 +196,7 @@ static void a_mapping_that_is_there_serves_only_its_own_reference(void **state)
     segment_free(data);
 }
 
-/* Named as a segment is, as somebody else could; {0} when there is none. */
+/* Named as a segment is, as another process could name it; {0} if there is none. */
 static segment_ref look_alike(const char *before, uint64_t id, int seals)
 {
     char text[64];
@@ -228,7 +228,7 @@ static void memory_that_could_shrink_or_has_another_name_is_refused(void **state
 static void memory_of_another_user_is_refused(void **state)
 {
     (void)state;
-    if (geteuid() != 0) skip(); /* nobody else can become somebody else */
+    if (geteuid() != 0) skip(); /* only root can change its user */
     int ends[2], stay[2];
     segment_ref ref = {0};
     void *mapped;
@@ -307,7 +307,7 @@ static void *allocate_and_free(void *unused)
     return NULL;
 }
 
-/* The child's segments are its own also where the parent's has room, and no lock stays behind. */
+/* The child's segments are its own, also where the parent's segment has room, and no lock stays held. */
 static void a_child_forked_while_others_allocate_has_segments_of_its_own(void **state)
 {
     (void)state;

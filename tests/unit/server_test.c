@@ -1,4 +1,4 @@
-/* server_test.c - a whole server process with a real scheduler, and one worker played by hand. */
+/* server_test.c - a whole server process with a real scheduler, and one worker played by the test. */
 #include "tests/support/server_thread.h"
 
 #include "common/base/crc.h"
@@ -30,7 +30,7 @@ typedef struct {
     wire_control c; /* the last control message */
     wire_data d;    /* the last data message    */
     buf *body;      /* its payload              */
-    buf *said;      /* the payload of what was said last; `out` is its head */
+    buf *said;      /* the payload of the last message; `out` is its head */
     uint64_t me, term, epoch, to;
     char address[SHARDS][256];
     plan *plan;
@@ -81,7 +81,7 @@ static void say_data(job *j, uint32_t shard)
         transport_send(j->data[shard], 0, j->out.data, j->out.size, buf_acquire(j->said)), PEN_OK);
 }
 
-/* Not yet: the scheduler's word was quicker here than at the shard.  A worker says it again, too. */
+/* Not yet: the scheduler's message arrived before the shard was ready.  A worker would send again too. */
 static void resend(job *j, uint32_t shard)
 {
     if (j->d.status != PEN_AGAIN) fail_msg("%s", j->d.text);
@@ -226,7 +226,7 @@ static void end(job *j)
     plan_destroy(j->plan);
 }
 
-/* A payload may lie at any address. */
+/* A payload may start at any address. */
 static float first_of(const buf *body)
 {
     float value;
@@ -346,7 +346,7 @@ static void test_server_survives_garbage_on_its_port(void **state)
         (void)!write(fd, garbage, sizeof garbage);
         close(fd);
         assert_int_equal(transport_send(j.data[i], 0, garbage, 200, NULL),
-                         PEN_OK); /* a frame that is no message */
+                         PEN_OK); /* a frame that is not a message */
     }
     init(&j, 3);
     assert_float_equal(step(&j, 0, 0, false), 2.5, 0);
@@ -360,7 +360,7 @@ static void tell_server(job *j, transport *listener, uint32_t peer, wire_control
     assert_int_equal(transport_send(listener, peer, j->out.data, j->out.size, NULL), PEN_OK);
 }
 
-/* A scheduler of which the test is the voice.  It has heard HELLO of a server, welcomed it, and heard it beat. */
+/* A scheduler played by the test.  It has received HELLO from a server, welcomed it, and received its beat. */
 static transport *welcome_server(job *j, uint32_t *peer)
 {
     pen_error why;
@@ -383,7 +383,7 @@ static transport *welcome_server(job *j, uint32_t *peer)
     tell_server(j, listener, *peer,
                 (wire_control){.kind      = WIRE_WELCOME,
                                .u.welcome = {.incarnation = 5, .lease_ms = 5000, .job = ""}});
-    receive(listener, TRANSPORT_MESSAGE, &event, "BEAT", 0); /* it took the answer */
+    receive(listener, TRANSPORT_MESSAGE, &event, "BEAT", 0); /* it accepted the answer */
     return listener;
 }
 
@@ -403,7 +403,7 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
     wire_out_free(&j.out);
 }
 
-/* Its threads have ended by then: whatever comes while it waits for the answer is nobody's. */
+/* Its threads have ended by then: it ignores whatever arrives while it waits for the answer. */
 static void test_server_that_says_goodbye_minds_nothing_but_the_answer(void **state)
 {
     (void)state;
@@ -441,7 +441,7 @@ static void test_server_leaves_when_it_is_asked_to(void **state)
     server_thread s;
     config_defaults(server_settings_rows, &o);
     memcpy(o.master_addr, "127.0.0.1", sizeof "127.0.0.1");
-    o.master_port = 1; /* nobody is there */
+    o.master_port = 1; /* no scheduler is there */
     assert_int_equal(server_thread_start(&o, &s, &why), PEN_OK);
     server_leave(s.s);
     assert_int_equal(server_thread_join(&s, &why), PEN_OK);

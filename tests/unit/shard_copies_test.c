@@ -1,5 +1,5 @@
-/* shard_copies_test.c - a shard on several servers: equal bits, nothing told too early, and the same
- * result whenever one of them dies. */
+/* shard_copies_test.c - a shard on several servers: equal bits, no answer too early, and the same
+ * result if any of them dies. */
 #include "server/shard/shard_test.h"
 #include "tests/support/copies_rig.h"
 
@@ -49,7 +49,7 @@ static uint32_t count_copies(const copies *c, shard_role role)
 }
 
 /* ---- equal bits ------------------------------------------------------------------------------ */
-/* What a worker does with rules that apply each push by itself. */
+/* A worker's calls under rules that apply each push by itself. */
 static void push_and_want(rig *r, uint64_t seq, uint32_t flags)
 {
     for (int32_t rank = 0; rank < (int32_t)r->world_size; rank++)
@@ -130,7 +130,7 @@ static void test_gate_holds_back_what_a_backup_has_not_acknowledged(void **state
     rig_push_all(r, 1, 0, 0, rig_noise);
     rig_flush(r);
     assert_null(rig_find(r, WIRE_PREPARED, 0, UINT32_MAX));
-    assert_non_null(rig_find(r, WIRE_RECEIPT, 0, UINT32_MAX)); /* which promises nothing */
+    assert_non_null(rig_find(r, WIRE_RECEIPT, 0, UINT32_MAX)); /* which is not a promise */
     assert_false(rig_decide(r, 0, 0, 0, &decision));
     c->is_held = false;
     copies_carry(c);
@@ -153,7 +153,7 @@ static void test_gate_waits_for_every_backup_and_for_no_learner(void **state)
     copies_add_learner(c, 2);
     copies_change(c, (copies_how){0});
     assert_int_equal(c->role[2], SHARD_LEARNER);
-    shard_destroy(c->at[2]); /* it hears nothing any more */
+    shard_destroy(c->at[2]); /* it receives nothing from here on */
     c->at[2] = NULL;
     rig_forget_sent(c->r);
     rig_push(c->r, 0, 0, 0, WIRE_WANT_VALUES, rig_noise);
@@ -202,12 +202,12 @@ static bool step_until(copies *c, uint64_t step, int death, rig_decision *decisi
     for (uint32_t k = 0; k < r->plan->n_chunks; k++)
         if (r->plan->chunk[k].trained && (death > 2 || k % 2 == 0))
             rig_push(r, 1, step, k, 0, rig_noise);
-    rig_flush(r); /* 2: some sums are there, and known here alone; 3: prepared, not told */
+    rig_flush(r); /* 2: some sums exist here only; 3: prepared, not sent */
     if (death <= 3) return false;
     assert_true(rig_decide(r, 0, step, (int64_t)step, decision)); /* 4: prepared */
     if (death == 4) return true;
     c->is_held = death == 5;
-    rig_pull(r, 0, step, decision); /* 5: committed, not told */
+    rig_pull(r, 0, step, decision); /* 5: committed, not sent */
     rig_flush(r);
     if (death <= 6) return true; /* 6: committed on both */
     rig_pull(r, 1, step, decision);
@@ -287,7 +287,7 @@ static void test_death_of_a_backup_lets_the_primary_go_on_where_it_was(void **st
     }
 }
 
-/* Pushes that were applied and acknowledged, and those that were not, after the primary's death. */
+/* Pushes that were applied and acknowledged, and others that were not, after the primary's death. */
 static void test_death_of_the_primary_neither_loses_nor_doubles_single_pushes(void **state)
 {
     (void)state;
@@ -350,7 +350,7 @@ static void check_learner(const char *optim, const char *sync, bool is_decided, 
         } else if (step == 3) {
             step_until(c, step, moment, &decision);
             copies_add_learner(c, 1);
-            c->is_held = true; /* its fill is on its way while the step goes on */
+            c->is_held = true; /* its fill is in flight while the step goes on */
             copies_change(c, (copies_how){0});
             for (int32_t rank = 0; rank < 2; rank++) rig_push_all(c->r, rank, step, 0, rig_noise);
             rig_flush(c->r);
@@ -409,12 +409,12 @@ static void test_learner_that_heard_half_of_its_fill_goes_on_with_it_in_the_next
     rig_push_all(c->r, 0, 1, WIRE_WANT_VALUES, rig_noise);
     rig_flush(c->r);
     copies_lose(c);
-    c->r->is_absent[1] = true; /* rank 1 dies: the log says so to the learner in its place */
+    c->r->is_absent[1] = true; /* rank 1 dies: the log carries the notice to the learner in order */
     copies_change(c, (copies_how){.at_once = true});
     rig_push_all(c->r, 0, 2, WIRE_WANT_VALUES, rig_noise);
     rig_flush(c->r);
     copies_lose(c);
-    c->r->is_absent[1] = false; /* and is there again */
+    c->r->is_absent[1] = false; /* and is back */
     copies_change(c, (copies_how){.at_once = true});
     c->is_held = false;
     rig_push_all(c->r, 0, 3, WIRE_WANT_VALUES, rig_noise);
@@ -450,7 +450,7 @@ static void test_backup_that_lags_is_a_learner_until_it_is_level_and_needs_no_ne
 }
 
 /* ---- a bad network --------------------------------------------------------------------------- */
-/* Each chunk's entries in a frame of their own, so that there is something to mix. */
+/* Each chunk's entries in a frame of their own, so that they can be reordered. */
 static void step_in_pieces(copies *c, uint64_t step)
 {
     rig *r = c->r;
@@ -553,14 +553,14 @@ static void test_sealed_shard_does_nothing_more(void **state)
     assert_int_equal(m->d.status, PEN_AGAIN);
     assert_string_equal(m->d.text, "an epoch change is in progress");
     assert_int_equal(shard_index(c->at[0], NULL), index + 1);
-    assert_int_not_equal(rig_params_crc(c->r), crc); /* of push 0, which nobody was told of */
+    assert_int_not_equal(rig_params_crc(c->r), crc); /* of push 0, which no rank was told of */
     copies_destroy(c);
 }
 
 static void test_members_that_change_drop_what_is_staged_on_every_copy(void **state)
 {
     (void)state;
-    for (int moment = 1; moment < 5; moment++) { /* a step nobody has committed */
+    for (int moment = 1; moment < 5; moment++) { /* a step that was committed nowhere */
         copies *c = start("sgd lr=1", "bsp", 2, 1);
         rig_decision decision;
         rig_step(c->r, 0, 0, rig_noise, &decision);
@@ -570,7 +570,7 @@ static void test_members_that_change_drop_what_is_staged_on_every_copy(void **st
         copies_change(c, (copies_how){.members_changed = true});
         copies_kill(c, 0);
         copies_change(c, (copies_how){0});
-        rig_step(c->r, 1, 1, rig_noise, &decision); /* rank 0 alone: not a bit of rank 1 is in it */
+        rig_step(c->r, 1, 1, rig_noise, &decision); /* rank 0 alone: no bit of rank 1 is in it */
         const float expected = rig_param(c->r, W0, 7);
         assert_true(decision.vote[0].weight_sum == 1);
         copies_destroy(c);
@@ -670,7 +670,7 @@ static void test_copies_that_are_sealed_when_level_stay_backups_under_load(void 
     (void)state;
     copies *c = start("sgd lr=1", "async", 2, 2);
     for (uint64_t seq = 0; seq < 20; seq++) {
-        c->is_held = true; /* entries are on their way when the change begins */
+        c->is_held = true; /* entries are in flight when the change begins */
         rig_push_all(c->r, 0, seq, WIRE_WANT_VALUES, rig_noise);
         rig_flush(c->r);
         c->is_held = false;

@@ -1,4 +1,4 @@
-/* shard_core_test.c - the core alone: events in, verbs out, on descriptors of a handful of chunks. */
+/* shard_core_test.c - the core alone: events in, actions out, on descriptors of a handful of chunks. */
 #include "server/shard/core/core.h"
 
 #include <setjmp.h>
@@ -12,7 +12,7 @@ enum { A, B, C, CHUNKS, RANKS = 3, TERM = 1, EPOCH = 1 };
 static double rates[] = {0.1};
 static wire_inputs inputs;
 
-/* A and B are of partition 0, C of partition 1; all of one group. */
+/* A and B belong to partition 0, C to partition 1; all to one group. */
 static shard_core *start(const char *rule, bool deterministic, uint64_t park_bytes_max)
 {
     const shard_core_chunk_desc chunks[CHUNKS] = {
@@ -205,7 +205,7 @@ static void test_core_ssp_serves_up_to_its_bound_and_then_holds(void **state)
     shard_core *c = start("ssp s=1", true, 0);
     assert_says(push(c, 0, 0, A, true), "UPDATE 0, SERVE 0");
     assert_says(push(c, 0, 1, A, true), "UPDATE 0, HELD 0, RECEIPT 0");
-    assert_says(push(c, 0, 1, A, true), "RECEIPT 0"); /* a repeat is not applied, and still held */
+    assert_says(push(c, 0, 1, A, true), "RECEIPT 0"); /* a repeat is not applied, but held */
     assert_says(push(c, 1, 0, A, true), "UPDATE 1, SERVE 1");
     const shard_core_actions a = push(c, 2, 0, A, true);
     assert_says(a, "UPDATE 2, SERVE 2, SERVE 0");
@@ -311,7 +311,7 @@ static void test_core_says_whose_push_others_wait_for(void **state)
     shard_core_destroy(c);
 }
 
-/* ---- sums of nodes --------------------------------------------------------------------------- */
+/* ---- node sums ------------------------------------------------------------------------------- */
 /* Ranks 0 and 2 are one node, rank 1 another. */
 static shard_core *start_by_node(void)
 {
@@ -326,7 +326,7 @@ static void one_contribution_of_each_node_makes_a_round_whole(void **state)
 {
     (void)state;
     shard_core *c = start_by_node();
-    /* Chunk A has number 0: rank 0 brings it for its node, rank 1 for its own. */
+    /* Chunk A has number 0: rank 0 pushes it for its node, rank 1 for its own. */
     assert_says(push(c, 1, 0, A, false), "KEEP 1, RECEIPT 1");
     assert_says(push(c, 0, 0, A, false), "FOLD 0, FOLD 1, RECEIPT 0, SUMMED -1");
     /* Chunk B has number 1: the second of ranks 0 and 2. */
@@ -420,7 +420,7 @@ static void test_core_that_followed_commits_and_answers_repeats_like_its_primary
     assert_true(shard_core_follow_prepared(c, 0, 0, 2, &inputs, 77, 0));
     assert_false(shard_core_follow_prepared(c, 0, 1, 2, &inputs, 78, 0)); /* not the open step */
     assert_int_equal(shard_core_step_rank(c, 0), 2);
-    shard_core_restage(c); /* it begins to serve: what is prepared stays */
+    shard_core_restage(c); /* it begins to serve: the prepared state stays */
     assert_says(push(c, 1, 0, A, false), "PREPARED 1");
     assert_says(push(c, 1, 0, C, false), "KEEP 1, RECEIPT 1");
     assert_says(shard_core_decide(c, 0, 0, 77, &applied, 10), "COMMIT -1");
@@ -480,7 +480,7 @@ static void test_core_joiner_starts_beside_the_slowest_of_those_that_were_there(
     const shard_core_pull_event first = {.rank = 2, .peer = 12, .chunk = A, .initial = true};
     const shard_core_actions a        = shard_core_pull(c, &first);
     assert_says(a, "SERVE 2");
-    assert_int_equal(a.at[0].seq, 2); /* where its pushes begin */
+    assert_int_equal(a.at[0].seq, 2); /* the start of its pushes */
     assert_says(push(c, 2, 2, A, false), "UPDATE 2, APPLIED 2");
     const bool nobody[RANKS] = {false};
     shard_core_join(c, 1, nobody);

@@ -61,7 +61,7 @@ static inline uint64_t stat_of(const rig *r, stat_id id)
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
-/* sgd by hand: p -= lr * (gscale * sum), with the sum in rank order. */
+/* sgd written out: p -= lr * (gscale * sum), with the sum in rank order. */
 static inline float by_hand(const rig *r, uint32_t tensor, uint64_t i, uint64_t step, double gscale)
 {
     float sum = rig_noise(0, step, tensor, i);

@@ -1,4 +1,4 @@
-/* shard_offload_test.c - shards whose state lies in a file do bit for bit what shards in memory do. */
+/* shard_offload_test.c - shards whose state is in a file give the same bits as shards in memory. */
 #include "tests/support/copies_rig.h"
 
 #include "common/base/crc.h"
@@ -10,10 +10,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-/* Large enough that chunks have more than one block: 700,000 elements make chunks of 12,288. */
+/* Large enough that chunks have more than one block: 700,000 elements give chunks of 12,288. */
 enum { W, B, H, ICE, TENSORS, STEPS = 3 };
 
-/* A thread sanitizer makes arithmetic some fifty times slower, and that is done in one thread: of the rules it gets two. */
+/* A thread sanitizer makes arithmetic some fifty times slower, and this test has one thread: it gets two rules only. */
 #ifdef __SANITIZE_THREAD__
 enum { EVERY_RULE = 5 };
 #else
@@ -88,7 +88,7 @@ static uint64_t stat_of(const rig *r, stat_id id)
 }
 
 typedef struct {
-    uint32_t params, slots, told; /* told: what a rank was sent */
+    uint32_t params, slots, told; /* told: messages to a rank */
 } fingerprint;
 
 static uint32_t told_crc(const rig *r)
@@ -254,7 +254,7 @@ static void train_with_copies(place primary, place backup)
         rig_step(c->r, step, (int64_t)step, rig_noise, &decision);
     copies_carry(c);
     assert_true(copies_are_equal(c, 0, 1));
-    copies_add_learner(c, 2); /* filled while it trains */
+    copies_add_learner(c, 2); /* filled while training goes on */
     copies_change(c, (copies_how){0});
     for (uint64_t step = 2; step < 5; step++)
         rig_step(c->r, step, (int64_t)step, rig_noise, &decision);
@@ -265,7 +265,7 @@ static void train_with_copies(place primary, place backup)
     assert_true(copies_are_equal(c, 0, 2));
     copies_change(c, (copies_how){0});
     copies_kill(c, 0);
-    copies_change(c, (copies_how){0}); /* a copy is the primary now, and goes on */
+    copies_change(c, (copies_how){0}); /* a copy is the primary now and continues */
     rig_step(c->r, 5, 5, rig_noise, &decision);
     copies_carry(c);
     assert_true(copies_are_equal(c, 1, 2));

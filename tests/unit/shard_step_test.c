@@ -1,4 +1,4 @@
-/* shard_step_test.c - the steps of a shard: repeats, decisions, what is staged, who is missing. */
+/* shard_step_test.c - the steps of a shard: repeats, decisions, staged sums, missing ranks. */
 #include "tests/unit/shard_model.h"
 
 #include "common/base/crc.h"
@@ -24,7 +24,7 @@ static void test_shard_never_sums_a_repeat(void **state)
         rig_pull(often, 0, step, &decision);
         rig_forget_sent(often);
         rig_push_all(often, 1, step, WIRE_REPEATED,
-                     rig_noise); /* of a step that is committed: its record, once more */
+                     rig_noise); /* of a committed step: its record, once more */
         rig_flush(often);
         assert_true(rig_count_sent(often, WIRE_PREPARED, 1) > 0);
     }
@@ -184,7 +184,7 @@ static void test_shard_skip_leaves_params_slots_and_applied_untouched(void **sta
     assert_int_equal(shard_applied(r->shard[0]), 1);
     assert_int_equal(stat_of(r, STAT_SKIPPED), 1);
 
-    /* The next step is update number 2, as if nothing had been. */
+    /* The next step is update number 2, as if no step had been skipped. */
     rig_step(r, 2, 1, rig_noise, &decision);
     rig_forget_sent(plain);
     for (int32_t rank = 0; rank < 2; rank++) rig_push_all(plain, rank, 1, 0, with_nan_on_1);
@@ -213,7 +213,7 @@ static void test_shard_reports_ranks_that_disagree_about_the_rate(void **state)
     rig_destroy(r);
 }
 
-/* ---- what may not be believed ---------------------------------------------------------------- */
+/* ---- what must not be trusted ---------------------------------------------------------------- */
 static void test_shard_refuses_what_cannot_be_and_is_unchanged(void **state)
 {
     (void)state;
@@ -318,7 +318,7 @@ static void test_shard_drops_what_is_staged_when_a_member_goes(void **state)
     rig_destroy(r);
 }
 
-/* ---- who is missing -------------------------------------------------------------------------- */
+/* ---- missing ranks --------------------------------------------------------------------------- */
 static void test_shard_says_who_is_missing_and_what_a_rank_owes(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* shard_sync_test.c - the rules of consistency of a shard: eager, ssp and async. */
+/* shard_sync_test.c - the consistency rules of a shard: eager, ssp and async. */
 #include "tests/unit/shard_model.h"
 
 #include "server/shard/shard_test.h"

@@ -1,4 +1,4 @@
-/* shard_test.c - one to three shards, driven with structs: sums, the numbers on the wire, first values, snapshots. */
+/* shard_test.c - one to three shards, driven with structs: sums, the numbers on the wire, initial values, snapshots. */
 #include "tests/unit/shard_model.h"
 
 #include "common/base/crc.h"
@@ -175,7 +175,7 @@ static void test_shard_keeps_the_bytes_of_an_old_reply_while_training_goes_on(vo
     assert_int_equal(crc32c(0, m->payload->data, m->payload->size), m->d.crc[0]);
     buf_release(old);
 
-    /* Nobody else holds them any more: the next update is in place. */
+    /* No other reference is left: the next update is in place. */
     const float *place = shard_values(r->shard[0], 0, NULL);
     rig_forget_sent(r);
     rig_push(r, 0, 2, 0, WIRE_WANT_VALUES, rig_noise);
@@ -211,7 +211,7 @@ static void test_shard_takes_and_gives_16_bit_numbers(void **state)
         const float lr = (float)r->inputs.rate[0], sum = back[0] + back[1];
         assert_float_equal(rig_param(r, 0, i), rig_value(0, i) - lr * (0.5f * sum), 0);
     }
-    /* What travels of 'half' is the master rounded once; the master itself keeps its bits. */
+    /* The wire carries the master of 'half' rounded once; the master itself keeps its bits. */
     const uint32_t c     = r->plan->first_chunk[1];
     const rig_message *m = rig_find(r, WIRE_VALUES, 1, c);
     assert_non_null(m);
@@ -226,7 +226,7 @@ static void test_shard_takes_and_gives_16_bit_numbers(void **state)
     rig_destroy(r);
 }
 
-/* ---- first values ---------------------------------------------------------------------------- */
+/* ---- initial values -------------------------------------------------------------------------- */
 static void test_shard_holds_first_pulls_until_values_came_and_takes_them_once(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* sharded_test.c - state that is sharded over the workers: who owns what, and jobs of 1 to 8 workers as threads, whose
- * values, norms, memory and bytes on the wire are compared with those of every other mode and with formulas. */
+/* sharded_test.c - state sharded over the workers: owners, and jobs of 1 to 8 workers as threads, whose
+ * values, norms, memory and bytes on the wire are compared with every other mode and with formulas. */
 #include "common/base/why.h"
 #include "penstock.h"
 #include "proto/plan.h"
@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-/* ---- who owns what --------------------------------------------------------------------------- */
+/* ---- owners ---------------------------------------------------------------------------------- */
 enum { CUT_TENSORS = 60, WORLD_MAX = 8 };
 
 static uint64_t next_random(uint64_t *state)
@@ -29,7 +29,7 @@ static uint64_t next_random(uint64_t *state)
     return x ^ (x >> 31);
 }
 
-/* Every element has one owner, owners come in order, and borders are those of blocks. */
+/* Every element has one owner, owners are in order, and borders are block borders. */
 static void check_ranges(const sharded_range *range, uint64_t elements, int size, uint64_t *have)
 {
     uint64_t at = 0;
@@ -118,7 +118,7 @@ struct job {
     const char *optim;
     const char *setting[6]; /* ended by NULL */
     int nodes;              /* 0 is 1 */
-    bool is_exact;          /* gradients whose sums are, in any order */
+    bool is_exact;          /* gradients whose sums are exact in any order */
     bool is_program_owned;
     int nan_rank, nan_step; /* -1: none */
     member member[WORLD_MAX];
@@ -133,7 +133,7 @@ static int64_t elements_of(int t)
     return t < LAYERS * PER_LAYER ? shapes[t % PER_LAYER] : OUTER;
 }
 
-/* Gathered like the others, and never changed. */
+/* Gathered like the others, never changed. */
 static bool is_frozen(int t)
 {
     return t == 2;
@@ -161,7 +161,7 @@ static uint16_t float_to_half(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* Depends on the values, so that a unit that was not whole, or old, would change everything after it. */
+/* Depends on the values, so that an incomplete or stale unit would change everything after it. */
 static float gradient(const job *j, int rank, int64_t step, int t, int64_t i, float value)
 {
     const int64_t x = (i * 31 + t * 7 + step * 13 + rank * 5) % 1021 - 510;
@@ -335,7 +335,7 @@ static job *run(const job *plan_of)
         pthread_join(j->member[r].thread, NULL);
         has_failed |= j->member[r].has_failed;
     }
-    if (has_failed || j->ranks == 1) scheduler_stop(j->scheduler); /* nobody joined, or leaves */
+    if (has_failed || j->ranks == 1) scheduler_stop(j->scheduler); /* none joined, or none leaves */
     (void)scheduler_join(j->scheduler, NULL);
     return j;
 }
@@ -428,7 +428,7 @@ static void test_sharded_modes_skip_a_step_and_name_the_tensor_and_the_rank(void
     forget(j);
 }
 
-/* Sums that are exact are the same in any order. */
+/* Exact sums are equal in any order. */
 static void test_sharded_shards_of_a_node_add_up_across_nodes(void **state)
 {
     (void)state;
@@ -445,8 +445,8 @@ static void test_sharded_shards_of_a_node_add_up_across_nodes(void **state)
     forget(ddp);
 }
 
-/* Rank order inside each micro-batch, micro-batches one after the other: alike in all modes, and by rounding only another
- * sum than that of all micro-batches at once. */
+/* Rank order inside each micro-batch, micro-batches one after the other: equal in all modes, and by rounding only different
+ * from one sum over all micro-batches. */
 static void test_sharded_sums_of_each_micro_batch_are_added_in_their_order(void **state)
 {
     (void)state;
@@ -473,7 +473,7 @@ static void test_sharded_sums_of_each_micro_batch_are_added_in_their_order(void 
 }
 
 /* ---- memory and bytes ------------------------------------------------------------------------ */
-typedef struct { /* bytes per element that everybody holds, and that are divided among all */
+typedef struct { /* bytes per element that each worker holds, and that are divided among all */
     int mode;
     pen_dtype dtype;
     double all, shared;
@@ -484,9 +484,9 @@ static const formula formulas[] = {{MODE_ZERO1, PEN_F32, 8, 8},   {MODE_ZERO2, P
                                    {MODE_ZERO3, PEN_F32, 0, 16},  {MODE_ZERO1, PEN_BF16, 4, 16},
                                    {MODE_ZERO2, PEN_BF16, 2, 16}, {MODE_ZERO3, PEN_BF16, 0, 16}};
 
-/* What is held beyond the formula: three buckets and room for the sum of each, the gradients of a layer before they
- * are in them (zero2, zero3), values of two layers (zero3: one that is used, one that is prefetched), packed small
- * tensors, and a block and a half per member because cuts lie on blocks. */
+/* Memory beyond the formula: three buckets with a sum each, the gradients of a layer before they
+ * are in them (zero2, zero3), values of two layers (zero3: one in use, one prefetched), packed small
+ * tensors, and a block and a half per member because borders lie on blocks. */
 static double beyond(const formula *f)
 {
     const double width = f->dtype == PEN_F32 ? 4 : 2, layer = 45000 + 35000 + 300;

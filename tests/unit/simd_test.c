@@ -1,4 +1,4 @@
-/* simd_test.c - every level gives the bits of the scalar one, and the scalar one the right ones. */
+/* simd_test.c - every level gives the bits of the scalar one, and the scalar one the correct bits. */
 #include "common/compute/simd/simd.h"
 
 #include <math.h>
@@ -90,7 +90,7 @@ static void assert_same_bytes(const array *a, const array *b, const char *what, 
     fail_msg("%s of %s differs from scalar at byte %zu, n = %zu", what, level, at, n);
 }
 
-/* Calls `test` for every level this processor has (scalar among them), size and two alignments. */
+/* Calls `test` for every level that this processor supports (also scalar), size and two alignments. */
 typedef void visit(const simd_level *level, size_t n, unsigned offset);
 
 static void for_all(visit *test)
@@ -168,7 +168,7 @@ static void test_simd_decodes_all_65536_halves(void **state)
     for (int i = 0; i < 65536; i++) in[i] = (uint16_t)i;
     for (int level = 0; simd_all[level] != NULL; level++) {
         if (!simd_all[level]->usable()) continue;
-        /* One at a time too: that is the path of the last few elements of an array. */
+        /* One at a time too: the path of the last few elements of an array. */
         for (size_t stride = 65536; stride > 0; stride = stride == 65536 ? 1 : 0) {
             for (size_t i = 0; i < 65536; i += stride)
                 simd_all[level]->decode(out + i, in + i, PEN_F16, stride);
@@ -357,7 +357,7 @@ static void poison(array *a, unsigned offset, pen_dtype dtype, size_t index, flo
     scalar()->encode(a->bytes + offset + index * size_of(dtype), &value, dtype, 1);
 }
 
-/* One bad element, at each end and in the middle, is seen by all that look. */
+/* One bad element, at each end and in the middle, is detected by every function that checks. */
 static void find_poison(const simd_level *level, size_t n, unsigned offset)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -399,7 +399,7 @@ static void test_simd_fold_sees_a_sum_that_overflows(void **state)
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
-/* The rule of simd.h, said as plainly as possible. */
+/* The rule of simd.h, written as plainly as possible. */
 static double plain_block_sum(const unsigned char *bytes, size_t n)
 {
     double l[16] = {0};
@@ -467,7 +467,7 @@ static kernel *kernel_of(const simd_level *level, size_t index)
     return function;
 }
 
-/* Every combination of the kernels' branches comes up among the 8 variants. */
+/* The 8 variants cover every combination of the kernels' branches. */
 static simd_update variant(unsigned number)
 {
     return (simd_update){
@@ -560,7 +560,7 @@ static void test_simd_ftrl_power_is_right_to_the_last_bits_of_a_float(void **sta
         const float power = (float)(random_bits() >> 8) * 0x1p-24f;
         float param = -1.0f, sum = n, linear = 0;
         const float grad = 0.0f;
-        /* With g = 0 and p = -1 nothing changes; then p = -linear / h: linear = 1 shows 1 / h. */
+        /* With g = 0 and p = -1 nothing changes; then p = -linear / h: linear = 1 gives 1 / h. */
         linear = 1.0f;
         scalar()->ftrl(&(simd_update){.param  = &param,
                                       .grad   = &grad,

@@ -1,4 +1,4 @@
-/* snapshot_memory_test.c - copies for a snapshot are bounded, and nobody waits for nothing. */
+/* snapshot_memory_test.c - copies for a snapshot are bounded, and no wait is without need. */
 #include "server/process/snapshot_memory_test.h"
 #include "common/base/clock.h"
 
@@ -38,8 +38,7 @@ static void test_copies_up_to_the_bound_are_made_at_once(void **state)
     assert_int_equal(most, BOUND);
     snapshot_memory_release(m, CHUNK, true);
     assert_int_equal(snapshot_memory_copied(m), BOUND - CHUNK);
-    snapshot_memory_release(m, CHUNK,
-                            false); /* the shard goes on with this one: nothing is freed */
+    snapshot_memory_release(m, CHUNK, false); /* the shard still uses this one: nothing is freed */
     assert_int_equal(snapshot_memory_copied(m), BOUND - CHUNK);
     snapshot_memory_release(m, (CHUNKS - 2) * CHUNK, false);
     assert_int_equal(snapshot_memory_copied(m), 0);

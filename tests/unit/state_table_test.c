@@ -1,4 +1,4 @@
-/* state_table_test.c - bytes that are no tensors: rows, bundles of them, and what comes back. */
+/* state_table_test.c - bytes that are not tensors: rows, bundles of them, and what is restored. */
 #include "worker/tensor/residency/state_table.h"
 
 #include "common/base/log.h"
@@ -50,7 +50,7 @@ static void test_states_come_back_to_the_rank_they_are_of(void **state)
         void *bytes = pack(&t, rank == 0, &n);
         assert_true(bundle_merge(&all, &size, bytes, n));
         const size_t before = size;
-        assert_true(bundle_merge(&all, &size, bytes, n)); /* again: nothing is added */
+        assert_true(bundle_merge(&all, &size, bytes, n)); /* again: no row is added */
         assert_int_equal(size, before);
         free(bytes);
         state_table_fini(&t);
@@ -63,7 +63,7 @@ static void test_states_come_back_to_the_rank_they_are_of(void **state)
         add(&t, "own", &own, sizeof own, true);
         assert_int_equal(state_table_restore(&t, 12, all, size, &why), PEN_OK);
         assert_int_equal(own, rank < 3 ? 100 + (uint64_t)rank : 1); /* rank 3 was not there */
-        add(&t, "shared", &shared, sizeof shared, false);           /* added later: at once */
+        add(&t, "shared", &shared, sizeof shared, false);           /* late: restored at once */
         assert_int_equal(shared, 7);
         add(&t, "unknown", &late, sizeof late, false);
         assert_int_equal(late, 1);
@@ -143,7 +143,7 @@ static void test_states_that_were_cut_or_changed_never_reach_a_row(void **state)
     add(&t, "a", &a, sizeof a, false);
     add(&t, "b", &b, sizeof b, true);
     uint8_t *bytes = pack(&t, true, &size);
-    for (size_t n = 1; n < size; n++) { /* every beginning of it, but the one of whole rows */
+    for (size_t n = 1; n < size; n++) { /* every prefix of it, except one of whole rows */
         const bool is_whole = n == bundle_row_bytes("a", sizeof a);
         assert_int_equal(state_table_restore(&t, 1, bytes, n, &why),
                          is_whole ? PEN_OK : PEN_CORRUPT);

@@ -1,4 +1,4 @@
-/* state_test.c - a few kilobytes that outlive their process: kept whole, or what was there before is. */
+/* state_test.c - a few kilobytes that outlive their process: stored whole, or the old contents remain. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -91,7 +91,7 @@ static void a_crash_while_writing_leaves_what_was_there(void **state)
 {
     place *p = *state;
     keep(p, "one");
-    const int fd = open(p->next, O_WRONLY | O_CREAT, 0600); /* cut off by the crash */
+    const int fd = open(p->next, O_WRONLY | O_CREAT, 0600); /* truncated by the crash */
     assert_int_equal(write(fd, "PENSTATE", 8), 8);
     close(fd);
     assert_kept(p, "one");

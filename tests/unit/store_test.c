@@ -1,4 +1,4 @@
-/* store_test.c - snapshots are whole or not there, and read back onto any cut. */
+/* store_test.c - a snapshot is complete or absent, and restores onto any partition. */
 #include "common/snapshot/store.h"
 #include "common/snapshot/store_manifest.h"
 
@@ -52,7 +52,7 @@ __attribute__((format(printf, 2, 3))) static void is_text(const char *text, cons
     assert_string_equal(text, wanted);
 }
 
-/* The only file of a part that has one. */
+/* The file of a part that has one only. */
 static const char *file_of(int rank)
 {
     static char path[400];
@@ -285,7 +285,7 @@ static void test_store_parts_of_servers_that_are_no_more_go_too(void **state)
     for (int rank = 0; rank < 3; rank++) write_part(rank, 3, 10);
     for (int step = 20; step <= 30; step += 10) write_part(0, 1, step);
     const int64_t keep[] = {20, 30};
-    assert_int_equal(store_open(dir, 2, &s, &why), PEN_OK); /* in use: passed over */
+    assert_int_equal(store_open(dir, 2, &s, &why), PEN_OK); /* in use: skipped */
     assert_int_equal(store_forget_strays(dir, 1, keep, 2, &why), PEN_OK);
     file_of(2);
     store_close(s);
@@ -416,7 +416,7 @@ static void test_store_names_the_file_when_it_is_truncated(void **state)
         assert_int_equal(store_reader_open(dir, &r, &why), PEN_OK);
         assert_int_equal(store_reader_steps(r, steps, 2), 0);
         assert_int_equal(store_reader_trouble(r, &why), PEN_CORRUPT);
-        if (sizes[i] >= 5000) /* both meta pages are there */
+        if (sizes[i] >= 5000) /* both meta pages are present */
             is_text(why.text, "%s is truncated: %lld bytes of %lld; restore it, or move it away",
                     file, (long long)sizes[i], (long long)st.st_size);
         else
@@ -425,13 +425,13 @@ static void test_store_names_the_file_when_it_is_truncated(void **state)
         assert_int_equal(store_verify(r, 20, NULL, &why), PEN_CORRUPT);
         store_reader_close(r);
     }
-    write_part(0, 1, 30); /* a damaged file is no trouble once there is a later snapshot */
+    write_part(0, 1, 30); /* a damaged file does no harm once there is a later snapshot */
     assert_int_equal(store_reader_open(dir, &r, &why), PEN_OK);
     assert_int_equal(store_reader_trouble(r, &why), PEN_OK);
     store_reader_close(r);
 }
 
-/* Flips one bit of the file at `at`, or back. */
+/* Flips one bit of the file at `at`, or flips it back. */
 static void flip(const char *file, long at, int bit)
 {
     FILE *f = fopen(file, "r+b");
@@ -443,7 +443,7 @@ static void flip(const char *file, long at, int bit)
     fclose(f);
 }
 
-/* Where these bytes are in the file. */
+/* The offset of these bytes in the file. */
 static long find(const char *file, const void *bytes, size_t size)
 {
     static char all[1 << 20];
@@ -465,7 +465,7 @@ static void test_store_finds_a_flipped_bit_in_every_kind_of_value(void **state)
     const char *file = file_of(0);
     const struct {
         long at;
-        const char *before, *after; /* the file's name is between them */
+        const char *before, *after; /* the file's name stands between them */
     } cases[] = {
         {find(file, values + 500, 64), "the checksum of param of 'w' from element 0 in ",
          " does not match; use an older snapshot"},
@@ -489,7 +489,7 @@ static void test_store_finds_a_flipped_bit_in_every_kind_of_value(void **state)
     store_reader_close(r);
 }
 
-/* Bits of the pages that LMDB itself reads: whatever they say, no process ends. */
+/* Bits of the pages that LMDB itself reads: no value may end the process. */
 static void test_store_a_flipped_bit_anywhere_ends_no_process_and_gives_no_wrong_value(void **state)
 {
     (void)state;

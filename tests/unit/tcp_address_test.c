@@ -1,4 +1,4 @@
-/* tcp_address_test.c - addresses of hosts as people write them. */
+/* tcp_address_test.c - host addresses as people write them. */
 #include "common/net/tcp_address.h"
 
 #include <setjmp.h>

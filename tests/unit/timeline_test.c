@@ -1,6 +1,6 @@
-/* timeline_test.c - what processes write down, and the timeline that is made of it.
+/* timeline_test.c - the traces that processes write, and the timeline made of them.
  *
- * A process has one part, so each is written by a child.
+ * A process has one part, so a child writes each.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -116,7 +116,7 @@ static uint64_t whole_ns(const json_t *event, const char *key)
     return (uint64_t)(value(event, key) * 1000 + 0.5);
 }
 
-/* Two spans of one tid are apart, or one holds the other. */
+/* Two spans of one tid are disjoint, or one contains the other. */
 static void check_nesting(const json_t *all)
 {
     const json_t *events = json_object_get(all, "traceEvents");
@@ -132,7 +132,7 @@ static void check_nesting(const json_t *all)
     }
 }
 
-/* ---- writing down ---------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 static void nothing_was_asked_for(void *user)
 {
     pen_error why;
@@ -267,7 +267,7 @@ static void be_worker(void *user)
     for (uint64_t i = 0; i < 5; i++) {
         const uint64_t at = offset + i * STEP_NS;
         write_pair(TRACE_PUSH, at + 100000, at + 550000, (int64_t)i, 0);
-        write_pair(TRACE_PUSH, at + 200000, at + 560000, (int64_t)i, 1); /* no such server speaks */
+        write_pair(TRACE_PUSH, at + 200000, at + 560000, (int64_t)i, 1); /* no such server exists */
         write_pair(TRACE_PULL, at + 560000, at + 800000, (int64_t)i, 0);
     }
 }
@@ -316,7 +316,7 @@ static void test_timeline_of_two_jobs_is_refused(void **state)
     assert_non_null(strstr(why.text, "belongs to job job, but"));
 }
 
-/* ---- parts that cannot be believed ----------------------------------------------------------- */
+/* ---- parts that cannot be trusted ------------------------------------------------------------ */
 static void first_part(char *path, size_t size)
 {
     DIR *d = opendir(parts);
@@ -379,7 +379,7 @@ static void test_lanes_hold_what_nests_and_part_what_overlaps(void **state)
     assert_int_equal(lanes_place(&l, 10, 50, true), 0); /* inside */
     assert_int_equal(lanes_place(&l, 20, 60, true), 1); /* crosses */
     assert_int_equal(lanes_place(&l, 50, 100, true),
-                     0); /* behind its sister, to its mother's end */
+                     0); /* after its sister, up to its parent's end */
     assert_int_equal(lanes_place(&l, 100, 110, true), 0);
     l.n = 0;
     assert_int_equal(lanes_place(&l, 0, 100, false), 0);

@@ -1,4 +1,4 @@
-/* token_test.c - the token that a scheduler's process leaves for the others of its user: who finds it, and when. */
+/* token_test.c - the token that a scheduler leaves for other processes of its user: where and when it is found. */
 #include "common/net/auth/token.h"
 
 #include <setjmp.h>
@@ -43,7 +43,7 @@ static secret make(void)
     return s;
 }
 
-/* How many files there are; `file` is the last one. */
+/* The number of files; `file` is the last one. */
 static int count(void)
 {
     int n    = 0;
@@ -101,7 +101,7 @@ static void test_token_of_the_next_scheduler_replaces_that_of_the_last(void **st
     token *a = publish("tcp://127.0.0.1:4711", &first);
     token *b = publish("tcp://127.0.0.1:4711", &second);
     assert_finds("tcp://127.0.0.1:4711", &second);
-    token_withdraw(a); /* not its own any more */
+    token_withdraw(a); /* no longer its own */
     assert_finds("tcp://127.0.0.1:4711", &second);
     token_withdraw(b);
     assert_int_equal(count(), 0);
@@ -131,7 +131,7 @@ test_token_of_a_process_that_was_killed_goes_with_the_next_job_and_a_living_one_
     token *t = publish("tcp://127.0.0.1:2", &s);
     secret found;
     assert_false(token_find("tcp://127.0.0.1:1", &found));
-    make_old(); /* the only one that is left, and it is locked */
+    make_old(); /* the only one left, and it is locked */
     token *u = publish("tcp://127.0.0.1:3", &s);
     assert_finds("tcp://127.0.0.1:2", &s);
     token_withdraw(t);

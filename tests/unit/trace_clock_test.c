@@ -1,4 +1,4 @@
-/* trace_clock_test.c - how far a clock is from another, found out through unequal ways. */
+/* trace_clock_test.c - the offset between two clocks, measured over asymmetric paths. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static uint64_t theirs(const world *w, uint64_t ours)
     return ours + (uint64_t)(w->ahead_ns + (int64_t)(w->rate * (double)ours));
 }
 
-/* A round trip whose two ways have nothing to do with each other, and now and then one waits in a queue. */
+/* A round trip whose two directions are independent; at times one waits in a queue. */
 static uint64_t trip(world *w, trace_clock *c, uint64_t at, uint64_t out, uint64_t back)
 {
     const uint64_t there = at + out + (draw(w, 10) == 0 ? draw(w, 20 * MS) : draw(w, out + 1));
@@ -46,7 +46,7 @@ static uint32_t finish(const trace_clock *c, trace_clock_sample *s)
     return trace_clock_prune(s, n);
 }
 
-/* What is said of each moment is within what is said of its error. */
+/* The estimate of each moment is within the error it states. */
 static uint64_t check_bound(const world *w, const trace_clock_sample *s, uint32_t n, uint64_t end)
 {
     const uint64_t error = trace_clock_error(s, n, 0, end);
@@ -96,7 +96,7 @@ static void test_clock_follows_one_that_runs_faster_for_hours(void **state)
     const uint32_t n     = finish(c, s);
     const uint64_t error = check_bound(&w, s, n, at);
     assert_in_range(n, TRACE_CLOCK_SAMPLES / 8, TRACE_CLOCK_SAMPLES); /* windows were joined */
-    assert_in_range(error, 1, 5 * MS); /* it went 864 ms away meanwhile */
+    assert_in_range(error, 1, 5 * MS); /* it drifted 864 ms meanwhile */
     free(c);
     free(s);
 }
@@ -124,9 +124,9 @@ static void test_clock_keeps_the_order_of_moments(void **state)
 static void test_clock_throws_away_what_a_neighbour_knows_better(void **state)
 {
     (void)state;
-    trace_clock_sample s[] = {{1000 * MS, 10, 9 * MS}, /* at the start all are busy */
+    trace_clock_sample s[] = {{1000 * MS, 10, 9 * MS}, /* all are busy at the start */
                               {2000 * MS, 20, 50000},  {3000 * MS, 30, 9 * MS},
-                              {2000 * MS, 31, 40}, /* not later than the one before */
+                              {2000 * MS, 31, 40}, /* not later than the previous one */
                               {4000 * MS, 40, 60000},  {5000 * MS, 50, 8 * MS}};
     assert_int_equal(trace_clock_prune(s, 6), 2);
     assert_int_equal(s[0].offset_ns, 20);
@@ -142,8 +142,8 @@ static void test_clock_takes_no_answer_that_cannot_be(void **state)
     (void)state;
     trace_clock *c = calloc(1, sizeof *c);
     trace_clock_init(c);
-    trace_clock_note(c, 100, 5000, 99); /* heard before it was asked */
-    trace_clock_note(c, 100, 0, 120);   /* a scheduler that does not tell */
+    trace_clock_note(c, 100, 5000, 99); /* received before it was requested */
+    trace_clock_note(c, 100, 0, 120);   /* a scheduler that does not send its time */
     assert_int_equal(atomic_load(&c->n), 0);
     trace_clock_note(c, 100, 5000, 120);
     assert_int_equal(atomic_load(&c->n), 1);

@@ -41,7 +41,7 @@ static inline bool next(transport *t, transport_event *event, uint64_t wait_ms)
     return false;
 }
 
-/* The next event of that kind; others are passed over. */
+/* The next event of that kind; others are skipped. */
 static inline transport_event await(transport *t, transport_event_kind kind)
 {
     transport_event event  = {0};
@@ -94,7 +94,7 @@ static inline void check_talk(transport *l, transport *d)
     await(d, TRANSPORT_MESSAGE);
 }
 
-/* ---- birth and death of the secrets ---------------------------------------------------------------- */
+/* ---- creating and destroying the secrets ----------------------------------------------------------- */
 static inline int make_secrets(void **state)
 {
     (void)state;

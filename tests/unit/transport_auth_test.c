@@ -1,4 +1,4 @@
-/* transport_auth_test.c - connections of members with keys: who may talk. */
+/* transport_auth_test.c - connections of members with keys: who may connect. */
 #include "tests/unit/transport_auth_rig.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static bool is_one_of(const char *note, const char *one, const char *other)
     return strcmp(note, one) == 0 || strcmp(note, other) == 0;
 }
 
-/* Which side finds out first is chance, and the other then sees only that the connection ended. */
+/* Either side may detect it first; the other then sees only that the connection ended. */
 static void check_refused(transport *l, transport *d, const char *dialler_hears,
                           const char *or_only)
 {
@@ -50,7 +50,7 @@ static void test_transport_members_of_a_job_talk_and_strangers_do_not(void **sta
     auth_close(foreign);
 }
 
-/* It knows the listener's key, for it knows the secret, but a worker's port is for workers. */
+/* It knows the secret and therefore the listener's key, but a worker's port is for workers only. */
 static void test_transport_member_of_the_wrong_role_is_turned_away_by_its_key(void **state)
 {
     (void)state;
@@ -78,7 +78,7 @@ static void test_transport_encrypting_dialler_refuses_a_listener_in_clear_text(v
     auth_close(worker);
 }
 
-/* The thread that answers for keys comes and goes with ZeroMQ's context; both kinds of listener share it. */
+/* The thread that checks keys lives as long as ZeroMQ's context; both kinds of listener share it. */
 static void test_transport_keys_work_in_every_context_and_beside_clear_text(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* transport_limit_test.c - what peers that are not trusted may use: connections, memory, time. */
+/* transport_limit_test.c - what untrusted peers may use: connections, memory, time. */
 #include "tests/unit/transport_auth_rig.h"
 
 #include <arpa/inet.h>
@@ -91,7 +91,7 @@ static void test_transport_flood_of_silent_connections_pushes_out_itself(void **
     }
     assert_true(closes_within(l, fd[0], PATIENCE_MS));
     assert_true(closes_within(l, fd[FLOOD - MAX - 4], PATIENCE_MS));
-    transport *e = dial_with(NULL, AUTH_SERVER, l); /* there is room for who has something to say */
+    transport *e = dial_with(NULL, AUTH_SERVER, l); /* there is room for a peer that speaks */
     check_talk(l, e);
     assert_int_equal(transport_send(d, 0, "still here", 10, NULL), PEN_OK);
     await(l, TRANSPORT_MESSAGE);
@@ -101,7 +101,7 @@ static void test_transport_flood_of_silent_connections_pushes_out_itself(void **
     transport_close(l, 0);
 }
 
-/* Connects so often, each connection for a while; whether it was told that this is too often. */
+/* Connects this many times, each connection for a while; returns whether it was told that this is too often. */
 static bool storm(transport *l, int times)
 {
     enum { OPEN = 64, STORM_ENDS_MS = 2000 };
@@ -116,7 +116,7 @@ static bool storm(transport *l, int times)
         if (is_told || i == times - 1)
             for (int k = 0; k < OPEN; k++) close(fd[k]);
     }
-    /* What was accepted is told a little later, on a slow machine much later. */
+    /* An accepted connection is reported a little later, on a slow machine much later. */
     for (const uint64_t until = clock_ms(&clock_real) + STORM_ENDS_MS;
          !is_told && clock_ms(&clock_real) < until;) {
         if (transport_recv(l, &event) == PEN_OK)
@@ -127,7 +127,7 @@ static bool storm(transport *l, int times)
     return is_told;
 }
 
-/* As long as nobody has spoken from that address; a member that comes back is not kept out. */
+/* Only while no peer at that address has spoken; a member that comes back is not kept out. */
 static void
 test_transport_address_that_connects_without_end_is_turned_away_at_the_door(void **state)
 {
@@ -216,7 +216,7 @@ static void count_leaving(void *memory)
     atomic_fetch_add(&left_here, 1);
 }
 
-/* Twenty silent ones cost together what one may; who is trusted is bounded by itself, and who reads lives. */
+/* Twenty silent peers together get the room of one; trusted peers have their own bound; peers that read stay. */
 static void test_transport_what_waits_for_all_who_are_not_trusted_is_bounded_together(void **state)
 {
     (void)state;
@@ -262,7 +262,7 @@ static void test_transport_what_waits_for_all_who_are_not_trusted_is_bounded_tog
     transport_close(l, 0);
 }
 
-/* A listener whose owner does not look until all has arrived, and a peer that sent much. */
+/* A listener whose owner does not receive until everything has arrived, and a peer that sent much. */
 static void test_transport_queue_of_one_peer_is_bounded(void **state)
 {
     (void)state;
@@ -320,7 +320,7 @@ static void test_transport_peer_that_sends_nonsense_is_cut_off_and_others_are_no
     transport_close(l, 0);
 }
 
-/* A burst of large messages in good order is no message without end. */
+/* A burst of large valid messages is not a message without end. */
 static void test_transport_bursts_of_whole_messages_end_nothing(void **state)
 {
     (void)state;

@@ -85,7 +85,7 @@ static pen_status send_number(transport *t, uint32_t peer, int number)
     return transport_send(t, peer, &number, sizeof number, NULL);
 }
 
-/* The next event of that kind that is there already; others are dropped. */
+/* The next event of that kind that has arrived already; others are dropped. */
 static bool next(transport *t, transport_event_kind kind, transport_event *event)
 {
     while (transport_recv(t, event) == PEN_OK) {
@@ -123,7 +123,7 @@ static uint32_t meet_a(world *w)
 
 /* ---- determinism ----------------------------------------------------------------------------- */
 
-/* Everything two diallers got through, with times, as text. */
+/* All that two diallers got through, with times, as text. */
 static void write_story(uint64_t seed, char *story, size_t size)
 {
     world w;
@@ -359,7 +359,7 @@ static void test_sim_killed_name_is_down_for_all_and_silent_for_ever(void **stat
 
     sim_net_kill(w->net, "server");
     assert_true(next(w->b, TRANSPORT_DOWN, &event));
-    transport *again = open_at(w, "server", true); /* a new process of that name */
+    transport *again = open_at(w, "server", true); /* a new process with that name */
     run(w, 1000);
     assert_true(next(w->b, TRANSPORT_UP, &event));
     assert_int_equal(send_number(w->b, 0, 2), PEN_OK);

@@ -1,4 +1,4 @@
-/* transport_tools.h - transports over ZeroMQ that say and hear, and plain sockets that shake hands with them. */
+/* transport_tools.h - transports over ZeroMQ that send and receive, and plain sockets that shake hands with them. */
 #ifndef TESTS_UNIT_TRANSPORT_TOOLS_H
 #define TESTS_UNIT_TRANSPORT_TOOLS_H
 
@@ -32,7 +32,7 @@ static inline void rest(transport *t)
     poll(&fd, 1, 10);
 }
 
-/* The next event, whatever it is; its body is released. */
+/* The next event of any kind; its body is released. */
 static inline bool next(transport *t, transport_event *event, uint64_t wait_ms)
 {
     const uint64_t until = now_ms() + wait_ms;
@@ -116,13 +116,13 @@ static inline int plain_connect(int port)
     return fd;
 }
 
-/* The other side may have closed already; that is its right. */
+/* The other side may have closed already, which is allowed. */
 static inline void plain_send(int fd, const void *data, size_t size)
 {
     if (send(fd, data, size, MSG_NOSIGNAL) < 0) return;
 }
 
-/* Until the other side closes, or has had its say. */
+/* Until the other side closes, or has sent what it has to send. */
 static inline bool is_closed_by_peer(int fd, int wait_ms)
 {
     char sink[256];
@@ -161,7 +161,7 @@ static inline void plain_receive(int fd, void *to, size_t size)
     assert_int_equal(recv(fd, to, size, MSG_WAITALL), size);
 }
 
-/* A whole handshake, with READY on both sides before anything else is said.  An empty name is what a peer has that
+/* A whole handshake, with READY on both sides before anything else is sent.  An empty name is what a peer has that
  * did not choose one. */
 static inline void shake_hands(int fd, const char *type, const char *name)
 {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 /* ---- other processes ------------------------------------------------------------------------- */
-/* This program again, as a peer: "peer ADDRESS" says hello and answers until it is killed. */
+/* This program again, as a peer: "peer ADDRESS" sends hello and answers until it is killed. */
 static int run_peer(const char *address)
 {
     transport *t;
@@ -25,7 +25,7 @@ static int run_peer(const char *address)
     }
 }
 
-/* "leave ADDRESS MS" queues what nobody reads, closes and exits. */
+/* "leave ADDRESS MS" queues messages that no peer reads, closes and exits. */
 static int run_leaver(const char *address, const char *linger_ms)
 {
     transport *t, *lost;
@@ -70,7 +70,7 @@ static void test_transport_zmq_killed_peer_is_down_within_a_second(void **state)
     transport_close(l, 0);
 }
 
-/* Silent for three heartbeats it is down; awake again it comes back as somebody new. */
+/* After three silent heartbeats it is down; when it wakes it connects as a new peer. */
 static void test_transport_zmq_stopped_peer_is_down_by_heartbeat(void **state)
 {
     (void)state;
@@ -79,7 +79,7 @@ static void test_transport_zmq_stopped_peer_is_down_by_heartbeat(void **state)
     const pid_t child             = start("peer", transport_address(l), NULL);
     const uint32_t peer           = expect(l, TRANSPORT_MESSAGE).peer;
     transport_event event;
-    assert_false(next(l, &event, 1200)); /* awake and silent is not dead */
+    assert_false(next(l, &event, 1200)); /* silence without a stop is not death */
     const uint64_t start_ms = now_ms();
     kill(child, SIGSTOP);
     assert_int_equal(expect(l, TRANSPORT_DOWN).peer, peer);
@@ -118,7 +118,7 @@ static void test_transport_zmq_exit_waits_for_what_lingers_and_no_longer(void **
     const pid_t child       = start("leave", transport_address(l), "300");
     const uint64_t start_ms = now_ms();
     int status, ended = 0;
-    while (ended == 0 && now_ms() - start_ms < PATIENCE_MS) { /* nobody reads */
+    while (ended == 0 && now_ms() - start_ms < PATIENCE_MS) { /* the peer does not read */
         ended = waitpid(child, &status, WNOHANG);
         poll(NULL, 0, 5);
     }
@@ -158,7 +158,7 @@ static void ignore_signal(int number)
     (void)number;
 }
 
-/* A profiler's timer interrupts ZeroMQ in the middle of messages; none may be cut in two. */
+/* A profiler's timer interrupts ZeroMQ in the middle of messages; none may be truncated. */
 static void test_transport_zmq_messages_stay_whole_under_signals(void **state)
 {
     (void)state;

@@ -45,7 +45,7 @@ static void test_transport_zmq_speaks_ipv6(void **state)
 {
     (void)state;
     transport *l;
-    if (transport_listen("tcp://[::1]:0", NULL, &l, NULL) != PEN_OK) skip(); /* a host without */
+    if (transport_listen("tcp://[::1]:0", NULL, &l, NULL) != PEN_OK) skip(); /* no IPv6 here */
     transport *d = dial_up(transport_address(l));
     say(d, 0, "six");
     assert_hears(l, "six");
@@ -86,7 +86,7 @@ static void test_transport_zmq_culprit_without_a_number_is_named_by_what_is_know
     assert_string_equal(text, "a connection from [fe80::1]:4711 that has not said who it is");
 }
 
-/* A dialler must survive whatever answers, and find the real listener when that comes. */
+/* A dialler must survive any kind of answer, and find the real listener when that comes. */
 static void test_transport_zmq_dialler_outlives_a_stranger_at_its_address(void **state)
 {
     (void)state;

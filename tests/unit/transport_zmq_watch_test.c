@@ -1,4 +1,4 @@
-/* transport_zmq_watch_test.c - strangers, and descriptors used again. */
+/* transport_zmq_watch_test.c - strangers, and reused descriptors. */
 #include "transport_tools.h"
 
 #include <pthread.h>
@@ -112,7 +112,7 @@ static void offend(transport *t, const offence *o)
 {
     int fd = plain_connect(port_of(t));
     o->offend(fd);
-    is_closed_by_peer(fd, 20); /* some wait for more; then we leave */
+    is_closed_by_peer(fd, 20); /* some wait for more; then the client closes */
     close(fd);
 }
 
@@ -193,7 +193,7 @@ static void test_transport_zmq_refuses_a_peer_that_names_itself(void **state)
     assert_string_equal(event.note, "a peer that chose its own id");
     assert_int_equal(event.peer, 0);
     close(fd);
-    expect_quiet(l); /* it is no peer, so it is not down either */
+    expect_quiet(l); /* it is not a peer, so it is not down either */
     transport_close(l, 0);
 }
 
@@ -220,7 +220,7 @@ static void test_transport_zmq_refuses_messages_of_three_frames_by_name(void **s
     transport_close(l, 0);
 }
 
-/* A peer that spoke, then claims too much, ends: one DOWN, after what it said before. */
+/* A peer that spoke, then claims too much, ends with one DOWN, after its earlier messages. */
 static void test_transport_zmq_ends_a_peer_that_claims_too_much(void **state)
 {
     (void)state;
@@ -243,7 +243,7 @@ static void test_transport_zmq_ends_a_peer_that_claims_too_much(void **state)
     transport_close(l, 0);
 }
 
-/* ---- descriptors used again ------------------------------------------------------------------ */
+/* ---- reused descriptors ---------------------------------------------------------------------- */
 typedef struct {
     transport *dialler;
     atomic_uint heard; /* of its messages, by the listener */
@@ -279,7 +279,7 @@ static life *life_of(life *lives, int *n, uint32_t number)
 }
 
 /* Short lives, one after the other on the same descriptors, each with two messages; some by plain sockets that
- * never shake hands in between.  Every one that spoke must be heard twice, then go down, once. */
+ * never shake hands in between.  Each that spoke must be received twice, then go down, once. */
 static void check_lives(bool is_flooded)
 {
     enum { LIVES = 60 };
@@ -316,7 +316,7 @@ static void check_lives(bool is_flooded)
                 refused++;
             } else {
                 life *lf = life_of(lives, &n, event.peer);
-                assert_int_equal(lf->down, 0); /* nothing comes after */
+                assert_int_equal(lf->down, 0); /* nothing follows */
                 if (event.kind == TRANSPORT_MESSAGE)
                     lf->said++;
                 else

@@ -1,4 +1,4 @@
-/* unit_test.c - which tensors make a unit: by label, by layer, by size, by hand; and how a program finds it. */
+/* unit_test.c - the tensors of a unit: by label, by layer, by size, by hand; and how a program finds its unit. */
 #include "worker/tensor/unit.h"
 
 #include <setjmp.h>
@@ -155,7 +155,7 @@ static void test_unit_pattern_that_matches_no_layer_is_told_with_those_there_are
     "; it has encoder, encoder.layer, encoder.layer.*, encoder.layer.*.attention, "                \
     "encoder.layer.*.attention.self, encoder.norm"
     refuses(&all, "BertLayer", "wrap_match: no layer of this model is named 'BertLayer'" LAYERS);
-    refuses(&all, "encoder.*.weight", /* a tensor's own name is no layer */
+    refuses(&all, "encoder.*.weight", /* a tensor's own name is not a layer */
             "wrap_match: no layer of this model is named 'encoder.*.weight'" LAYERS);
     refuses(&all, "Encoder.layer.*", /* case matters */
             "wrap_match: no layer of this model is named 'Encoder.layer.*'" LAYERS);
@@ -264,7 +264,7 @@ static void test_unit_is_found_by_name_and_index_with_every_wrap(void **state)
         assert_string_equal(find(&set, "head", 0)->name, "head");
         assert_ptr_equal(find(&set, NULL, 0), &set.handle[0]);
         assert_int_equal(find(&set, NULL, 7)->elements, 5);
-        /* It covers the unit that its tensor is in, and no other. */
+        /* It covers the unit of its tensor, and no other. */
         assert_int_equal(find(&set, "h", 1)->n_covers, 1);
         assert_int_equal(find(&set, "h", 1)->covers[0], set.of[2]);
         units_fini(&set);

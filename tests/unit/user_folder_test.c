@@ -1,5 +1,5 @@
-/* user_folder_test.c - the folder of a user's notes and keys: whose it is, who can enter, and what is used instead.
- * Who makes a folder for somebody else must be root: those tests are skipped for others. */
+/* user_folder_test.c - the folder of a user's notes and keys: its owner, its mode, and what replaces it.
+ * Only root can make a folder for another user: those tests are skipped for others. */
 #include "common/system/user_folder.h"
 
 #include <setjmp.h>

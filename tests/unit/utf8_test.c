@@ -1,4 +1,4 @@
-/* utf8_test.c - texts that others are shown, and what becomes of bytes that are none. */
+/* utf8_test.c - texts shown to others, and how invalid bytes are replaced. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ static void test_utf8_every_byte_string_is_clean_after_cleaning(void **state)
     }
 }
 
-/* Also half a letter, where a long name was cut. */
+/* Also a partial character, where a long name was truncated. */
 static void test_status_in_json_is_whole_whatever_names_are_made_of(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* value_table_test.c - values by key: what was set is got, counters count, and bounds hold. */
+/* value_table_test.c - values by key: get returns what set stored, counters count, bounds hold. */
 #include "scheduler/core/services/value_table.h"
 
 #include <setjmp.h>
@@ -23,7 +23,7 @@ static void what_was_set_last_is_got(void **state)
     assert_memory_equal(value_table_get(t, "a", &size), "three", 5);
     assert_int_equal(size, 5);
     assert_int_equal(value_table_set(t, "a", NULL, 0, &why), PEN_OK);
-    assert_non_null(value_table_get(t, "a", &size)); /* set, and empty */
+    assert_non_null(value_table_get(t, "a", &size)); /* set, but empty */
     assert_int_equal(size, 0);
     value_table_destroy(t);
 }

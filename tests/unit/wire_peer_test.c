@@ -1,4 +1,4 @@
-/* wire_peer_test.c - the peer plane: what was written is read, and what was damaged is refused. */
+/* wire_peer_test.c - the peer plane: what was written is read back, and what was damaged is refused. */
 #include "common/base/crc.h"
 #include "proto/wire/wire_peer.h"
 
@@ -145,7 +145,7 @@ static void a_message_of_another_plane_is_refused(void **state)
     wire_arena_destroy(arena);
 }
 
-/* Says what is wrong, whoever is to blame. */
+/* Expects a sentence, whichever side is at fault. */
 static void expect_refused(wire_peer p)
 {
     wire_out out = {0};

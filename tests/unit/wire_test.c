@@ -1,4 +1,4 @@
-/* wire_test.c - every kind there and back; and everything that a hostile or broken peer can say. */
+/* wire_test.c - every kind encoded and decoded; and everything that a hostile or broken peer can send. */
 #include "common/base/crc.h"
 #include "proto/wire/wire.h"
 #include "proto/wire/wire_peer.h"
@@ -55,7 +55,7 @@ static pen_status decode_control(const void *head, size_t size, wire_control *c)
     return status;
 }
 
-/* Makes the checksum true again after the body was changed. */
+/* Makes the checksum valid again after the body was changed. */
 static void seal(wire_out *o)
 {
     uint64_t length = o->size - WIRE_PREFIX_BYTES;
@@ -73,7 +73,7 @@ static void set_body(wire_out *o, const void *body, size_t size)
     seal(o);
 }
 
-/* ---- there and back -------------------------------------------------------------------------- */
+/* ---- encode and decode ----------------------------------------------------------------------- */
 static void test_wire_data_of_every_kind_comes_back_with_every_field(void **state)
 {
     (void)state;
@@ -218,8 +218,8 @@ static void test_wire_every_truncation_is_refused(void **state)
     }
 }
 
-/* With a prefix that agrees: the body alone must not lead astray.  A body cut between fields is
- * another valid message, so only crashes and broken promises are looked for. */
+/* With a valid prefix: the body alone must not mislead.  A body cut between fields is
+ * another valid message, so this checks only crashes and broken promises. */
 static void test_wire_truncated_bodies_with_true_checksums_keep_every_promise(void **state)
 {
     (void)state;
@@ -360,7 +360,7 @@ static void test_wire_hostile_counts_are_refused_within_the_memory_given(void **
     set_body(&big, body, 3 * N);
     assert_int_equal(decode_data(big.data, big.size, &d), PEN_NO_MEMORY);
 
-    set_body(&big, body, 3 * 257); /* fits, but is more than there can be */
+    set_body(&big, body, 3 * 257); /* fits, but exceeds the possible maximum */
     assert_int_equal(decode_data(big.data, big.size, &d), PEN_CORRUPT);
 
     memcpy(body, "\x08\x01\x5a\x81\x80\x04", 6); /* kind 1, 65537 chunks */
@@ -369,7 +369,7 @@ static void test_wire_hostile_counts_are_refused_within_the_memory_given(void **
     assert_int_equal(decode_data(big.data, big.size, &d), PEN_CORRUPT);
     assert_string_equal(why.text, "PUSH has a list of more than 65536 entries");
 
-    memcpy(body, "\x08\x01\x5a\xff\xff\xff\xff\x0f", 8); /* promises 2^32 - 1 bytes of chunks */
+    memcpy(body, "\x08\x01\x5a\xff\xff\xff\xff\x0f", 8); /* claims 2^32 - 1 bytes of chunks */
     set_body(&big, body, 64);
     assert_int_equal(decode_data(big.data, big.size, &d), PEN_CORRUPT);
     free(body);
@@ -454,7 +454,7 @@ static void test_wire_control_refuses_bodies_that_cannot_be(void **state)
     check_body_refused("\xba\x01\x00", 3, "FAILURE gives no reason");
     check_body_refused("\x52\x02\x08\x06", 4, "HELLO has role 6, which is not in 0..5");
     check_body_refused("\x6a\x07\x0a\x06\x0a\x01w\x22\x00", 9,
-                       "the head is not a control message"); /* a list cut short */
+                       "the head is not a control message"); /* a truncated list */
     check_body_refused("\x6a\x0c\x0a\x0a\x0a\x01w\x22\x05\x01\x01\x01\x01\x00", 14,
                        "REGISTER gives 'w' a dimension of 0");
     check_body_refused("\x6a\x10\x0a\x0e\x0a\x01w\x22\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01", 18,
@@ -531,7 +531,7 @@ static void test_wire_large_messages_grow_arena_and_output(void **state)
     for (uint32_t i = 0; i < N; i++) chunk[i] = i * 65537u;
     wire_data in = {.kind = WIRE_PULL, .n = N, .chunk = chunk, .crc = chunk}, back;
     assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
-    for (int round = 0; round < 3; round++) { /* the arena's blocks are found again after a reset */
+    for (int round = 0; round < 3; round++) { /* the arena's blocks are reused after a reset */
         assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
         assert_memory_equal(back.chunk, chunk, N * sizeof *chunk);
         assert_memory_equal(back.crc, chunk, N * sizeof *chunk);
@@ -549,7 +549,7 @@ static void test_wire_arena_forgets_the_last_message_at_a_reset(void **state)
         wire_arena_reset(small);
         assert_int_equal(wire_data_decode(out.data, out.size, small, &back, &why), PEN_OK);
     }
-    pen_status status = PEN_OK; /* without a reset it is full some time */
+    pen_status status = PEN_OK; /* without a reset it is full at some point */
     for (int i = 0; i < 1000 && status == PEN_OK; i++)
         status = wire_data_decode(out.data, out.size, small, &back, &why);
     assert_int_equal(status, PEN_NO_MEMORY);

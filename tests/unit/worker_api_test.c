@@ -1,4 +1,4 @@
-/* worker_api_test.c - the public functions, by a program that is alone: sentences, requests, errors, nothing left behind. */
+/* worker_api_test.c - the public functions, in a program alone: sentences, requests, errors, nothing left behind. */
 #include "tests/unit/worker_api_rig.h"
 
 #include <dirent.h>
@@ -144,7 +144,7 @@ static void test_api_explicit_verbs_end_as_requests(void **state)
     ok(pen_wait(&reqs[1], &result));
     assert_int_equal(result.version, 2);
     assert_null(reqs[1].ctx);
-    ok(pen_wait(&reqs[1], NULL)); /* {0} is no request */
+    ok(pen_wait(&reqs[1], NULL)); /* {0} is not a request */
     ok(pen_wait_any(reqs, 3, -1, &index, &result));
     assert_int_equal(index, 0);
     ok(pen_wait_any(reqs, 3, 0, &index, &result));
@@ -266,7 +266,7 @@ static void test_api_abort_ends_the_loop(void **state)
     pen_free(t.grad);
 }
 
-/* ---- nothing is left ------------------------------------------------------------------------- */
+/* ---- nothing is left behind ------------------------------------------------------------------ */
 static int count(const char *folder)
 {
     DIR *dir = opendir(folder);
@@ -289,7 +289,7 @@ static void test_api_finalize_leaves_no_thread_and_no_descriptor(void **state)
     ok(pen_finalize(NULL));
 }
 
-/* A job whose scheduler cannot be reached: everything that was begun is taken back. */
+/* A job whose scheduler cannot be reached: everything that was started is undone. */
 static void test_api_init_that_fails_leaves_nothing(void **state)
 {
     (void)state;
@@ -298,7 +298,7 @@ static void test_api_init_that_fails_leaves_nothing(void **state)
         "rank=1",        "world_size=2",        "servers=1", "master_addr=127.0.0.1",
         "master_port=9", "init_timeout_ms=300", NULL};
     assert_int_equal(pen_init(settings, &ctx),
-                     PEN_UNREACHABLE); /* also starts what the process keeps, as ZeroMQ's context */
+                     PEN_UNREACHABLE); /* also starts what the process keeps: ZeroMQ's context */
     int fds = count("/proc/self/fd"), threads = count("/proc/self/task");
     expect(pen_init(settings, &ctx), PEN_UNREACHABLE,
            "nothing answers as a Penstock scheduler at 127.0.0.1:9 (connection refused: nothing "

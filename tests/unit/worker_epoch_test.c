@@ -1,4 +1,4 @@
-/* worker_epoch_test.c - the worker's exchange when servers and members change: no socket, no thread,
+/* worker_epoch_test.c - the ps client when servers and members change: no socket, no thread,
  * no clock. */
 #include "common/base/crc.h"
 #include "worker/ps/ps_client.h"
@@ -180,7 +180,7 @@ static void pass(world *w, uint64_t ms)
     ps_client_flush(w->x, w->now);
 }
 
-/* The next epoch; what changes is in w->server and w->worker. */
+/* The next epoch; the changes are in w->server and w->worker. */
 static void install(world *w, bool members_changed, int64_t step)
 {
     w->epoch++;
@@ -198,10 +198,10 @@ static void install(world *w, bool members_changed, int64_t step)
     ps_client_flush(w->x, w->now);
 }
 
-/* The same, and another server holds the shard; its connection breaks and is made anew. */
+/* The same, and another server holds the shard; its connection breaks and is made again. */
 static void move(world *w, uint32_t shard, bool members_changed, int64_t step)
 {
-    uint64_t *servers = malloc(sizeof w->server); /* the ps client holds the array before */
+    uint64_t *servers = malloc(sizeof w->server); /* the ps client copies the array before */
     memcpy(servers, w->server, sizeof w->server);
     servers[shard] += 100;
     w->epoch++;
@@ -225,7 +225,7 @@ static void move(world *w, uint32_t shard, bool members_changed, int64_t step)
                                  .worker      = w->worker,
                                  .worker_host = hosts,
                                  .server      = names};
-    ps_client_install(w->x, &same, w->now); /* only so that the array may go */
+    ps_client_install(w->x, &same, w->now); /* only so that the array may be freed */
     free(servers);
     ps_client_down(w->x, shard, 0);
     ps_client_flush(w->x, w->now);
@@ -337,7 +337,7 @@ static void one_verb(world *w, ps_client_verb verb, uint32_t tensor)
     ps_client_flush(w->x, w->now);
 }
 
-/* ---- what is said again ---------------------------------------------------------------------- */
+/* ---- what is sent again ---------------------------------------------------------------------- */
 static void test_epoch_says_again_what_has_no_answer_with_its_number(void **state)
 {
     (void)state;
@@ -362,7 +362,7 @@ static void test_epoch_sends_a_push_to_the_server_that_holds_its_shard_now(void 
     world *w = world_create(&async);
     one_verb(w, PS_PUSH_PULL, 1);
     const sent first = w->sent[0];
-    receipt(w, &first); /* the one who gave it is gone */
+    receipt(w, &first); /* the member that gave it is gone */
     move(w, first.shard, false, -1);
     assert_int_equal(count_chunks(w, 0, WIRE_PUSH), 1);
     assert_int_equal(w->sent[w->n_sent - 1].to, w->server[first.shard]);
@@ -389,13 +389,13 @@ static void test_epoch_takes_no_answer_of_another(void **state)
     world *w = world_create(&async);
     one_verb(w, PS_PUSH_PULL, 1);
     const sent first = w->sent[0];
-    values_of(w, &first, 5, 0, first.seq, 2); /* the shard has heard of it, we have not */
+    values_of(w, &first, 5, 0, first.seq, 2); /* the shard has applied it; we do not know yet */
     assert_int_equal(w->n_completed, 0);
     install(w, false, -1);
     values_of(w, &first, 6, 0, first.seq, 1);
     assert_int_equal(w->n_completed, 0);
     w->term = 8;
-    values_of(w, &first, 6, 0, first.seq, 2); /* a scheduler that came later */
+    values_of(w, &first, 6, 0, first.seq, 2); /* a scheduler with a later term */
     assert_int_equal(w->n_completed, 0);
     w->term = 7;
     values_of(w, &first, 7, 0, first.seq, 2);
@@ -413,7 +413,7 @@ static void test_epoch_waits_briefly_for_a_shard_that_has_not_heard_of_it(void *
     const sent s = w->sent[0];
     wire_data d  = from_shard(w, s.shard, WIRE_REFUSED, s.step);
     d.epoch      = 1;
-    d.to         = SELF - 1; /* who had this rank before */
+    d.to         = SELF - 1; /* the process that had this rank before */
     d.status     = PEN_AGAIN;
     d.n = s.n, d.chunk = s.chunk, d.seq = s.seq;
     ps_client_receive(w->x, s.shard, &d, NULL, w->now);
@@ -454,7 +454,7 @@ static void test_epoch_begins_an_open_step_anew_when_members_change(void **state
     for (uint32_t p = 1; p < w->plan->n_partitions; p++)
         if (w->plan->partition[p].n_decided > 0) prepared(w, p, 0, 2);
     ps_client_flush(w->x, w->now);
-    assert_int_equal(count_chunks(w, 0, WIRE_PULL), 0); /* the record from before is void */
+    assert_int_equal(count_chunks(w, 0, WIRE_PULL), 0); /* the earlier record is void */
     prepared(w, 0, 0, 2);
     ps_client_flush(w->x, w->now);
     answer_pulls(w, 4);
@@ -482,7 +482,7 @@ static void test_epoch_drops_a_verdict_that_nobody_carried_out(void **state)
     answer_pulls(w, 2);
     assert_int_equal(w->n_decided, 1);
     assert_int_equal(w->outcome.applied, 1); /* once */
-    assert_true(w->outcome.norm > 1);        /* of the sums that count */
+    assert_true(w->outcome.norm > 1);        /* from the sums that count */
     assert_int_equal(w->n_completed, 1);
     world_destroy(w);
 }
@@ -550,7 +550,7 @@ static void test_epoch_completes_a_step_that_is_over_elsewhere(void **state)
     push_step(w, 0);
     ps_client_step_close(w->x, w, 0, w->now);
     prepared(w, 0, 0, 1);
-    install(w, true, 1); /* all that is below step 1 is committed: our records of 0 are good */
+    install(w, true, 1); /* everything below step 1 is committed: our records of 0 are valid */
     for (uint32_t p = 1; p < w->plan->n_partitions; p++)
         if (w->plan->partition[p].n_decided > 0) prepared(w, p, 0, 1);
     w->n_sent = 0;
@@ -617,7 +617,7 @@ static void test_epoch_keeps_the_numbers_of_chunks_that_count_for_themselves(voi
     world *w = world_create(&eager);
     push_step(w, 0);
     const sent first = w->sent[0];
-    values(w, &first, 1); /* kept until the step is closed */
+    values(w, &first, 1); /* buffered until the step is closed */
     install(w, true, -1);
     const uint32_t again = count_chunks(w, 0, WIRE_PUSH);
     assert_int_equal(again, w->plan->n_chunks - first.n);
@@ -626,7 +626,7 @@ static void test_epoch_keeps_the_numbers_of_chunks_that_count_for_themselves(voi
     world_destroy(w);
 }
 
-/* ---- who comes late -------------------------------------------------------------------------- */
+/* ---- latecomers ------------------------------------------------------------------------------ */
 static void test_epoch_a_late_worker_counts_on_from_the_first_values(void **state)
 {
     (void)state;
@@ -701,7 +701,7 @@ static void test_epoch_tells_an_idle_shard_of_a_snapshot_again(void **state)
     prepare_all(w, 0, 1);
     ps_client_flush(w->x, w->now);
     answer_pulls(w, 3);
-    assert_int_equal(w->n_completed, 0); /* the shard has not said that it knows */
+    assert_int_equal(w->n_completed, 0); /* the shard has not confirmed that it knows */
     heard = from_shard(w, idle, WIRE_RECEIPT, 0);
     ps_client_receive(w->x, idle, &heard, NULL, w->now);
     assert_int_equal(w->n_completed, 1);

@@ -1,4 +1,4 @@
-/* worker_settings_test.c - every row of a worker's settings, and whose PENSTOCK_* variables it
+/* worker_settings_test.c - every row of a worker's settings, and the PENSTOCK_* variables of others that it
  * knows. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -159,7 +159,7 @@ static void test_worker_settings_refuse_shards_that_nobody_could_hold(void **sta
     }
 }
 
-/* Its rate is what most people try first: the program's weight decay is none of theirs. */
+/* Most people try its rate first: the program's weight decay does not apply to it. */
 static void test_worker_settings_join_what_program_and_user_say_of_a_rule(void **state)
 {
     (void)state;

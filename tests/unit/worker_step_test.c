@@ -157,7 +157,7 @@ static void test_api_sixteen_bits_train_with_a_master_of_thirty_two(void **state
     (void)state;
     pen_ctx *ctx;
     pen_step step;
-    uint16_t one = 0x3f80; /* bf16 1.0: a step of 2^-9 is lost in it, 8 of them are not */
+    uint16_t one = 0x3f80; /* bf16 1.0: one step of 2^-9 is lost in it, 8 of them are not */
     float grad   = 1;
     ok(pen_init(SETTINGS("optim=sgd lr=0.001953125"), &ctx));
     ok(pen_register(ctx,
@@ -239,7 +239,7 @@ static void test_api_step_end_names_the_tensor_it_has_not_seen(void **state)
     pen_last_error(&error);
     assert_string_equal(error.tensor, "fc2.bias");
     assert_int_equal(error.step, 0);
-    pen_ready(ctx, NULL, PEN_ALL); /* and it can be mended */
+    pen_ready(ctx, NULL, PEN_ALL); /* and can be corrected */
     ok(pen_step_end(ctx, &step));
     ok(pen_finalize(ctx));
 }
@@ -322,7 +322,7 @@ static void test_api_step_begun_and_not_ended_is_void_unless_something_was_sent(
     finish(&t);
 }
 
-/* ---- memory of the program ------------------------------------------------------------------- */
+/* ---- the program's memory -------------------------------------------------------------------- */
 static void test_api_tensors_that_overlap_are_refused_by_name(void **state)
 {
     (void)state;

@@ -3,7 +3,7 @@
 
 #include "worker/worker_settings.h"
 
-/* ---- without servers, and with sums of nodes ------------------------------------------------- */
+/* ---- without servers, and with node sums ----------------------------------------------------- */
 static uint32_t digest_of_mode(job plan, const char *mode, int servers)
 {
     plan.mode    = mode;
@@ -11,7 +11,7 @@ static uint32_t digest_of_mode(job plan, const char *mode, int servers)
     return digest_of(plan, 2);
 }
 
-/* All words of the setting that are no modes of servers, nor what they choose by themselves, and each once. */
+/* All words of the setting that are neither modes with servers nor automatic, each once. */
 static const char *const *modes_without_servers(void)
 {
     static const char *found[MODE_COUNT + 1];
@@ -185,9 +185,9 @@ static pen_status mistake_micro_batches(pen_ctx *ctx, member *m)
     if (note(m, pen_commit(ctx)) != PEN_OK) return PEN_OK;
     if (note(m, pen_step_begin(ctx, &m->step)) != PEN_OK) return PEN_OK;
     pen_ready(ctx, t, PEN_ALL);
-    const pen_status early = pen_step_end(ctx, &m->step); /* 3 micro-batches are to come */
+    const pen_status early = pen_step_end(ctx, &m->step); /* 3 micro-batches are missing */
     const pen_status far   = pen_step_micro(ctx, 3);
-    const pen_status first = pen_step_end(ctx, &m->step); /* tells of it */
+    const pen_status first = pen_step_end(ctx, &m->step); /* reports it */
     const pen_status none  = pen_step_micro(ctx, 4);
     return early == PEN_WRONG_STATE && far == PEN_WRONG_STATE && first == PEN_WRONG_STATE
                ? note(m, none)

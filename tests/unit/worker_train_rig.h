@@ -28,7 +28,7 @@ enum {
     LARGE       = 2700000
 };
 
-/* ---- what is trained ------------------------------------------------------------------------- */
+/* ---- the model ------------------------------------------------------------------------------- */
 typedef struct {
     const char *name, *optim, *sync, *wire;
     pen_dtype dtype, grad_dtype;
@@ -40,7 +40,7 @@ typedef struct {
     job *job;
     int rank;
     bool failed;
-    char said[700]; /* the sentence of what failed */
+    char said[700]; /* the sentence of the failure */
     pen_error error;
     int64_t started_at, snapshot;
     pen_step step; /* the last one */
@@ -55,7 +55,7 @@ struct job {
     int ranks, servers; /* ranks 0: alone */
     int64_t nan_step, nan_tensor, snapshot_step;
     const char *store, *setting;
-    const char *mode;  /* NULL: as the number of servers says */
+    const char *mode;  /* NULL: the number of servers decides */
     int accum;         /* micro-batches per step; 0 is 1 */
     int idle;          /* 1 + the rank that has weight 0, and NaN everywhere; 0: none */
     bool skips_unused; /* rank 1 makes no gradient of tensor 0 ready */
@@ -131,7 +131,7 @@ static inline void fill_gradient(void *to, pen_dtype t, int64_t n, const member 
         float g = gradient(m->rank, step, i);
         if (size_of(t) == 4)
             ((float *)to)[i] = g;
-        else /* any pattern of f16 will do, as long as it is small */
+        else /* any pattern of f16 works if it is small */
             ((uint16_t *)to)[i] = t == PEN_BF16 ? half_of(g) : (uint16_t)(0x3000 + i % 1013 + step);
     }
 }
@@ -198,7 +198,7 @@ static inline void train(pen_ctx *ctx, member *m)
         while (!m->failed && pen_step_begin(ctx, &m->step) == PEN_OK) {
             if (m->rank == 0 && m->step.index == j->snapshot_step) {
                 note(m, pen_snapshot(ctx, NULL, &saving));
-                usleep(200000); /* so that the wish is back from the scheduler before the step */
+                usleep(200000); /* so that the request is back from the scheduler before the step */
             }
             train_step(ctx, m, handle, grad);
         }

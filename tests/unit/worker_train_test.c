@@ -151,7 +151,7 @@ static void test_train_mixed_groups_are_the_same_alone_and_with_one_worker(void 
     assert_int_equal(digest_of(plan, 0), digest_of(plan, 1));
 }
 
-/* The norm is that of the groups that average, and only they are skipped. */
+/* The norm covers the groups that average, and only they are skipped. */
 static void test_train_a_skipped_step_skips_bsp_groups_only(void **state)
 {
     (void)state;
@@ -243,7 +243,7 @@ static void snapshot_and_resume(job plan)
     plan.store         = store;
     plan.ranks         = 2;
     plan.snapshot_step = 2;
-    plan.nan_step      = 0; /* so that updates and steps are not the same number */
+    plan.nan_step      = 0; /* so that updates and steps have different numbers */
     job *whole         = run_well(&plan);
     assert_int_equal(whole->member[0].snapshot, 3);
 
@@ -272,14 +272,14 @@ static void test_train_snapshot_of_a_model_smaller_than_the_job(void **state)
 static void test_train_snapshot_of_groups_of_different_consistency(void **state)
 {
     (void)state;
-    /* Pushes of the free group come in any order, which may round differently: its rate is 0. */
+    /* Pushes of the async group come in any order, which may round differently: its rate is 0. */
     snapshot_and_resume(
         (job){.tensor  = {{"b", "sgd lr=1 momentum=0.5", "bsp", "raw", PEN_F32, PEN_F32, 100},
                           {"a", "sgd lr=0", "async", "raw", PEN_F32, PEN_F32, 200}},
               .servers = 2});
 }
 
-/* ---- who is missing -------------------------------------------------------------------------- */
+/* ---- missing ranks --------------------------------------------------------------------------- */
 static pen_status meet_alone(pen_ctx *ctx, member *m)
 {
     pen_group *all      = pen_group_get(ctx, PEN_GROUP_WORLD);

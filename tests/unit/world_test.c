@@ -1,4 +1,4 @@
-/* world_test.c - what a program sees of members that come and go: its world, its steps, its events. */
+/* world_test.c - members that come and go as a program sees them: its world, its steps, its events. */
 #include "worker/context.h"
 
 #include <setjmp.h>
@@ -51,7 +51,7 @@ static void test_world_is_of_the_members_that_the_step_is_seen_with(void **state
     assert_string_equal(why.text,
                         "collectives need fixed members, and the members of this job changed in "
                         "epoch 7; use pen_step_scalar(), pen_command() or pen_store_add()");
-    assert_int_equal(pen_size(alone), 2); /* who kept it sees the members of now */
+    assert_int_equal(pen_size(alone), 2); /* a handle kept from before sees the present members */
     pen_ready(ctx, NULL, PEN_ALL);
     assert_int_equal(pen_step_end(ctx, &step), PEN_OK);
     assert_int_equal(pen_step_begin(ctx, &step), PEN_OK);

@@ -32,7 +32,7 @@ static yaml_tree *read_first(void)
     return all[0];
 }
 
-/* What is written, and the tree is gone. */
+/* Expects this text from the tree, and frees the tree. */
 static void expect_written(yaml_tree *tree, const char *wanted)
 {
     char *text = NULL;
