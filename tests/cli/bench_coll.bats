@@ -1,16 +1,16 @@
-# bench_coll.bats - the benchmarks of collectives: what they measure is right, and what they print can be read.
+# bench_coll.bats - the benchmarks of collectives: their results are right, and their output can be parsed.
 
 load ../support/job
 
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# One short measurement of $1 with the flags that follow; values are checked by the benchmark itself.
+# One short measurement of $1 with the given flags; the benchmark itself checks the values.
 bench() {
     pen bench "$@" --seconds 0.01 --pairs 1 --no-limit 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
 }
 
-@test "every collective gives the right values, in place and not, on registered and foreign buffers" {
+@test "every collective gives the right values, in place and out of place, on registered and foreign buffers" {
     for kind in all-reduce broadcast reduce all-gather reduce-scatter gather scatter all-to-all send-recv; do
         bench "$kind" --ranks 3 --bytes 24012 --dtype bf16 --root 1 --json >"$tmp/out"
         grep -q "^{\"bench\":\"$kind\",\"bytes\":24012,.*\"verified\":true" "$tmp/out"
@@ -37,14 +37,14 @@ bench() {
         END {exit n != 2}'
 }
 
-@test "the table is for people, and --plot draws it" {
+@test "the table is for people to read, and --plot draws it" {
     bench broadcast --ranks 2 --min-bytes 4k --max-bytes 64k --plot "$tmp/b.png" >"$tmp/out"
     head -n 1 "$tmp/out" | grep -qx 'broadcast  2 ranks, f32, cpu, shm, registered buffers, out of place'
     [ "$(grep -cE '^ +(4096|16384|65536) +[0-9.]+ ' "$tmp/out")" = 3 ]
     head -c 4 "$tmp/b.png" | grep -q PNG
 }
 
-@test "without shared memory the same values come over TCP, and tune writes rules that the setting takes" {
+@test "without shared memory TCP gives the same values, and tune writes rules that the setting accepts" {
     bench all-reduce --ranks 2 --bytes 100000 --transport tcp --json | grep -q '"transport":"tcp".*"verified":true'
     rules=$(pen bench tune --ranks 2 --only all-reduce --max-bytes 4k --seconds 0.01 2>"$tmp/err")
     grep -qE '^all-reduce +\(built in\) +[0-9.]+ +[0-9.]+$' "$tmp/err" || { cat "$tmp/err"; return 1; }

@@ -1,11 +1,11 @@
-# completion.bats - the completion of bash and the manual pages, which come from the tables behind --help.
+# completion.bats - bash completion and the manual pages, both generated from the tables behind --help.
 
 load ../support/job
 
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# What bash would offer for the last word:  offers WORD...
+# The words that bash offers for the last word:  offers WORD...
 offers() {
     COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
     _penstock
@@ -42,7 +42,7 @@ is_offered() {
     is_offered "$tmp/folder/file $tmp/folder/inner" penstock run --servers 1 prog "$tmp/folder/"
 }
 
-@test "every command is completed, and has a page in the manual with each of its flags" {
+@test "every command is completed, and has a manual page with each of its flags" {
     local command flag
     pen docs completion >"$tmp/penstock"
     . "$tmp/penstock"
@@ -60,7 +60,7 @@ is_offered() {
     grep -q '^.fBlease_ms.fR, .fBPENSTOCK_LEASE_MS.fR$' "$tmp/man/penstock-settings.7"
 }
 
-@test "the manual and the completion are built, and installed with the sources of the examples" {
+@test "manual and completion are built, and installed with the sources of the examples" {
     DESTDIR=$tmp/dest cmake --install "$build" --prefix /usr >"$tmp/log"
     cmp "$build/man/penstock-run.1" "$tmp/dest/usr/share/man/man1/penstock-run.1"
     [ -s "$tmp/dest/usr/share/man/man7/penstock-settings.7" ]

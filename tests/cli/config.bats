@@ -1,4 +1,4 @@
-# config.bats - configuration files of DeepSpeed and accelerate: what `penstock run` makes of them, and `penstock config`.
+# config.bats - configuration files of DeepSpeed and accelerate: how `penstock run` reads them, and `penstock config`.
 
 load ../support/job
 
@@ -9,7 +9,7 @@ setup() {
 }
 teardown() { job_teardown; }
 
-# The exit code and the only sentence, of a run and of --print-config alike:  says 2 "SENTENCE" WORDS...
+# The exit code and the only sentence, of a run and of --print-config:  says 2 "SENTENCE" WORDS...
 says() {
     local code=0
     pen "${@:3}" >"$tmp/out" 2>"$tmp/err" || code=$?
@@ -30,7 +30,7 @@ prints() {
     [ ! -s "$tmp/err" ]
 }
 
-@test "both DeepSpeed files and every accelerate file load as they are" {
+@test "both DeepSpeed files and every accelerate file load unchanged" {
     for file in *.json; do prints --ds-config "$file" --nproc-per-node 2 "${autos[@]}"; done
     for file in *.yml; do prints --config "$file" "${autos[@]}"; done
     prints --config fsdp.yml
@@ -38,7 +38,7 @@ prints() {
     [ "$(printed launch num_processes)" = "fsdp.yml:18 2" ]
 }
 
-@test "--print-config says each value with its source, starts nothing and ends with 0" {
+@test "--print-config prints each value with its source, starts nothing and ends with 0" {
     PENSTOCK_SEED=5 prints --config deepspeed_file_stage2.yml "${autos[@]}" --micro-batch 4 --lease-ms 5000 --nproc-per-node 4 \
         touch "$tmp/started"
     [ ! -e "$tmp/started" ]
@@ -54,14 +54,14 @@ prints() {
     [ "$(printed settings optim)" = "zero_stage2_config.json:11 (auto filled in) adamw lr=3e-4 weight_decay=0.01" ]
 }
 
-@test "zero3_save_16bit_model does not ask for a store: without snapshots it has no effect, and a notice says so" {
+@test "zero3_save_16bit_model does not need a store: without snapshots it has no effect, and a notice says so" {
     grep -q 'zero3_save_16bit_model: true' deepspeed_plugin_stage3.yml
     pen run --standalone --config deepspeed_plugin_stage3.yml --precision fp32 "$build/bin/examples/linear" >"$tmp/out" 2>"$tmp/err" ||
         { cat "$tmp/err"; false; }
     [ "$(grep -c "gather_16bit_on_save has no effect without snapshots" "$tmp/err")" = 1 ]
 }
 
-@test "--optim changes of a rule what it names, of the file and of the program, and a mistake in it ends the job at once" {
+@test "--optim changes only the parts of a rule that it names, in files and programs, and an error in it ends the job at once" {
     prints --config deepspeed_file_stage2.yml "${autos[@]}" --optim "adamw lr=0.5" --nproc-per-node 2
     [ "$(printed settings optim)" = "flag over zero_stage2_config.json:11 adamw weight_decay=0.01 lr=0.5" ]
     prints --config deepspeed_file_stage2.yml "${autos[@]}" --optim "sgd lr=0.5" --nproc-per-node 2
@@ -82,7 +82,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     grep -qx "penstock: reduce_bucket = 589824, auto: the square of hidden size 768, zero_stage2_config.json:34" "$tmp/err"
 }
 
-@test "a job over two machines takes addresses, ranks and its share of the processes from the file" {
+@test "a job on two machines takes addresses, ranks and its share of the processes from the file" {
     sed -e 's/^num_machines: 1/num_machines: 2/; s/^machine_rank: 0/machine_rank: 1/; s/^num_processes: 2/num_processes: 8/' \
         -e 's/^main_process_ip: null/main_process_ip: 10.0.0.1/; s/^main_process_port: null/main_process_port: 29501/' \
         fsdp.yml >"$tmp/two.yml"
@@ -96,7 +96,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
         run --config "$tmp/two.yml" true
 }
 
-@test "a DeepSpeed file named by the accelerate file is sought beside it, and may not be another than --ds-config" {
+@test "a DeepSpeed file named by the accelerate file is found beside it, and must agree with --ds-config" {
     cd /
     prints --config "$BATS_TEST_DIRNAME/config/deepspeed_file_stage3.yml" "${autos[@]}"
     [ "$(printed settings mode)" = "$BATS_TEST_DIRNAME/config/zero_stage3_offload_config.json:27 zero3" ]
@@ -108,7 +108,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
         run --config deepspeed_plugin_stage2.yml --ds-config "$tmp/ds.json" "${autos[@]}" true
 }
 
-@test "what cannot be is a sentence that names file and line, before anything is started" {
+@test "invalid configurations are a sentence that names file and line, before anything starts" {
     says 2 "penstock: zero_stage2_config.json:13: optimizer.params.lr is auto: say --lr" run --ds-config zero_stage2_config.json true
     sed 's/"stage"/"stge"/' zero_stage2_config.json >"$tmp/ds.json"
     says 2 "penstock: $tmp/ds.json:29: unknown key 'zero_optimization.stge'; did you mean 'zero_optimization.stage'?" \
@@ -125,13 +125,13 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     says 2 "penstock run: --lr is 'x', but must be a number of at least 0" run --lr x true
 }
 
-@test "--config with another ending is a file of settings, as ever" {
+@test "--config with another file extension is a file of settings, as before" {
     echo "lease_ms = 5000" >"$tmp/settings"
     prints --config "$tmp/settings"
     [ "$(printed settings config)" = "flag $tmp/settings" ]
 }
 
-@test "penstock config writes what run reads back, key by key" {
+@test "penstock config writes a file that run reads back, key by key" {
     pen config --out "$tmp/x.yml" --num-processes 4 --mixed-precision bf16 --zero-stage 3 --gradient-clipping 0.5 \
         --gradient-accumulation-steps 2 --offload_optimizer_device cpu --zero3-save-16bit-model yes --main-process-port=29501
     prints --config "$tmp/x.yml"
@@ -160,7 +160,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     says 2 "penstock: unexpected argument 'now'" config now
 }
 
-@test "steps_per_print and wall_clock_breakdown write a line of rank 0 every so many steps, whose times add up" {
+@test "steps_per_print and wall_clock_breakdown print a line of rank 0 every few steps, whose times add up" {
     echo '{"steps_per_print": 5, "wall_clock_breakdown": true}' >"$tmp/ds.json"
     pen run --standalone --nproc-per-node 2 --ds-config "$tmp/ds.json" "$programs/stepper" steps=20 pause_ms=4 >"$tmp/out" 2>"$tmp/err"
     grep -oE "step [0-9]+: rate .*" "$tmp/err" >"$tmp/lines"
@@ -178,7 +178,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     port=$(free_port)
     export PENSTOCK_LR=0.01 PENSTOCK_WEIGHT_DECAY=0.02 PENSTOCK_WARMUP_STEPS=2
     pen run --standalone --no-prefix --config zero2_bf16.yml "$programs/stepper" steps=4 >"$tmp/run.out" 2>"$tmp/run.err"
-    # two of each launcher, by its own names
+    # two of each launcher, under its own names
     local torchrun='RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$p TORCHELASTIC_RUN_ID=x'
     local slurm='SLURM_JOB_ID=$j SLURM_STEP_ID=0 SLURM_PROCID=$r SLURM_LOCALID=$r SLURM_STEP_NUM_TASKS=2 SLURM_NODEID=0'
     slurm+=' SLURM_STEP_TASKS_PER_NODE=2 SLURM_JOB_NODELIST=localhost'
@@ -197,7 +197,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     [ "$(wc -l <"$tmp/run.out")" = 8 ] || { cat "$tmp/run.err"; false; }
     for way in torchrun slurm mpirun shell; do
         diff <(sort "$tmp/run.out") <(sort "$tmp/$way".?.out) || { cat "$tmp/$way".?.err; false; }
-        # rate and norm of each step, and once, by rank 0, what has no effect
+        # rate and norm of each step, and once, on rank 0, the keys without effect
         diff <(grep -o "step [1-4]: rate .*, norm [0-9.]*" "$tmp/run.err") <(grep -oh "step [1-4]: rate .*, norm [0-9.]*" "$tmp/$way.0.err")
         [ "$(cat "$tmp/$way".?.err | grep -c "no effect here: .*pin_memory (zero2_bf16.json:26), .*dataloader_drop_last")" = 1 ]
         ! grep -q "no effect" "$tmp/$way.1.err" || return 1
@@ -208,7 +208,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     nothing_is_left
 }
 
-@test "a variable names the files of penstock run and of a server, too" {
+@test "a variable can name the files of penstock run and of a server" {
     PENSTOCK_CONFIG=fsdp_llama.yml prints
     [ "$(printed settings mode)" = "fsdp_llama.yml:11 full_shard" ]
     PENSTOCK_DS_CONFIG=zero3_bf16.json PENSTOCK_HIDDEN_SIZE=64 prints --nproc-per-node 2
@@ -220,7 +220,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
         server --master-port 1
 }
 
-@test "the flags of accelerate launch are keys of its file, and come before it" {
+@test "the flags of accelerate launch are keys of its file, and override it" {
     prints --config_file fsdp_llama.yml --num_processes 4 --mixed_precision no --main_process_port 29777
     [ "$(printed launch num_processes)" = "--num_processes 4" ]
     [ "$(printed launch main_process_port)" = "--main_process_port 29777" ]
@@ -245,7 +245,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     [ "$(printed settings precision | cut -d' ' -f2)" = bf16 ]
 }
 
-@test "a class that matches no layer of the program is told with the names there are" {
+@test "a class that matches no layer of the program is an error that lists the existing names" {
     local code=0
     pen run --standalone --config fsdp.yml --nproc-per-node 1 "$programs/units" >"$tmp/out" 2>"$tmp/err" || code=$?
     [ "$code" = 1 ]

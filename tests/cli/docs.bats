@@ -1,4 +1,4 @@
-# docs.bats - does what the documentation says: every `sh run` block of every page, page by page.
+# docs.bats - runs the commands of the documentation: every `sh run` block of every page, page by page.
 
 load ../support/job
 load ../support/docs
@@ -6,12 +6,12 @@ load ../support/docs
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-@test "what the README says can be done" {
+@test "the commands of the README work" {
     follow README.md
     nothing_is_left
 }
 
-@test "what the guides say can be done" {
+@test "the commands of the guides work" {
     local page
     for page in $(doc_pages | grep '^docs/guides/'); do
         ! grep -qx '```sh run' "$root/$page" || follow "$page" || return 1
@@ -19,7 +19,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "what all other pages say can be done" {
+@test "the commands of all other pages work" {
     local page
     for page in $(doc_pages | grep -vE '^(docs/guides/|README\.md)'); do
         ! grep -qx '```sh run' "$root/$page" || follow "$page" || return 1
@@ -27,9 +27,9 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "every flag and variable that the guides name is one" {
+@test "every flag and variable that the guides name exists" {
     local command word bad=0
-    local others="cflags|libs|static|variable|module|no-python|nodes|ntasks|lease-s" # pkg-config's, torchrun's, Slurm's, a slip on purpose
+    local others="cflags|libs|static|variable|module|no-python|nodes|ntasks|lease-s" # pkg-config's, torchrun's, Slurm's, a deliberate mistake
     {
         for command in run "run --settings" config memory env status top "trace merge" "snapshot list" "snapshot verify" "snapshot restore" export import \
             keygen scale drain doctor scheduler server "bench push-pull" "bench optim" "bench snapshot" "bench all-reduce" "bench tune"; do
@@ -50,7 +50,7 @@ teardown() { job_teardown; }
     [ "$bad" = 0 ]
 }
 
-@test "a page that says what is not so is found" {
+@test "a page that is wrong is found" {
     printf '```sh run\necho 5 gates\nfalse || echo open\n```\n\n```output\n5 ...\nopen\n```\n' >"$tmp/good.md"
     follow "$tmp/good.md"
     printf '```sh run\necho 5 gates\n```\n\n```output\n6 ...\n```\n' >"$tmp/wrong.md"
@@ -60,7 +60,7 @@ teardown() { job_teardown; }
     printf '```sh run\nfalse\n```\n' >"$tmp/failing.md"
     run follow "$tmp/failing.md"
     [ "$status" != 0 ]
-    printf '```sh run\ntrue\n```\n\n<!-- run: false -->\n' >"$tmp/unseen.md" # what a reader sees with his eyes
+    printf '```sh run\ntrue\n```\n\n<!-- run: false -->\n' >"$tmp/unseen.md" # a block that a reader sees as text
     run follow "$tmp/unseen.md"
     [ "$status" != 0 ]
     printf '```sh run fleet k8s\nfalse\n```\n\n<!-- run: false -->\n\n```sh needs gpu\nfalse\n```\n\n```sh run\ntrue\n```\n' >"$tmp/others.md"

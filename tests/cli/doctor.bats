@@ -1,4 +1,4 @@
-# doctor.bats - what `penstock doctor` finds on machines that were made up, on this one, and on the way to a job.
+# doctor.bats - what `penstock doctor` finds on made-up machines, on this one, and on the path to a job.
 
 load ../support/job
 
@@ -23,7 +23,7 @@ Max locked memory         unlimited            unlimited            bytes
 Max core file size        unlimited            unlimited            bytes"
 }
 
-# A machine of 8 cores on which all is well.
+# A machine of 8 cores without faults.
 make_machine() {
     put /sys/devices/system/cpu/online 0-3,8-11
     put /proc/loadavg "0.10 0.20 0.30 1/100 4242"
@@ -48,12 +48,12 @@ finds() {
     grep -qE "^  $1 +$2 +.*$3" "$tmp/out" || { cat "$tmp/out"; return 1; }
 }
 
-# What to do about it follows in the next line:  advises WHAT TEXT
+# The remedy follows in the next line:  advises WHAT TEXT
 advises() {
     grep -A1 -E "^  [a-z]+ +$1 " "$tmp/out" | grep -qE -- "-> .*$2" || { cat "$tmp/out"; return 1; }
 }
 
-@test "on a machine where all is well it says so, and what it saw" {
+@test "on a machine without faults it says so, and what it checked" {
     make_machine
     finds ok processor "8 cores"
     finds ok "open files" "may open 1024 files; Penstock raises that to 1048576"
@@ -63,7 +63,7 @@ advises() {
     ! grep -E '^  (look|bad) ' "$tmp/out" | grep -v /dev/shm | grep -v room || return 1
 }
 
-@test "every trouble has a remedy: quota, memory, limits, MTU, huge pages, NUMA, ports, file systems" {
+@test "every fault has a remedy: quota, memory, limits, MTU, huge pages, NUMA, ports, file systems" {
     make_machine
     put /sys/fs/cgroup/cpu.max "250000 100000"
     put /sys/fs/cgroup/memory.max 1000000000
@@ -112,7 +112,7 @@ server:/x $tmp nfs4 rw 0 0"
     [ "$code" = 1 ]
 }
 
-@test "the same as JSON" {
+@test "JSON has the same findings" {
     make_machine
     pen doctor --root "$fake" --store "$tmp/not/made/yet" --json >"$tmp/json"
     [ "$(wc -l <"$tmp/json")" = 1 ]
@@ -120,7 +120,7 @@ server:/x $tmp nfs4 rw 0 0"
     grep -q '"what":"room","text":"[0-9.]* GB of [0-9.]* GB are free for snapshots in '"$tmp"'",' "$tmp/json"
 }
 
-@test "with a job it tries the way to the scheduler and to every member, and compares the clocks" {
+@test "with a job it tests the connections to the scheduler and to every member, and compares the clocks" {
     start one --servers 2 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 1
     local port

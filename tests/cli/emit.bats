@@ -1,4 +1,5 @@
-# emit.bats - `penstock run --emit k8s` and `penstock keygen --k8s`: what they print. tests/fleet/k8s.bats checks it against schemas.
+# emit.bats - the output of `penstock run --emit k8s` and `penstock keygen --k8s`. tests/fleet/k8s.bats checks it
+# against schemas.
 
 load ../support/job
 
@@ -9,12 +10,12 @@ emit() {
     pen run --emit k8s "$@" >"$tmp/out" 2>"$tmp/err"
 }
 
-# Lines that follow the line $2 of the manifest of kind $1 and name $3, flattened.
+# The lines after line $2 of the manifest with kind $1 and name $3, flattened.
 manifest() {
     awk -v kind="$1" -v name="$2" 'BEGIN {RS = "---\n"} $0 ~ "(^|\n)kind: " kind "\n" && $0 ~ "\n  name: " name "\n"' "$tmp/out"
 }
 
-@test "the manifests of a command line have its name, numbers, settings, image and program" {
+@test "the manifests have the name, numbers, settings, image and program of the command line" {
     emit --image registry/train:1 --nproc-per-node 3 --nnodes 2 --master-port 29500 --servers 4 --replicas 1 --mode ps-ssp --lease-ms 20000 \
         --on-worker-loss wait --max-restarts 5 --job My_Job train --lr 0.1 "two words"
     local settings
@@ -33,7 +34,7 @@ manifest() {
     ! grep -q store "$tmp/out" || return 1
 }
 
-@test "without servers there are none, and the workers have the store if there is one" {
+@test "a job without servers has no manifest for them, and the workers mount the store if there is one" {
     emit --image i:1 --nproc-per-node 2 --store /anywhere train
     [ -z "$(manifest StatefulSet train-server)" ]
     [ -z "$(manifest PodDisruptionBudget train-server)" ]
@@ -43,7 +44,7 @@ manifest() {
     [ -n "$(manifest PersistentVolumeClaim train-store)" ]
 }
 
-@test "manifests without an image, and of something else than Kubernetes, are refused with a sentence" {
+@test "manifests without an image, and targets other than Kubernetes, are refused with a sentence" {
     run emit --nproc-per-node 2 train
     [ "$status" = 2 ]
     is_text "penstock: --emit k8s needs --image NAME: an image with train, based on the penstock image" <"$tmp/err"
@@ -52,7 +53,7 @@ manifest() {
     [[ $output == *"--emit is 'nomad', but must be k8s"* ]]
 }
 
-@test "keygen --k8s prints a Secret whose secret penstock reads, another each time, and refuses bad names" {
+@test "keygen --k8s prints a Secret that penstock reads, a new secret each time, and refuses bad names" {
     pen keygen --k8s job-secret >"$tmp/one"
     pen keygen --k8s job-secret >"$tmp/two"
     ! diff -q "$tmp/one" "$tmp/two" || return 1

@@ -1,4 +1,4 @@
-# env.bats - `penstock env`: what a process here would find, from what, and what is ignored.
+# env.bats - `penstock env`: the values that a process here would use, their sources, and what is ignored.
 
 load ../support/job
 
@@ -15,7 +15,7 @@ says() {
     grep -qE "^$1 +${2//./\\.} +from $3\$" <<<"$output" || { echo "$output"; return 1; }
 }
 
-@test "every value is printed with the variable it was taken from" {
+@test "every value is printed with the variable that it comes from" {
     run pen env
     [ "$status" = 0 ]
     says rank 3 SLURM_PROCID
@@ -26,7 +26,7 @@ says() {
     grep -qx 'launcher          Slurm' <<<"$output"
 }
 
-@test "what is ignored is named, and what came first" {
+@test "ignored variables are named, with the one that takes precedence" {
     RANK=0 WORLD_SIZE=2 MASTER_ADDR=head MASTER_PORT=29500 PENSTOCK_MASTER_PORT=29600 run pen env
     [ "$status" = 0 ]
     says rank 0 RANK
@@ -35,7 +35,7 @@ says() {
     grep -qx 'ignored           MASTER_PORT: PENSTOCK_MASTER_PORT has precedence' <<<"$output"
 }
 
-@test "two sources that contradict each other are refused by a sentence, which JSON holds, too" {
+@test "two sources that contradict each other are refused with a sentence, also in the JSON" {
     WORLD_SIZE=8 run pen env
     [ "$status" = 1 ]
     grep -q '^penstock: WORLD_SIZE is 8 but SLURM_STEP_NUM_TASKS is 4; unset the wrong one' <<<"$output"
@@ -43,7 +43,7 @@ says() {
     grep -q '"error": "WORLD_SIZE is 8 but' <<<"$output"
 }
 
-@test "a server and the scheduler have a view of their own" {
+@test "a server and the scheduler have their own view" {
     DMLC_NUM_WORKER=9 run pen env --role server
     [ "$status" = 0 ]
     says master_addr 127.0.0.1 "the default"
@@ -53,7 +53,7 @@ says() {
     says host 10.0.0.1 DMLC_PS_ROOT_URI
 }
 
-@test "what no launcher says is from the scheduler, when the job runs" {
+@test "values that no launcher sets come from the scheduler when the job runs" {
     local n
     unset "${!SLURM_@}"
     export MARK=$mark WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT
@@ -74,7 +74,7 @@ says() {
     grep -q '"from": "the scheduler"' <<<"$output"
 }
 
-@test "processes started with ps-lite's variables alone train together" {
+@test "processes started only with ps-lite's variables train together" {
     local n
     unset "${!SLURM_@}"
     export MARK=$mark DMLC_PS_ROOT_URI=127.0.0.1 DMLC_PS_ROOT_PORT=$((10000 + RANDOM % 4900)) DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=1

@@ -1,11 +1,11 @@
-# http.bats - what processes of a job show over HTTP.
+# http.bats - what the processes of a job serve over HTTP.
 
 load ../support/job
 
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# The answer of HOST:PORT to GET PATH, with more header lines:  ask 127.0.0.1:80 /status ["Authorization: ..."]
+# The answer of HOST:PORT to GET PATH, with optional header lines:  ask 127.0.0.1:80 /status ["Authorization: ..."]
 ask() {
     local line
     exec 7<>"/dev/tcp/${1%:*}/${1##*:}"
@@ -16,12 +16,12 @@ ask() {
     exec 7>&-
 }
 
-# Where the scheduler of the started job shows it.
+# The HTTP address of the started job's scheduler.
 shown_at() {
     sed -n 's/.*"http": "http:\/\/\([^"]*\)".*/\1/p' "$tmp/penstock/$launched_job.json"
 }
 
-@test "the scheduler shows status and metrics on loopback without being asked for it; members do not" {
+@test "the scheduler serves status and metrics on loopback by default; members do not" {
     start one --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
     at=$(shown_at)
@@ -36,7 +36,7 @@ shown_at() {
     nothing_is_left
 }
 
-@test "--http: servers and workers show theirs too, readers need the token off loopback, and targets names all" {
+@test "--http: servers and workers serve them too, readers need the token off loopback, and targets names all" {
     local target token=0123456789abcdef
     echo "$token" >"$tmp/token"
     start two --http "0.0.0.0:$(free_port)" --http-token-file "$tmp/token" --servers 1 --nproc-per-node 2 \
@@ -45,7 +45,7 @@ shown_at() {
     at=127.0.0.1:$(shown_at | sed 's/.*://')
     ask "$at" /readyz | grep -q '^HTTP/1.1 200 '
     ask "$at" /metrics | grep -q '^HTTP/1.1 401 '
-    for _ in $(seq 100); do # ports travel with the beats
+    for _ in $(seq 100); do # heartbeats carry the ports
         ask "$at" "/targets?token=$token" | tail -n 1 >"$tmp/targets"
         [ "$(grep -o '"targets"' "$tmp/targets" | wc -l)" = 4 ] && break
         sleep 0.05

@@ -1,4 +1,4 @@
-# install.bats - what is installed is enough to build and run programs; setup.sh asks for what is missing.
+# install.bats - an installation is enough to build and run programs; setup.sh asks for missing packages.
 
 load ../support/job
 
@@ -86,7 +86,7 @@ END
     ! grep -rF "$root" "$tmp/usr/include" "$PKG_CONFIG_PATH" "$(libdir)/cmake" || return 1
 }
 
-@test "what was installed may be moved" {
+@test "an installation can be moved" {
     install_here
     mv "$tmp/usr" "$tmp/elsewhere"
     PKG_CONFIG_PATH=${PKG_CONFIG_PATH/#$tmp\/usr/$tmp/elsewhere}
@@ -94,7 +94,7 @@ END
     LD_LIBRARY_PATH=$(libdir) "$tmp/linear" 2>/dev/null | grep -q .
 }
 
-@test "build/env puts command, examples, library and package within reach" {
+@test "build/env sets the paths of command, examples, library and package" {
     env -i PATH=/usr/bin:/bin HOME="$tmp" bash -euc '
         . '"$build"'/env
         penstock version | grep -q .
@@ -103,7 +103,7 @@ END
         '"$tmp"'/linear 2>/dev/null | grep -q .'
 }
 
-# A dpkg-query that has all packages but these, and one that provides what $provided says:  without PACKAGE...
+# A dpkg-query that has all packages except these, and one that provides what $provided lists:  without PACKAGE...
 without() {
     local package
     mkdir -p "$tmp/bin"
@@ -118,7 +118,7 @@ without() {
     chmod +x "$tmp/bin/dpkg-query"
 }
 
-@test "setup.sh installs nothing when nothing is missing, and with DRY_RUN=1 shows the command" {
+@test "setup.sh installs nothing when nothing is missing, and with DRY_RUN=1 prints the command" {
     without
     PATH=$tmp/bin:$PATH DRY_RUN=1 scripts/setup.sh | is_text "setup   nothing to install"
     without libzmq3-dev gnuplot-nox
@@ -128,12 +128,12 @@ without() {
 apt-get install -y --no-install-recommends libzmq3-dev gnuplot-nox"
 }
 
-@test "setup.sh does not want what another package provides" {
+@test "setup.sh does not request a package that another one provides" {
     provided='libzmq-dev, libzmq3-dev (= 4.3.4), gnuplot-nox' without libzmq3-dev gnuplot-nox
     PATH=$tmp/bin:$PATH DRY_RUN=1 scripts/setup.sh | is_text "setup   nothing to install"
 }
 
-@test "setup.sh on another system lists what it would have installed" {
+@test "setup.sh on another system lists the packages it would have installed" {
     local tool package
     mkdir "$tmp/only"
     for tool in bash sed dirname; do ln -s "$(command -v "$tool")" "$tmp/only/$tool"; done

@@ -1,4 +1,5 @@
-# memory.bats - `penstock memory`: the formulas of ZeRO (arXiv:1910.02054, figure 1), and what our processes hold.
+# memory.bats - `penstock memory`: the formulas of ZeRO (arXiv:1910.02054, figure 1), and the memory of Penstock's
+# processes.
 
 load ../support/job
 
@@ -32,7 +33,7 @@ row() {
     done
 }
 
-@test "bytes per worker are those of the literature" {
+@test "bytes per worker match the literature" {
     row 7.5e9 64 120 31.41 16.64 1.875
     row 124439808 4 1.9910 0.87108 0.68442 0.49776
     row 124475904 8 1.99161 0.68462 0.46678 0.24895
@@ -40,7 +41,7 @@ row() {
     row 175e9 128 2800 716.4 369.1 21.875
 }
 
-@test "with servers these hold the state, and workers what the strategy leaves them" {
+@test "with servers, the servers hold the state, and workers the parts that the strategy leaves them" {
     # P = 1e9, S = 4: 4P per worker (16 bits), 12P/S and the sum of gradients, 2P/S, per server
     [ "$(memory bytes_per_worker --params 1e9 --world 8 --servers 4 --strategy ps)" = 4000000000 ]
     [ "$(memory bytes_per_server --params 1e9 --world 8 --servers 4 --strategy ps)" = 3500000000 ]
@@ -58,14 +59,14 @@ row() {
     [ "$(memory bytes_per_worker --params 1e9 --precision fp32 --optim 'sgd lr=1 momentum=0.9')" = 12000000000 ]
 }
 
-# What our processes hold: here WORKER_BYTES FLAGS...
+# The memory of Penstock's workers:  here WORKER_BYTES FLAGS...
 here() {
     local bytes
     bytes=$(pen memory --json "${@:2}" | grep -o '"here":{[^}]*}' | grep -o '"bytes_per_worker":[0-9]*' | cut -d: -f2)
     [ "$bytes" = "$1" ] || { echo "${*:2}: $bytes, not $1"; return 1; }
 }
 
-@test "here sums are float32: what tests/unit/sharded_test.c measures" {
+@test "Penstock sums in float32: the bytes that tests/unit/sharded_test.c measures" {
     for precision in fp32 bf16; do
         [ $precision = fp32 ] && set -- 8 8 4 12 0 16 || set -- 4 16 2 16 0 16
         for strategy in zero1 zero2 zero3; do
@@ -84,7 +85,7 @@ here() {
     [ "$(memory elements_on_wire_per_worker --params 1e9 --world 8 --strategy zero2)" = 2000000000 ]
 }
 
-@test "without --json the parts are named, and where ours differ" {
+@test "without --json the parts are named, and the differences of Penstock" {
     pen memory --params 124439808 --world 4 --strategy zero2 >"$tmp/out"
     grep -qE "^  total +0\.68442 +0\.[0-9]+\$" "$tmp/out"
     grep -qx "Penstock sums gradients in float32 (4 bytes each); buckets in flight are not included." "$tmp/out"

@@ -1,5 +1,5 @@
-# run.bats - the launcher: what programs are given, what their ends become, and that nothing is left of them.
-# How soon it ends is in run_end.bats.
+# run.bats - the launcher: the environment of programs, how their exits are reported, and that no process is left.
+# run_end.bats tests how soon it ends.
 
 load ../support/job
 load ../support/launch
@@ -7,7 +7,7 @@ load ../support/launch
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# ---- what programs are given ---------------------------------------------------------------------------------
+# ---- the environment of programs -----------------------------------------------------------------------------
 
 @test "every worker is given torchrun's environment" {
     ends_with 0 env --nproc-per-node 2 --max-restarts 3 --no-prefix \
@@ -33,7 +33,7 @@ WORLD_SIZE=2"
 @test "two machines of two workers each have ranks 0-1 and 2-3, and both launchers end well" {
     local port node pids=()
     port=$(free_port)
-    for node in 1 0; do # machine 1 is there first, and waits
+    for node in 1 0; do # machine 1 starts first, and waits
         MARK=$mark "$penstock" run --nnodes 2 --node-rank "$node" --master-port "$port" --nproc-per-node 2 \
             --servers 2 --no-prefix sh -c 'echo $RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_PORT' \
             >"$tmp/node$node.out" 2>"$tmp/node$node.err" 3>&- &
@@ -48,7 +48,7 @@ WORLD_SIZE=2"
     nothing_is_left
 }
 
-@test "a machine whose workers have ended waits for those of others" {
+@test "a machine whose workers have ended waits for the workers of others" {
     local port=$(free_port) node pids=()
     for node in 0 1; do
         MARK=$mark "$penstock" run --nnodes 2 --node-rank "$node" --master-port "$port" --servers 2 \
@@ -74,7 +74,7 @@ WORLD_SIZE=2"
     is_text "no yes" <"$tmp/bare.out"
 }
 
-@test "torchrun's flags may be variables, which flags overrule and a wrong one of which is named" {
+@test "torchrun's flags may be variables, which flags override; a wrong one is named" {
     local show='echo $RANK $WORLD_SIZE $MASTER_ADDR $TORCHELASTIC_MAX_RESTARTS'
     export PET_NNODES=1 PET_NODE_RANK=0 PET_NPROC_PER_NODE=2 PET_MASTER_ADDR=localhost PET_MASTER_PORT=0 PET_MAX_RESTARTS=4
     ends_with 0 variables sh -c "$show"
@@ -101,24 +101,24 @@ WORLD_SIZE=2"
     [ "$(grep -cx 7 "$tmp/given.out")" = "$(nproc)" ]
 }
 
-@test "what follows PROG is PROG's, flags of ours included" {
+@test "arguments after PROG are PROG's, even our own flags" {
     ends_with 0 words --no-prefix echo --servers 9 -- --help 'a  b' ''
     is_text "--servers 9 -- --help a  b " <"$tmp/words.out"
     ends_with 0 dashes --no-prefix -- echo --lease-ms
     is_text "--lease-ms" <"$tmp/dashes.out"
 }
 
-@test "the examples are found by name" {
+@test "examples are found by name" {
     ends_with 0 linear --servers 1 --no-prefix linear
     [ -s "$tmp/linear.out" ]
 }
 
-@test "--standalone overrules what was said about other machines" {
+@test "--standalone overrides settings for other machines" {
     ends_with 0 alone --standalone --nnodes 4 --node-rank 3 --master-port 1 sh -c 'echo $RANK $WORLD_SIZE'
     is_text "[0] 0 1" <"$tmp/alone.out"
 }
 
-@test "two jobs run side by side, each with a port of its own" {
+@test "two jobs run side by side, each with its own port" {
     local pids=() name
     for name in left right; do
         MARK=$mark "$penstock" run --standalone --servers 1 --job "$job-$name" --no-prefix \
@@ -133,7 +133,7 @@ WORLD_SIZE=2"
 
 # ---- output --------------------------------------------------------------------------------------------------
 
-@test "lines come with the rank in front, whole, and to the stream they were written to" {
+@test "lines are prefixed with the rank, complete, and on the stream they were written to" {
     ends_with 0 lines --nproc-per-node 2 sh -c 'for i in 1 2 3; do echo out $i; echo err $i >&2; done; printf last'
     for rank in 0 1; do
         grep -F "[$rank]" "$tmp/lines.out" | is_text "[$rank] out 1
@@ -145,7 +145,7 @@ WORLD_SIZE=2"
     [ "$(wc -l <"$tmp/lines.out")" = 8 ]
 }
 
-@test "--no-prefix passes on what was written, byte for byte" {
+@test "--no-prefix passes output through, byte for byte" {
     head -c 40000 /dev/urandom | tr -d '\n' | fold -bw 5000 >"$tmp/bytes"
     echo >>"$tmp/bytes"
     ends_with 0 bytes --no-prefix cat "$tmp/bytes"
@@ -180,19 +180,19 @@ worker-1.out:out 1"
     [ -z "$(find "$tmp" -name '*.out' -not -name none.out)" ]
     ends_with 0 some --tee 2 sh -c "$two"
     (cd "$tmp/$job-some" && find . -type f) | is_text "./attempt_0/worker-0.err"
-    ends_with 0 closed --log-dir "$tmp/logs" sh -c "$two" # what a program prints is for its user
+    ends_with 0 closed --log-dir "$tmp/logs" sh -c "$two" # a program's output is for its user only
     [ -z "$(find "$tmp/logs" ! -perm 700 -type d -o ! -perm 600 -type f)" ]
     [ -n "$(find "$tmp/logs" -name 'worker-0.err')" ]
 }
 
-@test "--local-ranks-filter shows only these" {
+@test "--local-ranks-filter shows only the named ranks" {
     ends_with 0 filter --nproc-per-node 3 --local-ranks-filter 0,2 sh -c "$two"
     sort "$tmp/filter.out" | is_text "[0] out 0
 [2] out 2"
     ! grep -F '[1]' "$tmp/filter.err" || return 1
 }
 
-@test "torchrun's words for the meeting point: --rdzv-endpoint, --rdzv-backend, --rdzv-id, with dashes, underscores and as PET_*" {
+@test "torchrun's rendezvous flags: --rdzv-endpoint, --rdzv-backend, --rdzv-id, with dashes, underscores and as PET_*" {
     local port=$(free_port)
     pen run --rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id exam --nproc-per-node 1 \
         sh -c 'echo $MASTER_ADDR $MASTER_PORT $PENSTOCK_JOB' 2>"$tmp/err" | is_text "[0] localhost $port exam"
@@ -202,7 +202,7 @@ worker-1.out:out 1"
         sh -c 'echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID' 2>"$tmp/err" | is_text "[0] 127.0.0.1 $port petted"
 }
 
-@test "--nproc-per-node gpu without a GPU is refused with the reason; cpu and auto are as many as cores then" {
+@test "--nproc-per-node gpu without a GPU is refused with the reason; cpu and auto then mean the number of cores" {
     [ ! -e /dev/nvidiactl ] || skip "there is a GPU"
     run pen run --nproc-per-node gpu true
     [ "$status" = 2 ]
@@ -223,7 +223,7 @@ worker-1.out:out 1"
 
 # ---- how it ends ---------------------------------------------------------------------------------------------
 
-@test "a program that cannot be run is 127 or 126, and the report says why" {
+@test "a program that cannot be started is 127 or 126, and the report says why" {
     ends_with 127 absent no-such-program
     grep -qxF "penstock: worker 0 ended with exit code 127" "$tmp/absent.err"
     report absent | is_text "  cause    worker 0  host H  local rank 0  after T s
@@ -236,7 +236,7 @@ worker-1.out:out 1"
     report folder | grep -qxF "             | penstock: cannot run '$tmp': Permission denied"
 }
 
-@test "a job that the user ends says that it was interrupted, and does not mourn its scheduler" {
+@test "a job that the user ends reports the interruption, and not the loss of its scheduler" {
     local signal
     for signal in INT TERM; do
         start "$signal" --servers 1 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
@@ -249,7 +249,7 @@ worker-1.out:out 1"
     nothing_is_left
 }
 
-@test "the exit code of a program is that of the job" {
+@test "the exit code of a program is the exit code of the job" {
     local n
     for n in 1 2 42 255; do
         ends_with "$n" "code$n" sh -c "exit $n"
@@ -257,7 +257,7 @@ worker-1.out:out 1"
     done
 }
 
-@test "a signal is 128 + n, by its name" {
+@test "a signal is exit code 128 + n, and is reported by name" {
     local name
     for name in KILL SEGV ABRT TERM; do
         ends_with $((128 + $(kill -l "$name"))) "$name" sh -c "kill -$name \$\$"
@@ -286,7 +286,7 @@ $(seq -f '             | line %g' 11 30)
     nothing_is_left
 }
 
-@test "--max-restarts starts all again, counts for the program, and a good end is one" {
+@test "--max-restarts restarts all processes, tells the program the count, and a success on restart is a success" {
     ends_with 0 good --max-restarts 3 --nproc-per-node 2 --servers 1 --no-prefix sh -c \
         'echo $RANK $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 5'
     sort -u "$tmp/good.out" | is_text "0 0
@@ -320,7 +320,7 @@ penstock: restarting, 2 of 3"
     nothing_is_left
 }
 
-@test "without stdin, stdout and stderr it works all the same" {
+@test "it works without stdin, stdout and stderr" {
     ends_with 0 stdin --no-prefix cat <&-
     MARK=$mark "$penstock" run --servers 1 sh -c "echo here >$tmp/made; echo out; echo err >&2" <&- >&- 2>&- 3>&-
     is_text here <"$tmp/made"

@@ -1,4 +1,4 @@
-# run_end.bats - the launcher: how soon it ends with its programs, or when it is told to, and that nothing is left of them.
+# run_end.bats - the launcher: how soon it ends with its programs, or after a signal, and that no process is left.
 # alone: it measures how soon a launcher ends.
 
 load ../support/job
@@ -9,7 +9,7 @@ teardown() { job_teardown; }
 
 # ---- with its programs ---------------------------------------------------------------------------------------
 
-@test "a program that never calls us is run with servers, and they end with it" {
+@test "a program that never calls Penstock runs with servers, and they end with it" {
     ends_with 0 alien --nproc-per-node 2 --servers 2 sh -c 'sleep 0.5'
     echo "$took_ms ms, 500 of them asleep"
     [ "$took_ms" -lt 1500 ]
@@ -29,9 +29,9 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-# ---- stopping ------------------------------------------------------------------------------------------------
+# ---- with a signal -------------------------------------------------------------------------------------------
 
-# A job in the middle of its training, with a child of a worker that hears nothing.
+# A job in the middle of its training; a worker has a child that ignores signals.
 busy() {
     start busy --grace 1 --servers 2 --nproc-per-node 2 sh -c '
         [ $RANK = 0 ] && exec '"$programs/stepper"' steps=100000 pause_ms=10
@@ -81,7 +81,7 @@ busy() {
     nothing_is_left 0
 }
 
-@test "a worker that is stopped is ended too" {
+@test "a stopped worker is ended too" {
     start stopped --grace 60 sh -c 'touch '"$tmp"'/up; kill -STOP $$; sleep 1000'
     wait_for_files up
     kill -TERM "$launcher"

@@ -1,4 +1,4 @@
-# scale.bats - what `penstock scale` and `penstock drain` say.
+# scale.bats - the sentences of `penstock scale` and `penstock drain`.
 
 load ../support/job
 
@@ -22,7 +22,7 @@ says() {
     says 2 "penstock: unexpected argument '2'" drain 1 2
 }
 
-@test "a job that cannot be resized says why, and trains on" {
+@test "a job that cannot be resized says why, and continues to train" {
     start fixed --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
     says 1 "penstock: the job has a fixed number of workers; start it with --nproc-per-node MIN:MAX" scale --workers 2
@@ -35,7 +35,7 @@ says() {
     nothing_is_left
 }
 
-@test "a job without servers says that they are what is missing" {
+@test "a job without servers says that it needs servers" {
     start alone --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
     says 1 "penstock: the job has no servers, so its number of workers is fixed" scale --workers 1
@@ -44,7 +44,7 @@ says() {
     nothing_is_left
 }
 
-@test "status says what each server serves, and a drained one serves nothing any more" {
+@test "status shows the shards of each server, and none for a drained one" {
     start moving --servers 2 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
     pen status >"$tmp/table"

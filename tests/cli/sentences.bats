@@ -1,12 +1,12 @@
-# sentences.bats - what people read when something is wrong: a table of commands, sentences and exit codes.
+# sentences.bats - what users read when something is wrong: a table of commands, sentences and exit codes.
 
 load ../support/job
 
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# The command says exactly this on stderr and nothing on stdout:  says CODE SENTENCE ARGS...
-# What a run refuses --print-config refuses in the same words; $also=no where it is not asked.
+# The command prints exactly this on stderr and nothing on stdout:  says CODE SENTENCE ARGS...
+# If `run` refuses something, --print-config refuses it with the same words; also=no skips that check.
 says() {
     code=0
     pen "${@:3}" >"$tmp/out" 2>"$tmp/err" || code=$?
@@ -17,18 +17,18 @@ says() {
         says "$1" "$2" run --print-config "${@:4}"
 }
 
-# A program that is told exactly this, started as a person would:  told SENTENCE PROGRAM...
+# A program gets exactly this error, started by hand:  told SENTENCE PROGRAM...
 told() {
     "${@:2}" >"$tmp/out" 2>"$tmp/err" || :
     grep -vE '^penstock: alone ' "$tmp/err" | is_text "$1" || { echo "by: ${*:2}"; return 1; }
 }
 
-# Rank $1 of the job hears exactly this:  heard RANK SENTENCE
+# Rank $1 of the job reports exactly this:  heard RANK SENTENCE
 heard() {
     grep -F "[$1] " "$tmp/err" | grep -vF 'penstock:' | is_text "[$1] $2"
 }
 
-# A port on which somebody else listens, until the test ends:  -> $port
+# A port that another process listens on until the test ends:  -> $port
 listen() {
     MARK=$mark "$penstock" scheduler --port 0 2>"$tmp/listener" 3>&- &
     listener=$!
@@ -42,14 +42,14 @@ listen() {
 
 # ---- commands and flags --------------------------------------------------------------------------------------
 
-@test "a word that is no command, page or benchmark is answered with the nearest one" {
+@test "an unknown command, page or benchmark is answered with the nearest one" {
     says 2 "penstock: unknown command 'rnu'; did you mean 'run'?  (penstock --help)" rnu
     says 2 "penstock: unknown command '--stats'; did you mean 'status'?  (penstock --help)" --stats
     says 2 "penstock: unknown page 'setings.md'; did you mean 'settings.md'?" docs setings.md
     says 2 "penstock: unknown benchmark 'push-pul'; did you mean 'push-pull'?" bench push-pul
 }
 
-@test "a flag that is none is answered with the nearest one" {
+@test "an unknown flag is answered with the nearest one" {
     says 2 "penstock: unknown flag '--nproc-per-nod'; did you mean '--nproc-per-node'?  (penstock run --help)" \
         run --nproc_per_nod 2 true
     says 2 "penstock: unknown flag '--lease-s'; did you mean '--lease-ms'?  (penstock run --help)" run --lease-s=3 true
@@ -60,7 +60,7 @@ listen() {
     says 2 "penstock: unknown setting 'sevrers'; did you mean 'servers'?" bench push-pull --sevrers 2
 }
 
-@test "how many may come and go, and copies that cannot be, are refused before anything is started" {
+@test "impossible numbers of members or copies are refused before anything starts" {
     says 2 "penstock: --replicas 2 needs at least 3 servers, one for each copy, but got 2" \
         run --servers 2 --replicas 2 true
     says 2 "penstock: MIN:MAX needs servers, which keep the state for new workers, but got no --servers; add servers, or use fixed numbers" \
@@ -73,7 +73,7 @@ listen() {
     says 2 "penstock run: --servers is 'a', but must be a whole number from 0 to 10000" run --servers 2:a:3 true
 }
 
-@test "settings that are yes or no take their value after a blank in every command" {
+@test "yes-or-no settings accept their value after a blank in every command" {
     pen bench all-reduce --limit no --ranks 2 --bytes 4k --seconds 0.05 >"$tmp/bench"
     ! grep -q " of the limit" "$tmp/bench" || return 1
     pen run --shared-memory no --resume no --print-config true >"$tmp/config"
@@ -90,7 +90,7 @@ listen() {
     while read -r bench; do grep -qE "[ ]$bench(,|\$)" "$tmp/benches" || { echo "$bench"; cat "$tmp/benches"; false; }; done <"$tmp/names"
 }
 
-@test "words that are left over are an error, not ignored" {
+@test "unexpected arguments are an error, not ignored" {
     says 2 "penstock: unexpected argument 'now'" status now
     says 2 "penstock: unknown snapshot command 'now'; did you mean 'list'?" snapshot now
     says 2 "penstock: unexpected argument 'now'" server now
@@ -98,7 +98,7 @@ listen() {
     says 2 "penstock: unexpected argument 'now'" doctor now
 }
 
-@test "a value out of range is told its range" {
+@test "a value out of range is an error that names the range" {
     says 2 "penstock run: --nproc-per-node is '0', but must be a whole number from 1 to 1024" run --nproc-per-node 0 true
     says 2 "penstock run: --servers is '2x', but must be a whole number from 0 to 10000" run --servers 2x true
     says 2 "penstock: lease_ms is 1, but must be between 200 and 3600000" run --lease-ms 1 true
@@ -127,12 +127,12 @@ listen() {
     says 2 "penstock: --resume and --fresh contradict each other" run --resume --fresh --store "$tmp" true
 }
 
-@test "a run without a program says how it is called" {
+@test "run without a program prints its usage" {
     also=no says 2 "penstock run: missing PROG; use penstock run [FLAGS] PROG [ARGS]
 Try \`penstock run --help' or \`penstock run --usage' for more information." run --servers 1
 }
 
-@test "a setting in the environment that nobody has is refused before anything starts" {
+@test "an unknown setting in the environment is refused before anything starts" {
     PENSTOCK_LEASE_S=3 says 2 "penstock: unknown setting 'lease_s'; did you mean 'lease_ms'?  (from PENSTOCK_LEASE_S)" \
         run --servers 1 touch "$tmp/started"
     PENSTOCK_LEASE_MS=3 says 2 \
@@ -146,7 +146,7 @@ Try \`penstock run --help' or \`penstock run --usage' for more information." run
 
 # ---- help ----------------------------------------------------------------------------------------------------
 
-# --help of a command ends with 0 and names these:  helps "COMMAND" FLAG...
+# --help of a command ends with 0 and names these flags:  helps "COMMAND" FLAG...
 helps() {
     local flag
     # shellcheck disable=SC2086
@@ -158,12 +158,12 @@ helps() {
     done
 }
 
-# Flags of the settings of $1 (worker, server, scheduler) by the generated page.
+# Flags for the settings of $1 (worker, server, scheduler) from the generated page.
 settings_of() {
     pen docs settings.md | sed -n "s/^| \`\(--[a-z_]*\)\` | [^|]* | \([a-z, ]*\b\)*$1\b.*/\1/p"
 }
 
-@test "--help of every command ends well and names every flag" {
+@test "--help of every command succeeds and names every flag" {
     # shellcheck disable=SC2046
     helps "" run config memory status snapshot bench doctor scheduler server docs version
     helps run --nproc-per-node --servers --mode --nnodes --node-rank --master-addr --master-port --standalone --job \
@@ -198,7 +198,7 @@ settings_of() {
 
 # ---- schedulers ----------------------------------------------------------------------------------------------
 
-@test "status without a job, and of an address where no scheduler is" {
+@test "status without a job, and of an address without a scheduler" {
     says 1 "penstock: no job of \`penstock run\` is running here; set --master-addr and --master-port" status
     says 1 "penstock: no job of \`penstock run\` is running here; set --master-addr and --master-port" snapshot
     says 1 "penstock: no Penstock scheduler answers at 127.0.0.1:1; check that the job is running and the address is right" \
@@ -207,7 +207,7 @@ settings_of() {
         snapshot --master-port 1 --timeout-ms 300
 }
 
-@test "a server without a scheduler says what it waits for and at the end what to do; a stopped scheduler says so once" {
+@test "a server without a scheduler says what it waits for, and at the end what to do; a stopped scheduler says so once" {
     says 1 "penstock: waiting for the scheduler at 127.0.0.1:1, up to 1.2 s
 penstock: the scheduler at 127.0.0.1:1 has not answered for 1.2 s; start it there, or set its address with --master-addr and --master-port; \`penstock doctor --master-addr 127.0.0.1\` tests the connection" \
         server --master-port 1 --init-timeout-ms 1200
@@ -235,20 +235,20 @@ penstock: the scheduler at 127.0.0.1:1 has not answered for 1.2 s; start it ther
     nothing_is_left
 }
 
-# What the doctor says of the scheduler.
+# The doctor's findings about the scheduler.
 doctor() {
     code=0
     pen doctor --master-addr "$1" --master-port "$2" >"$tmp/doctor" || code=$?
     sed -n '/^job$/,/^$/{/^  bad/p;/^ *->/p;/^  ok.*answers/p}' "$tmp/doctor"
 }
 
-@test "the doctor tells a closed port, a stranger and a scheduler apart" {
+@test "the doctor distinguishes a closed port, a stranger and a scheduler" {
     doctor 127.0.0.1 1 | is_text "  bad   scheduler       the scheduler: 127.0.0.1 (127.0.0.1) port 1: Connection refused
                         -> nothing listens there: check that the job has started, and the port"
     doctor no-such-host.invalid 1 | grep -qE "^  bad   scheduler +the scheduler: 'no-such-host.invalid' does not resolve: "
     listen
     doctor localhost "$port" | is_text "  ok    scheduler       answers at localhost:$port"
-    kill -STOP "$listener" # the system still takes its calls
+    kill -STOP "$listener" # the kernel still accepts its connections
     doctor 127.0.0.1 "$port" | is_text "  bad   scheduler       no Penstock scheduler answers at 127.0.0.1:$port; check that the job is running and the address is right
                         -> check that it is a scheduler of this version with the same secret (--secret-file)"
     [ "$(pen doctor >/dev/null; echo $?)" = 0 ]
@@ -267,7 +267,7 @@ rank() {
     is_text "penstock: alone (no RANK in the environment; \`penstock run --nproc-per-node 2 ./stepper\` starts two)" <"$tmp/err"
 }
 
-@test "half an environment is refused, and what is missing is named" {
+@test "an incomplete environment is refused, and the missing variable is named" {
     local tail="a job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, a program on its own none of them"
     told "stepper: RANK is set but WORLD_SIZE is not; $tail" env RANK=0 "$programs/stepper"
     told "stepper: WORLD_SIZE is set but RANK is not; $tail" env WORLD_SIZE=2 "$programs/stepper"
@@ -277,7 +277,7 @@ rank() {
     told "stepper: rank 2 is outside a world of 2; ranks count from 0" rank 2 2 1 "$programs/stepper"
 }
 
-@test "a scheduler that is not there is told from a stranger at its port" {
+@test "a missing scheduler is distinguished from a stranger at its port" {
     told "stepper: nothing answers as a Penstock scheduler at 127.0.0.1:1 (connection refused: nothing listens there)" \
         rank 1 2 1 "$programs/stepper" init_timeout_ms=500
     listen
@@ -286,7 +286,7 @@ rank() {
         rank 1 2 "$port" "$programs/stepper" init_timeout_ms=500
 }
 
-@test "three of four ranks come: all three hear who is missing" {
+@test "three of four ranks join: all three report the missing one" {
     MARK=$mark "$penstock" scheduler --world-size 4 --servers 1 --port 0 --init-timeout-ms 2000 2>"$tmp/scheduler" 3>&- &
     for _ in $(seq 200); do
         port=$(sed -n 's/.*listens at .*:\([0-9]*\)$/\1/p' "$tmp/scheduler")
@@ -305,7 +305,7 @@ rank() {
     nothing_is_left
 }
 
-@test "ranks that disagree hear both forms and both ranks" {
+@test "ranks that disagree report both shapes and both ranks" {
     local shape="'fc1.weight' is f32[128,784] on rank 1 ($host) and f32[256,784] on rank 0 ($host); all ranks must register the same"
     code=0
     pen run --servers 1 --nproc-per-node 2 "$programs/stepper" 1:rows=128 2>"$tmp/err" || code=$?
@@ -322,7 +322,7 @@ rank() {
     for r in 0 1; do heard $r "stepper: $setting"; done
 }
 
-@test "mistakes in a program are named with their remedy" {
+@test "mistakes in a program are reported with their remedy" {
     told 'stepper: sgd needs a rate: say optim="sgd lr=0.1"' "$programs/stepper" optim=sgd
     told "mistake: pen_register: nothing can be added after pen_commit; the order is: register, then commit, then step" \
         "$programs/mistake" late
@@ -335,14 +335,14 @@ rank() {
     told "mistake: lease_ms is 3, but must be between 200 and 3600000" "$programs/mistake" late lease_ms=3
 }
 
-@test "and with servers they are the same" {
+@test "mistakes are reported alike with servers" {
     pen run --servers 1 "$programs/mistake" unready 2>"$tmp/err"
     heard 0 "mistake: step 0 has not seen 'fc2.bias' from this rank; call pen_ready() on it, or register it with PEN_ZERO_IF_UNUSED"
     pen run --servers 1 "$programs/mistake" clip clip=1 2>"$tmp/err"
     heard 0 "mistake: pen_push_pull('fc2.weight'): clipping needs all gradients before any update; use pen_ready() and pen_step_end()"
 }
 
-@test "a name of a job that others cannot be shown is refused where it is said" {
+@test "a job name that others cannot display is refused where it is set" {
     run pen run --standalone --job $'caf\xe9' true
     [ "$status" = 2 ]
     [[ $output == "penstock: invalid job name 'caf"* ]]
@@ -354,7 +354,7 @@ rank() {
     [[ $output == *"job 'caf?' contains invalid UTF-8"* ]]
 }
 
-@test "a limit of open files that is too low for any job is said by every role, and nobody else is blamed" {
+@test "every role reports a limit of open files that is too low for any job, and no other member is blamed" {
     local sentence="the limit of open files is 32, but a process of a job needs at least 64 (connections are files); "
     sentence+="raise it: ulimit -n 1024, or LimitNOFILE= of a systemd unit"
     run bash -c "ulimit -n 32; '$penstock' run --standalone --nproc-per-node 2 true"

@@ -1,4 +1,4 @@
-# snapshot.bats - what is kept on a disk: listed, verified, restored, exported and imported.
+# snapshot.bats - snapshots on disk: listed, verified, restored, exported and imported.
 
 load ../support/job
 
@@ -7,8 +7,8 @@ teardown() { job_teardown; }
 
 example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5)
 
-# A store with snapshots of steps 10, 20 and 30 of two servers: one for each of three runs, so that none has to wait
-# for the one before, and is given up for one after.
+# A store with snapshots of steps 10, 20 and 30 of two servers. Each comes from its own run, so that none is delayed by
+# the one before or given up for the next.
 make_store() {
     local steps from=--fresh
     for steps in 10 20 30; do
@@ -18,7 +18,7 @@ make_store() {
     done
 }
 
-# The command says exactly this on stderr, nothing on stdout, and ends with this code:  says CODE SENTENCE ARGS...
+# The command prints exactly this on stderr, nothing on stdout, and ends with this code:  says CODE SENTENCE ARGS...
 says() {
     code=0
     pen "${@:3}" >"$tmp/out" 2>"$tmp/err" || code=$?
@@ -63,7 +63,7 @@ for s in all:
 PY
 }
 
-@test "verify reads all of it, and names file and tensor of what is damaged" {
+@test "verify reads all of it, and names file and tensor of any damage" {
     local file
     make_store
     pen snapshot verify --store "$tmp/store" >"$tmp/out"
@@ -83,7 +83,7 @@ PY
     [ "$(wc -l <"$tmp/out")" = 2 ]
 }
 
-@test "a snapshot one of whose parts is missing is not complete, and says what is missing" {
+@test "a snapshot with a missing part is incomplete, and the missing part is named" {
     make_store
     rm "$(newest 1)"
     pen snapshot list --store "$tmp/store" | grep -qE "^ +30 .* 1 .* not complete +$job-made$"
@@ -92,11 +92,11 @@ PY
     [ "$code" = 1 ]
     cat "$tmp/err"
     grep -qE "^penstock: the snapshot of step 30 in $tmp/store is not complete: param of '[a-z0-9.]+' is missing from element [0-9]+ on; a server did not finish its part$" "$tmp/err"
-    pen snapshot verify --store "$tmp/store" >"$tmp/out" 2>"$tmp/err" # a part that a crash cut short is no damage
+    pen snapshot verify --store "$tmp/store" >"$tmp/out" 2>"$tmp/err" # a part cut short by a crash is not damage
     [ "$(wc -l <"$tmp/out")" = 2 ]
 }
 
-@test "restore makes a store of one snapshot, from which a job goes on bit for bit" {
+@test "restore makes a store of one snapshot, from which a job resumes bit for bit" {
     make_store
     pen snapshot restore --store "$tmp/store" --step 20 --to "$tmp/back" >"$tmp/said"
     is_text "$tmp/back holds the snapshot of step 20; resume with penstock run --store $tmp/back --resume" <"$tmp/said"
@@ -109,7 +109,7 @@ PY
     [ ! -e "$tmp/none" ]
 }
 
-@test "what does not make sense is refused with a sentence" {
+@test "invalid requests are refused with a sentence" {
     mkdir "$tmp/empty"
     says 1 "penstock: no snapshot in $tmp/empty" snapshot list --store "$tmp/empty"
     says 1 "penstock: no snapshot in $tmp/absent" snapshot verify --store "$tmp/absent"
@@ -123,11 +123,11 @@ PY
     [ ! -e "$tmp/x" ] && [ ! -e "$tmp/f" ]
 }
 
-@test "an exported file reads as safetensors, and imported again it begins a job with the same parameters" {
+@test "an exported file is valid safetensors, and imported again it starts a job with the same parameters" {
     make_store
     pen export --store "$tmp/store" --step 30 --out "$tmp/m.safetensors" >"$tmp/said"
     grep -qxE "wrote [0-9]+ tensors of step 30 to $tmp/m.safetensors" "$tmp/said"
-    # An independent reader: the layout of the format, and nothing else.
+    # An independent reader, written from the format's layout.
     python3 - "$tmp/m.safetensors" >"$tmp/sums" <<'PY'
 import json, struct, sys, zlib
 data = open(sys.argv[1], "rb").read()
@@ -154,7 +154,7 @@ PY
     says 1 "penstock: $tmp/new already contains snapshots; use an empty directory, or remove them" import "$tmp/m.safetensors" --store "$tmp/new"
     pen export --store "$tmp/new" --out "$tmp/again.safetensors" >/dev/null
     cmp <(tail -c 100000 "$tmp/m.safetensors") <(tail -c 100000 "$tmp/again.safetensors")
-    # Two jobs that begin with it, with different servers, are equal; and the first loss is that of a trained model.
+    # Two jobs that start from it, with different servers, are equal; and the first loss is that of a trained model.
     train a --servers 1 --nproc-per-node 1 --store "$tmp/new" --resume -- "${example[@]}" --steps 5
     train b --servers 2 --nproc-per-node 1 --store "$tmp/new" --resume -- "${example[@]}" --steps 5
     same_crc a b
@@ -162,7 +162,7 @@ PY
     awk 'NR == 1 {exit !($2 < 1.5)}' "$tmp/a.loss" || { head -n 1 "$tmp/a.loss"; false; }
 }
 
-@test "files of other types are converted where that is exact, and refused by name where it is not" {
+@test "files of other types are converted if that is exact, and refused by name otherwise" {
     python3 - "$tmp" <<'PY'
 import json, struct, sys
 def write(path, tensors, cut=0, change=None):

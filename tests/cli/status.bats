@@ -1,4 +1,4 @@
-# status.bats - what `penstock status` says of a job that runs.
+# status.bats - what `penstock status` prints about a running job.
 
 load ../support/job
 
@@ -25,7 +25,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "status says who waits for whom, and after warn_ms those who wait say so themselves" {
+@test "status shows who waits for whom, and after warn_ms those who wait say so themselves" {
     start slow --servers 1 --nproc-per-node 2 --warn-ms 300 "$programs/stepper" steps=100 1:pause_ms=3000
     for _ in $(seq 100); do
         pen status >"$tmp/table" 2>"$tmp/none" && grep -q '^waiting ' "$tmp/table" && grep -q 'rank 1' "$tmp/slow.err" && break
@@ -39,11 +39,11 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "--pid is the process of one member, also beside lines on copies, and what has none here is a sentence" {
+@test "--pid is the process of one member, unaffected by lines on copies; a member without one here is a sentence" {
     local role rank
     start pid --servers 2 --replicas 1 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
-    pen status | grep -q '^server 0 serves 1 shard' # what a reader of the table's columns took for a process
+    pen status | grep -q '^server 0 serves 1 shard' # a script that reads columns takes this 1 for a process
     for role in server worker; do
         for rank in 0 1; do
             [ "$(pen status --pid $role $rank)" = "$(member $role $rank)" ]
@@ -64,7 +64,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "--pid of a member on another host, or on another host of the same name, is a sentence and no number" {
+@test "--pid of a member on another host, or on another host of the same name, is a sentence and not a number" {
     unshare -mup --fork true 2>/dev/null || skip "namespaces are not allowed here"
     start there --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
@@ -72,7 +72,7 @@ teardown() { job_teardown; }
     [ "$status" = 1 ]
     [ "$output" = "penstock: server 0 is process $(member server 0) on host $host, but this host is elsewhere; run the command there" ]
     port=$(sed -n 's/.*"address": "tcp:[^"]*:\([0-9]*\)".*/\1/p' "$tmp/penstock/$launched_job.json")
-    # in a container: same name, other processes; the note's launcher is not there, so the port is given
+    # in a container: same name, other processes; the launcher in the job's note is not visible, so the port is given
     run unshare -mp --fork --mount-proc "$penstock" status --master-port "$port" --pid server 0
     [ "$status" = 1 ]
     [[ $output == "penstock: server 0 is process "*" on a host named $host, but no process with that id here is connected to the scheduler; "* ]]

@@ -1,4 +1,5 @@
-# stuck.bats - finding out who has not come: `penstock status --stuck`, SIGUSR1; and the flags of a worker's loss.
+# stuck.bats - finding the rank that has not entered: `penstock status --stuck`, SIGUSR1; and the flags of a worker's
+# loss.
 
 load ../support/job
 
@@ -41,7 +42,7 @@ start_stuck() {
     kill -0 "$launcher"
 }
 
-@test "status --stuck does not wait for who is stopped" {
+@test "status --stuck does not wait for a stopped process" {
     start_stuck
     kill -STOP "$(member worker 2)"
     pen status --stuck --timeout-ms 500 --master-port "$port" >"$tmp/stuck"
@@ -49,7 +50,7 @@ start_stuck() {
     grep -q "^rank 2 ($host) has not answered; it was last seen" "$tmp/stuck"
 }
 
-@test "on-worker-loss: what cannot work is said before anything starts" {
+@test "on-worker-loss: impossible settings are refused before anything starts" {
     run pen run --on-worker-loss wait true
     [ "$status" -eq 2 ]
     is_text "penstock: --on-worker-loss wait needs servers, which keep the state of a dead worker, but got no --servers; use continue or fail" <<<"$output"

@@ -1,11 +1,11 @@
-# top.bats - `penstock top`, who waits for whom, and logs as JSON lines: what they say of a job that runs.
+# top.bats - `penstock top`, who waits for whom, and logs as JSON lines, of a running job.
 
 load ../support/job
 
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-@test "top prints one table after the other, with rates from the second on, and no colors without a terminal" {
+@test "top prints one table after another, with rates from the second on, and no colors without a terminal" {
     start one --servers 2 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
     pen top -n 3 --interval 0.3 >"$tmp/top"
@@ -21,7 +21,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "top on a terminal draws over the last table, in color unless NO_COLOR is set, and q ends it" {
+@test "top on a terminal redraws the table in place, in color unless NO_COLOR is set, and q ends it" {
     start one --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 1
     (
@@ -41,7 +41,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "status and top say who waits for whom, and which shards are held up" {
+@test "status and top show who waits for whom, and which shards are held up" {
     start slow --servers 2 --nproc-per-node 2 "$programs/stepper" steps=100 1:pause_ms=4000
     for _ in $(seq 200); do
         pen status >"$tmp/table" 2>"$tmp/none" && grep -q '^server 1 with shard' "$tmp/table" && break
@@ -61,7 +61,7 @@ is_json_lines() {
     ! grep -vE '^\{"time":"[0-9T:.-]+Z","(level|stream)":"[a-z]+","role":"[a-z]+",("rank":[0-9]+,)?"text":"([^"\\]|\\.)*"\}$' "$1" || return 1
 }
 
-@test "with log_format=json all that a job writes is one JSON object a line, with role and rank" {
+@test "with log_format=json all output of a job is one JSON object a line, with role and rank" {
     pen run --standalone --job "$job" --log-format json --servers 1 --nproc-per-node 2 --log-level info \
         bash -c 'echo "say \"it\" $RANK"; printf "\t\xff\n" >&2; exec "$0" steps=3' "$programs/stepper" >"$tmp/out" 2>"$tmp/err"
     cat "$tmp/out" "$tmp/err"
@@ -74,7 +74,7 @@ is_json_lines() {
     nothing_is_left
 }
 
-@test "with log_ranks=first only rank 0 writes what is no error" {
+@test "with log_ranks=first only rank 0 writes messages other than errors" {
     pen run --standalone --job "$job" --log-ranks first --log-level info --nproc-per-node 2 "$programs/stepper" steps=3 >"$tmp/out" 2>"$tmp/err"
     cat "$tmp/err"
     grep -q '^\[0\] penstock: ' "$tmp/err"
@@ -82,7 +82,7 @@ is_json_lines() {
     nothing_is_left
 }
 
-@test "the progress bar of an example is for terminals: nothing is drawn over in a pipe" {
+@test "the progress bar of an example is for terminals: in a pipe nothing is redrawn" {
     pen run --standalone --job "$job" --nproc-per-node 1 "${fashion[@]}" --steps 20 >"$tmp/out" 2>"$tmp/err"
     [ -s "$tmp/out" ]
     ! grep -q $'\r' "$tmp/out" "$tmp/err" || false

@@ -150,7 +150,7 @@ end_launcher() {
     grep -qx "penstock: interrupted by SIGINT.*; nothing kept (no --store)" "$tmp/ended.err"
 }
 
-# ---- silence: run beside all other tests ----
+# ---- silence: run beside all other tests ---------
 
 silence() {
     job_setup

@@ -31,7 +31,7 @@ all_by_hand() {
     sort "$tmp"/[0-9].out
 }
 
-# ---- ranks and nodes ---------------------------------------------------------------------------
+# ---- ranks and nodes -----------------------------------------------------------------------------
 
 @test "RANK and WORLD_SIZE are enough: local rank and node come from the machine, and the sums of NODE and ACROSS are right" {
     [ "$(all_by_hand 3 "$programs/places")" = "rank 0: local 0 of 3, node 0 of 1, sum 3
@@ -82,7 +82,7 @@ rank 2: local 1 of 2, node 0 of 2, sum 4
 rank 3: local 1 of 2, node 1 of 2, sum 4" ]
 }
 
-# ---- shared memory -----------------------------------------------------------------------
+# ---- shared memory -------------------------------------------------------------------------------
 
 # 2 MiB of parameters: node sums pay off, and message bodies are large enough to be lent.
 steps=(rows=700 steps=6)
