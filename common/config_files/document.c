@@ -14,7 +14,7 @@ pen_status document_path(document *d, const char *above, const char *key, int li
     const int n =
         snprintf(path, DOCUMENT_PATH_BYTES, "%s%s%s", above, above[0] != '\0' ? "." : "", key);
     for (char *c = path; *c != '\0'; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?'; /* errors print it to a terminal */
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?'; /* errors may reach a terminal */
     if (key[0] == '\0')
         return why_set(why, PEN_BAD_SETTING, "%s:%d: a key without a name", d->name, line);
     if (n >= DOCUMENT_PATH_BYTES)

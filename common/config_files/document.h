@@ -1,8 +1,8 @@
-/* document.h - a configuration file as a flat list: path, value and line of every key, whatever format it had.
+/* document.h - a configuration file as a flat list: path, value and line of every key, in any format.
  *
- * {"fp16": {"enabled": true}} and the YAML of the same meaning both become  fp16.enabled  BOOL "true"  line 1.
- * Files come from users: their size, depth, number of keys and length of each word are bounded, a key may come
- * once, and every error names the file and the line.
+ * {"fp16": {"enabled": true}} and the same YAML both become  fp16.enabled  BOOL "true"  line 1.
+ * Files come from users: size, depth, number of keys and word lengths are bounded.  A key may appear once.  Every
+ * error names the file and the line.
  */
 #ifndef COMMON_CONFIG_FILES_DOCUMENT_H
 #define COMMON_CONFIG_FILES_DOCUMENT_H
@@ -16,7 +16,7 @@ typedef enum {
     DOCUMENT_BOOL,
     DOCUMENT_NUMBER,
     DOCUMENT_TEXT,
-    DOCUMENT_LIST, /* text: the scalars in it, with commas; what is nested in it is left out */
+    DOCUMENT_LIST, /* text: its scalars, separated by commas; nested values are left out */
     DOCUMENT_EMPTY /* a map without keys                                                     */
 } document_kind;
 
@@ -31,39 +31,39 @@ typedef struct {
     char path[DOCUMENT_PATH_BYTES]; /* "zero_optimization.offload_param.device" */
     char text[CONFIG_TEXT_BYTES];
     document_kind kind;
-    int line; /* from 1; 0: a flag says it */
+    int line; /* from 1; 0: from a flag */
 } document_key;
 
 typedef struct {
-    char name[CONFIG_TEXT_BYTES]; /* the file, as the user wrote it */
-    document_key *keys;           /* in the order of the file       */
+    char name[CONFIG_TEXT_BYTES]; /* file name as the user wrote it */
+    document_key *keys;           /* in file order */
     size_t n;
 } document;
 
-/* Reads a file by the end of its name: .yml and .yaml as YAML, all others as JSON.
- * Errors  NOT_FOUND  it cannot be read.   BAD_SETTING  what is in it; *d is then empty. */
+/* Reads a file by its extension: .yml and .yaml as YAML, all others as JSON.
+ * Errors  NOT_FOUND  cannot be read.   BAD_SETTING  invalid content; *d is then empty. */
 pen_status document_read(document *d, const char *path, pen_error *why);
 
-/* The same from memory; `name` is what errors call it. */
+/* Parses text in memory; `name` names it in errors. */
 pen_status document_parse_json(document *d, const char *name, const char *bytes, size_t size,
                                pen_error *why);
 pen_status document_parse_yaml(document *d, const char *name, const char *bytes, size_t size,
                                pen_error *why);
 
-void document_free(document *d); /* an empty one again */
+void document_free(document *d); /* empties it */
 
-const document_key *document_find(const document *d, const char *path); /* NULL: not there */
+const document_key *document_find(const document *d, const char *path); /* NULL: not found */
 
-/* Where it stands: "ds.json:24", or of a flag "--zero_stage". */
+/* Where a key comes from: "ds.json:24", or for a flag "--zero_stage". */
 typedef struct {
     char text[CONFIG_TEXT_BYTES + 16];
 } document_spot;
 document_spot document_place(const document *d, const document_key *key);
 
-/* The keys of `flags` (line 0) in place of those that d has of them, or behind them. */
+/* Adds the keys of `flags` (line 0); they replace those that d has. */
 pen_status document_overlay(document *d, const document *flags, pen_error *why);
 
-/* For the two parsers: joins "above.key", and adds a key. */
+/* For the two parsers: builds "above.key", and adds a key. */
 pen_status document_path(document *d, const char *above, const char *key, int line,
                          char path[DOCUMENT_PATH_BYTES], pen_error *why);
 pen_status document_add(document *d, const char *path, const char *text, document_kind kind,

@@ -1,4 +1,4 @@
-/* document_json.c - JSON into a document.  jansson decides what is JSON; the lines are found beside it. */
+/* document_json.c - JSON into a document.  jansson parses the JSON; a second walk finds the lines. */
 #include "common/config_files/document.h"
 
 #include "common/base/why.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Finds the line of each key.  jansson keeps the order of keys and not their lines, but the n-th key of a walk in
- * that order is the n-th string of the text that a colon follows; the text is known to be JSON. */
+/* Finds the line of each key.  jansson keeps the order of keys, but not their lines: the n-th key of a walk is the
+ * n-th string of the text that a colon follows.  The text is known to be JSON. */
 typedef struct {
     const char *at, *end;
     int line;
@@ -79,7 +79,7 @@ static pen_status refuse_depth(const walk *w, int line)
                    DOCUMENT_DEPTH_MAX);
 }
 
-/* What is nested in a list belongs to keys that nobody here reads: it only moves the lines on. */
+/* Lists do not nest in any key that is used: only advances the lines. */
 static pen_status pass_nested(walk *w, const json_t *value, int depth)
 {
     size_t i;
@@ -126,7 +126,7 @@ static pen_status add_value(walk *w, const json_t *value, const char *path, int 
         return document_add(w->d, path, "", DOCUMENT_EMPTY, line, w->why);
     if (json_is_object(value)) return add_map(w, value, path, depth + 1);
     if (json_is_array(value)) return add_list(w, value, path, line, depth + 1);
-    if (json_is_string(value)) /* whole: document_add says when it is too long */
+    if (json_is_string(value)) /* full length: document_add() reports if it is too long */
         return document_add(w->d, path, json_string_value(value), DOCUMENT_TEXT, line, w->why);
     const document_kind kind = write_scalar(value, text, sizeof text);
     return document_add(w->d, path, text, kind, line, w->why);

@@ -1,4 +1,4 @@
-/* document_read.c - a configuration file, by the end of its name. */
+/* document_read.c - reads a configuration file by its extension. */
 #include "common/config_files/document.h"
 
 #include "common/base/why.h"

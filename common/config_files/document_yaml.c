@@ -1,6 +1,6 @@
-/* document_yaml.c - YAML into a document, event by event.  Maps, scalars and lists of scalars: what configuration
- * files of launchers are made of.  Anchors, aliases and a second document are refused: they can grow without bound,
- * or say nothing here. */
+/* document_yaml.c - YAML into a document, event by event.  Accepts maps, scalars and lists of scalars, which
+ * launchers' configuration files consist of.  Refuses anchors, aliases and a second document: they can grow
+ * without bound, or have no meaning here. */
 #include "common/config_files/document.h"
 
 #include "common/base/why.h"
@@ -51,7 +51,7 @@ static pen_status next_event(reader *r, yaml_event_t *event)
                    r->d->name, line);
 }
 
-/* As YAML 1.1 reads a word without quotes. */
+/* The type of an unquoted word in YAML 1.1. */
 static document_kind kind_of(const yaml_event_t *event, const char *text)
 {
     static const char *const switches[] = {"true", "false", "yes", "no", "on", "off"};
@@ -80,7 +80,7 @@ static pen_status refuse_depth(const reader *r, int line)
                    DOCUMENT_DEPTH_MAX);
 }
 
-/* After the start of a list.  What is nested in it belongs to keys that nobody here reads. */
+/* Reads a list after its start event.  Values nested in it belong to keys that are not used. */
 static pen_status read_list(reader *r, const char *path, int line)
 {
     char all[2 * CONFIG_TEXT_BYTES] = "";
@@ -100,7 +100,7 @@ static pen_status read_list(reader *r, const char *path, int line)
         depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
         depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
         yaml_event_delete(&event);
-        if (depth > DOCUMENT_DEPTH_MAX) /* the parser's time grows with the square of the depth */
+        if (depth > DOCUMENT_DEPTH_MAX) /* the parser's time is quadratic in the depth */
             return refuse_depth(r, line);
         if (status != PEN_OK) return status;
         if (depth < 0) return document_add(r->d, path, all, DOCUMENT_LIST, line, r->why);
@@ -128,7 +128,7 @@ static pen_status read_value(reader *r, const char *path, int depth)
     return status;
 }
 
-/* After the start of a map. */
+/* Reads a map after its start event. */
 static pen_status read_map(reader *r, const char *above, int line, int depth)
 {
     char path[DOCUMENT_PATH_BYTES];
@@ -151,7 +151,7 @@ static pen_status read_map(reader *r, const char *above, int line, int depth)
     }
 }
 
-/* Around the document only kinds of events matter. */
+/* Outside of the document, only the type of an event matters. */
 static pen_status pass_event(reader *r, yaml_event_type_t *now, int *line)
 {
     yaml_event_t event;
@@ -163,7 +163,7 @@ static pen_status pass_event(reader *r, yaml_event_type_t *now, int *line)
     return PEN_OK;
 }
 
-/* Up to the first map, which is the whole document. */
+/* Reads up to the first map, which is the whole document. */
 static pen_status read_document(reader *r)
 {
     for (;;) {

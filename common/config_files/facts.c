@@ -1,4 +1,4 @@
-/* facts.c - what the files say, key by key, and where two of them contradict each other. */
+/* facts.c - collects the keys of both files and detects contradictions. */
 #include "common/config_files/resolver.h"
 
 #include "common/base/why.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* NULL: there are too many, or there is no memory. */
+/* NULL: too many, or no memory. */
 static resolved_notice *add_notice(resolver *r)
 {
     resolution *out = r->out;
@@ -70,7 +70,7 @@ fact *facts_find(resolver *r, const char *path)
     return NULL;
 }
 
-/* A section without keys, or one that is null. */
+/* Whether a path is a section, possibly empty or null. */
 static bool is_section(const key_row *rows, const char *path)
 {
     const size_t n = strlen(path);

@@ -1,4 +1,4 @@
-/* keys.c - one walk over the rows of a table for finding, converting and printing. */
+/* keys.c - finds, converts and prints keys by walking the rows of a table. */
 #include "common/config_files/keys.h"
 
 #include "common/base/why.h"
@@ -16,7 +16,7 @@ static const char *last_of(const char *path)
     return dot != NULL ? dot + 1 : path;
 }
 
-/* "aio.*" holds "aio" itself and all below it. */
+/* "aio.*" covers "aio" itself and everything below it. */
 static bool holds(const char *pattern, const char *path)
 {
     const size_t n = strlen(pattern);
@@ -77,14 +77,14 @@ static int read_switch(const char *text)
     return -1;
 }
 
-/* "in=out in=out": what `text` becomes, case left aside; false when it is none of them. */
+/* "in=out in=out": translates `text`, ignoring case; false if it is not in the list. */
 static bool translate(const char *words, const char *text, char value[CONFIG_TEXT_BYTES])
 {
     const size_t n = strlen(text);
     for (const char *at = words; *at != '\0'; at += strspn(at, " ")) {
         const size_t in = strcspn(at, "="), all = strcspn(at, " ");
         if (in == n && strncasecmp(at, text, n) == 0) {
-            memcpy(value, at + in + 1, all - in - 1); /* words of our own tables are short */
+            memcpy(value, at + in + 1, all - in - 1); /* our own tables have short words only */
             value[all - in - 1] = '\0';
             return true;
         }
@@ -93,7 +93,7 @@ static bool translate(const char *words, const char *text, char value[CONFIG_TEX
     return false;
 }
 
-/* "FULL_SHARD, SHARD_GRAD_OP": what may be written. */
+/* "FULL_SHARD, SHARD_GRAD_OP": the accepted words. */
 static void list_words(const char *words, char *text, size_t size)
 {
     size_t used     = 0;

@@ -1,4 +1,4 @@
-/* keys_rows.h - rows that both tables of keys have: what is always so here, and what has no effect. */
+/* keys_rows.h - rows that both tables of keys have: fixed values, and keys without effect. */
 #ifndef COMMON_CONFIG_FILES_KEYS_ROWS_H
 #define COMMON_CONFIG_FILES_KEYS_ROWS_H
 

@@ -1,4 +1,4 @@
-/* load.c - which files there are, what they say together, and what of it is told. */
+/* load.c - which files to load, how to join them, and what to report. */
 #include "common/config_files/load.h"
 
 #include "common/base/why.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Of the sentence about keys without effect: it has to fit on a line of the log. */
+/* Limit of the sentence about keys without effect: it must fit on a log line. */
 enum { IDLE_BYTES = 1000 };
 
 static bool ends_with(const char *text, const char *end)
@@ -73,7 +73,7 @@ static pen_status check_autos(const config_files *files, pen_error *why)
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-/* As accelerate seeks it, from here; else beside the file that names it. */
+/* Looks in the current folder, as accelerate does, then beside the file that names it. */
 static const char *seek(const document *yaml, const char *name, char path[CONFIG_TEXT_BYTES * 2])
 {
     struct stat info;
@@ -90,7 +90,7 @@ static bool is_same_file(const char *a, const char *b)
            one.st_dev == two.st_dev;
 }
 
-/* The JSON file that is given, or that the YAML file names; NULL: none. */
+/* The JSON file that is given, or named by the YAML file; NULL: none. */
 static pen_status choose_json(const char *given, const document *yaml, const char **json,
                               char path[CONFIG_TEXT_BYTES * 2], pen_error *why)
 {

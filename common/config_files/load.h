@@ -1,5 +1,5 @@
-/* load.h - the configuration files of a job, wherever they are named: flags of `penstock run`, variables, or strings of
- * pen_init().  Read, joined and resolved here, so that all of them mean the same. */
+/* load.h - loads the configuration files of a job, named by flags of `penstock run`, variables, or strings of
+ * pen_init().  One place reads, joins and resolves them, so that they always mean the same. */
 #ifndef COMMON_CONFIG_FILES_LOAD_H
 #define COMMON_CONFIG_FILES_LOAD_H
 
@@ -7,27 +7,27 @@
 
 typedef struct {
     const char *config;    /* of accelerate; NULL or "": none */
-    const char *ds_config; /* of DeepSpeed; NULL or "": the one that `config` names, or none */
-    /* keys of accelerate's file that flags say, which come before it; NULL: none */
+    const char *ds_config; /* of DeepSpeed; NULL or "": the file that `config` names, or none */
+    /* flags that set keys of accelerate's file and override it; NULL: none */
     const document *flags;
     resolve_flags autos;
 } config_files;
 
-/* The name of a file of accelerate ends in .yml, .yaml or .json; any other is a file of settings, name = value. */
+/* Whether a name ends in .yml, .yaml or .json: accelerate's file.  Others are files of settings, name = value. */
 bool config_files_is_yaml(const char *name);
 bool config_files_is_accelerate(const char *name);
 
-/* One of the two files is named, or a flag says a key of one. */
+/* Whether a file is named, or a flag sets a key of one. */
 bool config_files_is_any(const config_files *files);
 
 /* Reads and resolves them.  Free with resolution_free(), also after an error.
- * Errors  NOT_FOUND    a file that cannot be read.
- *         BAD_SETTING  those of resolve(); two DeepSpeed files; what auto stands for, and no file to have it. */
+ * Errors  NOT_FOUND    a file cannot be read.
+ *         BAD_SETTING  those of resolve(); two DeepSpeed files; a value for auto without a file that uses it. */
 pen_status config_files_load(const config_files *files, resolve_given given, resolution *out,
                              pen_error *why);
 
-/* What is told once, when a job starts: one sentence with all keys without effect, then what was left open, then a line
- * for each auto that was filled in. */
+/* What a starting job reports once: one sentence with all keys without effect, then what was left open, then a
+ * line for each auto that was filled in. */
 void config_files_tell(const resolution *r, void (*tell)(const char *line, void *user), void *user);
 
 #endif

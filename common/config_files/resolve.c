@@ -216,7 +216,7 @@ static pen_status put_auto(resolver *r, const fact *f)
 {
     char source[RESOLVED_LINE_BYTES];
     const char *layer;
-    if (find_target(r, f->row->target, NULL) != NULL) return PEN_OK; /* another key says it */
+    if (find_target(r, f->row->target, NULL) != NULL) return PEN_OK; /* another key sets it */
     if (resolver_given(r, f->row->target, &layer) != NULL)
         return resolver_put(r, f->row->target, "", "");
     switch (f->row->automatic) {

@@ -2,8 +2,8 @@
  *
  *   the keys of both files -> what each means (keys.h) -> contradictions -> "auto" -> settings, each with its source
  *
- * Two files, or two keys of one, that say different things of one setting are an error that names both places.  The
- * environment and flags come later and win, as over every file of settings.  Nothing here touches the environment.
+ * If two files, or two keys of one file, disagree about a setting, the error names both places.  The environment and
+ * flags override both files, as they override every file of settings.  The environment is not read here.
  */
 #ifndef COMMON_CONFIG_FILES_RESOLVE_H
 #define COMMON_CONFIG_FILES_RESOLVE_H
@@ -24,7 +24,7 @@ typedef struct {
     size_t n;
 } resolved_list;
 
-/* A key without effect, or something that was left open. */
+/* A key without effect, or a value left open. */
 typedef struct {
     char text[RESOLVED_LINE_BYTES]; /* the whole sentence */
     char key[2 *
@@ -39,30 +39,29 @@ typedef struct {
     size_t n_notices;
 } resolution;
 
-/* What flags of `penstock run`, or variables, say of "auto"; NULL: not given.  They also win over a value in the file.
- */
+/* Values for "auto" from flags of `penstock run` or variables; NULL: not given.  They override a value in the file. */
 typedef struct {
     const char *hidden_size, *lr, *weight_decay, *warmup_steps, *total_steps;
-    bool are_variables; /* a sentence asks for PENSTOCK_LR, and not for --lr */
+    bool are_variables; /* error messages name PENSTOCK_LR instead of --lr */
 } resolve_flags;
 
-/* The value of a setting that a flag or the environment gives, and which of them; NULL: neither does. */
+/* The value of a setting given by a flag or the environment, and its source; NULL: not given. */
 typedef struct {
     const char *(*find)(const void *user, const char *setting, const char **source);
     const void *user;
 } resolve_given;
 
-/* `yaml` of accelerate and `json` of DeepSpeed; either may be NULL.  Free with resolution_free(), also after an error.
- * Errors  BAD_SETTING  a key that is unknown, a value that is not accepted, a contradiction, an auto nothing resolves. */
+/* Resolves `yaml` of accelerate and `json` of DeepSpeed; either may be NULL.  Free with resolution_free() in any case.
+ * Errors  BAD_SETTING  unknown key, value not accepted, contradiction, unresolved auto. */
 pen_status resolve(const document *yaml, const document *json, const resolve_flags *flags,
                    resolve_given given, resolution *out, pen_error *why);
 
 const resolved_value *resolved_find(const resolved_list *list,
-                                    const char *name); /* NULL: not there */
+                                    const char *name); /* NULL: not found */
 
 void resolution_free(resolution *r);
 
-/* The setting each key and rule may set, NULL-terminated; a test compares them with the tables of settings. */
+/* The settings that keys and rules may set, NULL-terminated; a test compares them with the tables of settings. */
 extern const char *const resolve_targets[];
 
 #endif

@@ -1,4 +1,4 @@
-/* resolve_rules.c - settings that several keys make together: precision, update rule, schedule, units. */
+/* resolve_rules.c - settings that several keys form together: precision, update rule, schedule, units. */
 #include "common/config_files/resolver.h"
 
 #include "common/base/why.h"
@@ -19,7 +19,7 @@ static bool is_off(const fact *f)
 
 /* ---- precision ------------------------------------------------------------------------------------------- */
 
-/* What the JSON file and mixed_precision say of one type each; a file may say that it is not that type. */
+/* Compares the JSON file and mixed_precision about one type; a file may exclude the type. */
 static pen_status compare_precision(resolver *r, const fact *half, const char *type,
                                     const fact *mixed)
 {
@@ -78,8 +78,7 @@ static const char *flag_of(const resolver *r, const char *name)
     return NULL;
 }
 
-/* The value of a key whose "auto" is a flag: the flag, else what the file says.  *value is NULL when the key is not
- * there. */
+/* The value of a key whose "auto" is a flag: the flag's, else the file's.  *value is NULL if the key is absent. */
 static pen_status flagged(resolver *r, const char *path, const char **value)
 {
     char remedy[128];
@@ -101,8 +100,8 @@ static pen_status flagged(resolver *r, const char *path, const char **value)
 typedef struct {
     char text[CONFIG_TEXT_BYTES];
     size_t used;
-    bool has_auto;     /* something in it was auto */
-    const char *given; /* names that a flag or the environment says are its own */
+    bool has_auto;     /* some value was auto */
+    const char *given; /* settings given by a flag or the environment */
 } words;
 
 static bool is_given(const words *w, const char *name)
@@ -196,7 +195,7 @@ pen_status resolve_optim(resolver *r)
     const size_t n    = status == PEN_OK ? strlen(rule) : 0;
     if (status != PEN_OK) return status;
     if (given != NULL && (strncmp(given, rule, n) != 0 || (given[n] != ' ' && given[n] != '\0')))
-        return resolver_put(r, "optim", "", ""); /* another rule: nothing of the file is about it */
+        return resolver_put(r, "optim", "", ""); /* another rule: the file's values do not apply */
     w.given = given;
     w.used  = (size_t)snprintf(w.text, sizeof w.text, "%s", rule);
     status  = add_flagged(r, &w, params, "lr");
@@ -205,7 +204,7 @@ pen_status resolve_optim(resolver *r)
     const bool is_bare =
         facts_find(r, "optimizer.params.weight_decay") == NULL && r->flags->weight_decay == NULL;
     if (is_adamw && is_bare && !is_on(facts_find(r, "optimizer.params.torch_adam")))
-        add_word(&w, "weight_decay", "0"); /* the default there; here it is 0.01, as in torch */
+        add_word(&w, "weight_decay", "0"); /* DeepSpeed's; ours is 0.01, as in torch */
     if (status == PEN_OK) status = add_betas(r, &w);
     if (status == PEN_OK) status = add_flagged(r, &w, params, "eps");
     if (status == PEN_OK) status = add_flagged(r, &w, params, "momentum");
@@ -217,7 +216,7 @@ pen_status resolve_optim(resolver *r)
 
 /* ---- schedule -------------------------------------------------------------------------------------------- */
 
-/* --lr, or the rate of the optimizer, of the file or of --optim. */
+/* --lr, or the optimizer's rate from the file or --optim. */
 static const char *rate_of(resolver *r, char text[CONFIG_TEXT_BYTES])
 {
     const char *layer, *optim = resolver_given(r, "optim", &layer);
@@ -231,7 +230,7 @@ static const char *rate_of(resolver *r, char text[CONFIG_TEXT_BYTES])
     return optim == NULL && rate != NULL && !rate->is_auto ? rate->value : NULL;
 }
 
-/* A key of the schedule; "auto" of the rate and of the last step have a second source. */
+/* A key of the schedule; "auto" for the rate and the last step has a second source. */
 static pen_status rate_value(resolver *r, const fact *f, char text[CONFIG_TEXT_BYTES],
                              const char **value)
 {
@@ -244,7 +243,7 @@ static pen_status rate_value(resolver *r, const fact *f, char text[CONFIG_TEXT_B
     if (f->is_auto && is_last && r->flags->total_steps == NULL && steps != NULL &&
         strcmp(steps, "0") != 0)
         *value = steps;
-    if (!f->is_auto && is_rate) *value = f->value; /* --lr is the optimizer's */
+    if (!f->is_auto && is_rate) *value = f->value; /* --lr belongs to the optimizer */
     return *value != NULL ? PEN_OK : flagged(r, f->key->path, value);
 }
 
@@ -271,8 +270,8 @@ pen_status resolve_schedule(resolver *r)
 
 /* ---- units of FSDP --------------------------------------------------------------------------------------- */
 
-/* Where the layers of well-known classes stand in the names of their tensors, as transformers names them, with and
- * without the model around them.  A * is one part of a name, and a | between alternatives (worker/tensor/unit.h). */
+/* The units of well-known classes, as patterns of tensor names: transformers' names, with and without the
+ * enclosing model. A * is one part of a name, and a | separates alternatives (worker/tensor/unit.h). */
 static const struct {
     const char *class, *glob;
 } layers[] = {

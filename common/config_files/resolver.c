@@ -1,4 +1,4 @@
-/* resolver.c - the settings that come out, and who said them. */
+/* resolver.c - the resulting settings, each with its source. */
 #include "common/config_files/resolver.h"
 
 #include "common/base/why.h"
@@ -17,7 +17,7 @@ const resolved_value *resolved_find(const resolved_list *list, const char *name)
 static pen_status put(resolver *r, resolved_list *list, const char *name, const char *value,
                       const char *source)
 {
-    if (resolved_find(list, name) != NULL) return PEN_OK; /* two places said the same */
+    if (resolved_find(list, name) != NULL) return PEN_OK; /* two places agree */
     if (list->n == RESOLVED_SETTINGS_MAX)
         return why_set(r->why, PEN_INTERNAL, "more than %d settings", RESOLVED_SETTINGS_MAX);
     resolved_value *v = &list->values[list->n++];

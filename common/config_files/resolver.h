@@ -1,4 +1,4 @@
-/* resolver.h - what the files of resolve.c share, and nobody else. */
+/* resolver.h - private to the files of resolve.c. */
 #ifndef COMMON_CONFIG_FILES_RESOLVER_H
 #define COMMON_CONFIG_FILES_RESOLVER_H
 
@@ -9,9 +9,9 @@ typedef struct {
     const key_row *row;
     const document *from;
     const document_key *key;
-    char value[CONFIG_TEXT_BYTES]; /* as a setting wants it */
-    bool is_auto;                  /* then there is no value */
-    bool is_out;                   /* it has no effect: told, and looked at no more */
+    char value[CONFIG_TEXT_BYTES]; /* in the setting's form */
+    bool is_auto;                  /* value is unused */
+    bool is_out;                   /* without effect: reported, then ignored */
 } fact;
 
 typedef struct {
@@ -22,36 +22,36 @@ typedef struct {
     pen_error *why;
     fact *facts;
     size_t n;
-    int stage; /* of ZeRO, by the mode that counts; 0: none */
+    int stage; /* the ZeRO stage of the effective mode; 0: none */
 } resolver;
 
 /* facts.c */
 pen_status facts_collect(resolver *r, const document *from, const key_row *rows);
-fact *facts_find(resolver *r, const char *path); /* NULL: not there, or without effect */
+fact *facts_find(resolver *r, const char *path); /* NULL: not found, or without effect */
 pen_status facts_compare(resolver *r,
-                         const char *target); /* NULL: all targets; mode: first alone */
+                         const char *target); /* NULL: all targets; mode: only the first */
 pen_status facts_contradict(resolver *r, const fact *a, const fact *b);
 void facts_place(const fact *f, char *text, size_t size); /* "ds.json:24" */
-/* The first `bytes` letters of the key's path, for a section; 0: the whole key. */
+/* Ignores the first `bytes` letters of the key's path, for a section; 0: the whole key. */
 void facts_ignore(resolver *r, const fact *f, size_t bytes, const char *reason); /* one notice */
 void facts_leave(resolver *r, fact *f,
-                 const char *reason); /* the same of a key, which counts no more */
-/* A notice of something that is left open. */
+                 const char *reason); /* the same for one key, which has no effect from then on */
+/* Reports a value left open. */
 void resolver_notice(resolver *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* How it is said: "say --weight-decay", or "set PENSTOCK_WEIGHT_DECAY"; value "N" is named with it, "" is not. */
+/* The remedy's words: "say --weight-decay", or "set PENSTOCK_WEIGHT_DECAY"; value "N" is named with it, "" is not. */
 const char *resolver_remedy(const resolver *r, const char *flag, const char *value, char text[128]);
 
 /* resolver.c */
 const char *resolver_given(const resolver *r, const char *setting, const char **source);
 pen_status resolver_put(resolver *r, const char *setting, const char *value, const char *source);
-/* Of what the start of processes needs, which nothing else can say. */
+/* A value needed to start processes, which no other source sets. */
 pen_status resolver_put_start(resolver *r, const char *name, const char *value, const char *source);
 
-/* What the file says of the update rule, with what a flag or the environment (`layer`) says otherwise, by name. */
+/* The file's update rule, overridden by name by a flag or the environment (`layer`). */
 pen_status resolver_override_optim(resolver *r, const char *file, const char *given,
                                    const char *place, const char *layer);
 
-/* resolve_rules.c: settings that several keys make together. */
+/* resolve_rules.c: settings that several keys form together. */
 pen_status resolve_precision(resolver *r);
 pen_status resolve_optim(resolver *r);
 pen_status resolve_schedule(resolver *r);

@@ -1,10 +1,9 @@
-/* hostlist.c - reads Slurm's lists of hosts, and its counts of tasks.
+/* hostlist.c - reads Slurm's lists of hosts and its counts of tasks.
  *
- * DESIGN
- * A list is words between commas outside of brackets.  A word is text with any number of brackets in it,
- * "r[1-2]n[0-3]", whose last bracket turns fastest.  Nothing is expanded: a word of n hosts is asked for its
- * i-th, by dividing i by the sizes of its brackets from the right, so a list of millions costs nothing.
- * A range keeps the width of its first number: 010-012 has three digits, 9-11 as many as it needs.
+ * DESIGN  A list consists of words, separated by commas outside of brackets.  A word is text with any number of
+ * brackets, "r[1-2]n[0-3]"; the last bracket varies fastest.  Lists are never expanded: host i of a word is found
+ * by dividing i by the bracket sizes from the right, so a list of millions costs nothing.  A range keeps the width
+ * of its first number: 010-012 has three digits, 9-11 as many as it needs.
  */
 #include "common/launch/hostlist.h"
 
@@ -32,7 +31,7 @@ static const char *read_number(const char *at, uint64_t *value, int *digits)
     return n > 0 ? at + n : NULL;
 }
 
-/* "3-7" or "12", and what follows it; NULL when it is neither. */
+/* Reads "3-7" or "12" and returns what follows; NULL: neither. */
 static const char *read_range(const char *at, range *r)
 {
     int digits;
@@ -43,7 +42,7 @@ static const char *read_range(const char *at, range *r)
     return at == NULL || r->last < r->first || r->last - r->first >= HOSTS_MAX ? NULL : at;
 }
 
-/* Number of hosts of a bracket, from behind '[' on; NULL or what follows ']'. */
+/* Counts the hosts of a bracket, starting after '['; returns what follows ']', or NULL. */
 static const char *read_bracket(const char *at, uint64_t *n)
 {
     range r;
@@ -63,7 +62,7 @@ typedef struct {
     int brackets;
 } word;
 
-/* What one word holds, and what follows it: a comma or the end; NULL when it is malformed. */
+/* Reads one word and returns the comma or end after it; NULL: malformed. */
 static const char *read_word(const char *at, word *w)
 {
     *w                = (word){.hosts = 1};
@@ -80,7 +79,7 @@ static const char *read_word(const char *at, word *w)
     return at > begin ? at : NULL;
 }
 
-/* Number `index` of a bracket that read_bracket() has passed, as text; what follows ']'. */
+/* Writes number `index` of a bracket that read_bracket() has accepted; returns what follows ']'. */
 static const char *write_number(const char *at, uint64_t index, char *text, size_t size)
 {
     range r;

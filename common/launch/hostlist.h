@@ -12,11 +12,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Host `index` of the list, in the order of `scontrol show hostnames`.  False when there are fewer, when the
- * name does not fit, or when the list is malformed before it. */
+/* Host `index` of the list, in the order of `scontrol show hostnames`.  False: too few hosts, the name does not
+ * fit, or the list is malformed before it. */
 bool hostlist_at(const char *list, uint64_t index, char *host, size_t size);
 
-/* Tasks of node `node` in "2(x2),1"; -1 when it is malformed or has fewer nodes. */
+/* Tasks of node `node` in "2(x2),1"; -1: malformed, or fewer nodes. */
 int64_t hostlist_tasks(const char *tasks_per_node, uint64_t node);
 
 #endif

@@ -166,7 +166,7 @@ static void list_ignored(const search *s)
     for (const launch_name *n = launch_names; n->name != NULL; n++) {
         if ((n->roles & (int)s->told->role) == 0 || s->get(n->name) == NULL) continue;
         if (is_taken(p, n->name) || p->n_ignored == LAUNCH_IGNORED_MAX) continue;
-        if (strcmp(n->name, "HOSTNAME") == 0) continue; /* every shell has one */
+        if (strcmp(n->name, "HOSTNAME") == 0) continue; /* set in every shell */
         p->ignored[p->n_ignored++] = (launch_ignored){n->name, why_ignored(s, n)};
     }
 }
@@ -180,7 +180,7 @@ static const char *first_name(launcher_id launcher, launch_item item, launch_rol
     return first_name(LAUNCHER_PLAIN, item, role);
 }
 
-/* Any variable that shows the launcher. */
+/* A variable that shows the launcher. */
 static const char *sign_of(const search *s)
 {
     for (const launch_name *n = launch_names; n->name != NULL; n++)
@@ -222,7 +222,7 @@ static pen_status check_agreement(const search *s, pen_error *why)
 
 static pen_status check_pet(const search *s, pen_error *why)
 {
-    const char *each = s->place->value[LAUNCH_LOCAL_WORLD_SIZE].text; /* a setting of ours wins */
+    const char *each = s->place->value[LAUNCH_LOCAL_WORLD_SIZE].text; /* our own setting wins */
     if (s->launcher != LAUNCHER_PET || s->told->role != LAUNCH_WORKER) return PEN_OK;
     if (each[0] == '\0' || strcmp(each, "1") == 0) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,

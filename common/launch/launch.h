@@ -1,13 +1,13 @@
 /* launch.h - this process's place in its job, from its launcher.
  *
- * One table (launch_names.c) says which variable of which launcher means what for which role; the same
- * table is what `penstock env` prints and docs/design/environment.md lists.  Launchers are looked at in its order:
- * what was set for Penstock, then RANK and friends, PET_*, DMLC_*, an Indexed Job, Slurm, MPI.
+ * One table (launch_names.c) says what each launcher's variables mean for each role.  `penstock env` prints it and
+ * docs/design/environment.md lists it.  Launchers are tried in table order: Penstock's own variables, then RANK
+ * and friends, PET_*, DMLC_*, an Indexed Job, Slurm, MPI.
  *
- * The first launcher present gives all numbers; they are never mixed with another's.  Two exceptions, usual in
- * scripts: WORLD_SIZE, LOCAL_RANK etc. may add what a launcher lacks (two world sizes must agree), and MASTER_ADDR
- * and MASTER_PORT override a launcher's own. Without a launcher a program is alone. Pure: the environment is a
- * function.
+ * The first launcher present gives all numbers; they are never mixed with another's.  Scripts usually need two
+ * exceptions: WORLD_SIZE, LOCAL_RANK etc. may add what a launcher lacks (two world sizes must agree), and
+ * MASTER_ADDR and MASTER_PORT override a launcher's own.  Without a launcher, the program is a job of one. Pure:
+ * the environment is a function.
  */
 #ifndef COMMON_LAUNCH_LAUNCH_H
 #define COMMON_LAUNCH_LAUNCH_H
@@ -52,8 +52,8 @@ typedef struct {
     launch_value value[LAUNCH_ITEMS];
     bool is_firm[LAUNCH_ITEMS];
     bool is_port_final; /* the port is the scheduler's own, not a launcher's */
-    bool is_external;   /* an external scheduler, perhaps not on the host of rank 0 */
-    int64_t ranks_max;  /* of an elastic job: upper bound of ranks; 0: the world's size */
+    bool is_external;   /* an external scheduler, possibly not on rank 0's host */
+    int64_t ranks_max;  /* of an elastic job: upper bound of ranks; 0: the world size */
 } launch_told;
 
 typedef struct {
@@ -63,21 +63,21 @@ typedef struct {
 
 typedef struct {
     const char *launcher; /* "torchrun's names", "Slurm", ...; NULL: none */
-    bool is_alone;        /* a worker without others */
+    bool is_alone;        /* a worker in a job of one */
     launch_value value[LAUNCH_ITEMS];
     uint32_t n_ignored;
     launch_ignored ignored[LAUNCH_IGNORED_MAX];
 } launch_place;
 
-/* BAD_SETTING names the missing, wrong or contradictory variable: "RANK is set but WORLD_SIZE is not; ...".  Values
- * found before are in *place. */
+/* BAD_SETTING names the missing, wrong or contradictory variable: "RANK is set but WORLD_SIZE is not; ...".
+ * *place then has the values found so far. */
 pen_status launch_resolve(const launch_told *told, launch_get get, launch_place *place,
                           pen_error *why);
 
 /* A number checked by launch_resolve(); `otherwise` if not given. */
 int64_t launch_number(const launch_place *place, launch_item item, int64_t otherwise);
 
-/* Adds a directly given value; the name is its setting's.  "" is ignored. */
+/* Adds a directly given value under its setting's name.  "" is ignored. */
 void launch_tell(launch_told *told, launch_item item, const char *setting, const char *text,
                  launch_get get);
 

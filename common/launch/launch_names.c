@@ -19,7 +19,7 @@ static bool is_any_set(launch_get get, const char *const *names)
     return false;
 }
 
-/* For workers only: MASTER_ADDR of a server is just an address. */
+/* For workers only: on a server, MASTER_ADDR is just an address. */
 static bool is_plain(const launch_told *told, launch_get get, const char **ignored)
 {
     static const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", NULL};

@@ -1,4 +1,4 @@
-/* launch_names.h - the table of launchers and of their variables; launch.c alone reads it. */
+/* launch_names.h - the table of launchers and their variables, for launch.c only. */
 #ifndef COMMON_LAUNCH_LAUNCH_NAMES_H
 #define COMMON_LAUNCH_LAUNCH_NAMES_H
 
@@ -19,7 +19,7 @@ typedef struct {
     const char *name;
     /* Whether this launcher started this process.  *ignored: why not, if its variables are set anyway. */
     bool (*is_there)(const launch_told *told, launch_get get, const char **ignored);
-    bool needs_rank; /* a worker of it has a rank: none is an error, not a program on its own */
+    bool needs_rank; /* a worker without a rank is an error, not a job of one */
 } launcher_row;
 
 typedef struct {
@@ -35,6 +35,6 @@ typedef struct {
 
 extern const launcher_row launcher_rows[LAUNCHERS];
 extern const launch_name
-    launch_names[]; /* ends with a row of zeros; per item the first that speaks */
+    launch_names[]; /* ends with a row of zeros; for each item the first value wins */
 
 #endif
