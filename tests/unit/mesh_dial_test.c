@@ -40,7 +40,7 @@ static void the_descriptor_tells_when_there_is_something_to_do(void **unused)
     }
 }
 
-/* ---- dialling --------------------------------------------------------------------------------------- */
+/* ---- dialling -------------------------------------------------------------------------------- */
 static void members_of_a_group_are_dialled_before_its_first_call(void **unused)
 {
     (void)unused;

@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-/* ---- rank 1 is played by the test --------------------------------------------------------------------- */
+/* ---- rank 1 is played by the test --------------------------------------------------------- */
 static wire_peer show_of(coll_kind kind, uint64_t n)
 {
     return (wire_peer){.kind     = WIRE_SHOW,
@@ -12,7 +12,7 @@ static wire_peer show_of(coll_kind kind, uint64_t n)
                        .show     = {.kind = (uint32_t)kind, .dtype = PEN_F32, .n = n}};
 }
 
-/* ---- mismatches --------------------------------------------------------------------------------------- */
+/* ---- mismatches ---------------------------------------------------------------------------------- */
 static void members_that_differ_all_hear_the_same_sentence(void **unused)
 {
     enum { N = 4 };
@@ -48,7 +48,7 @@ static void members_that_differ_all_hear_the_same_sentence(void **unused)
     }
 }
 
-/* ---- early and late members --------------------------------------------------------------------------- */
+/* ---- early and late members ---------------------------------------------------------------------- */
 static void a_faster_member_may_be_one_call_ahead(void **unused)
 {
     (void)unused;

@@ -127,7 +127,7 @@ static inline void expect_done(rig *r)
         if (r->member[i].state != COLL_DONE) fail_msg("member %d: %s", i, r->member[i].why.text);
 }
 
-/* ---- rank 1 is played by the test ------------------------------------------------------------------ */
+/* ---- rank 1 is played by the test --------------------------------------------------------- */
 typedef struct {
     rig *r;
     transport *t;

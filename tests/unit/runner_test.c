@@ -14,7 +14,7 @@
 
 enum { MEMBERS_MAX = 9, MESSAGES_MAX = 4096 };
 
-/* ---- a link with the worst order and delay ----------------------------------------------------------- */
+/* ---- a link with the worst order and delay ------------------------------------------------------ */
 typedef struct {
     int from, to;
     runner_part part;
