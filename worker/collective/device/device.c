@@ -209,7 +209,7 @@ static pen_status offer_out(device_op *op, device_entry *entry, pen_error *why)
     return team->ops->share(op->out, op->out_bytes, &entry->out, why);
 }
 
-/* Input on its way to where peers see it, and the first barrier after it. */
+/* Enqueues the copy of the input to where peers read it, if any, and the first barrier. */
 static pen_status offer(device_op *op, pen_error *why)
 {
     device_entry *entry = device_entry_of(op, op->team->rank);
@@ -258,7 +258,7 @@ static pen_status arrival_stage(device_op *op, pen_error *why)
     return status;
 }
 
-/* Before all are ready, nobody moves anything: what one cannot do is said to all, who wait for it. */
+/* Until all are ready, no member moves data: a member that cannot take part tells the others, which wait for it. */
 static pen_status refuse(device_team *team, pen_status status)
 {
     if (status != PEN_UNSUPPORTED || team->is_ready) return status;
@@ -293,8 +293,8 @@ static pen_status gave_up(const device_op *op, pen_error *why)
     return PEN_OK;
 }
 
-/* Who gives a call up says so and then waits for whoever said `working` before; who works says so first and then
- * looks whether somebody gave up.  One of the two sees the other. */
+/* A member that gives up sets `given_up`, then waits for members with `working` set; a member that works sets
+ * `working`, then reads `given_up` of all.  One of the two sees the other. */
 static pen_status ready_stage(device_op *op, pen_error *why)
 {
     device_team *team = op->team;
@@ -351,7 +351,7 @@ static bool own_work_is_done(const device_op *op)
     return op->team->end == NULL || op->team->ops->event_done(op->team->end, NULL) != PEN_AGAIN;
 }
 
-/* Kernels of ours are short; a peer that does not end within the time is dead, and its kernels with it. */
+/* Our kernels are short: a peer that does not end in time is dead, and so are its kernels. */
 static void settle(device_op *op)
 {
     const uint64_t until = clock_ms(&clock_real) + DEVICE_SETTLE_MS;
@@ -369,7 +369,7 @@ static void end_op(device_op *op)
     op->stage = ENDED;
 }
 
-/* A one-shot call in place has its input in the pool still. */
+/* The pool still has the input of a one-shot call in place: restored from there. */
 static void give_up(device_op *op)
 {
     device_team *team = op->team;
@@ -411,7 +411,7 @@ static pen_status device_start(void *team, void *state, const coll_call *call, u
     return status;
 }
 
-/* Stages until one has to wait. */
+/* Runs stages until one must wait. */
 static pen_status advance_stages(device_op *op, pen_error *why)
 {
     static pen_status (*const stages[ENDED])(device_op *, pen_error *) = {

@@ -1,24 +1,24 @@
-/* device.h - members of one host whose buffers lie in the memory of CUDA devices.
+/* device.h - collectives of members of one host on the memory of CUDA devices.
  *
  * DESIGN
  * Place.     A device_place is this process among the workers of its host: a control segment that peers map, with a
- *            slot for each team.  Making one touches no device.
- * Team.      Members of one group on one host.  What needs a device (a pool that peers map, events, the test of the
- *            links, measurements) is made in the course of the first call that moves anything.
- * Call.      Members show each other their headers and where their buffers lie (host memory), then two barriers of
- *            their streams stand around the work: inputs ready -> work directly on each other's memory -> nobody reads
- *            any more.  Small calls copy their input to the pool first, which is two-sided, and do without the second.
- * Sync.      How a stream learns that another has come to a point: device_sync.h.  auto is hostflag where two members
- *            share a device, since a kernel that waits for another of the same device may wait for ever.
- * Algorithms all_reduce: small: everyone folds all pools (one-shot); large: member r folds slice r of all inputs and
+ *            slot for each team.  Creating it touches no device.
+ * Team.      Members of one group on one host.  The first call that moves data creates what needs a device: a pool that
+ *            peers map, events, the test of the links, measurements.
+ * Call.      Members exchange their headers and the places of their buffers through host memory.  Two barriers of their
+ *            streams enclose the work: inputs ready -> work directly on each other's memory -> all reads done.  Small
+ *            calls first copy their input to one of two halves of the pool, and need no second barrier.
+ * Sync.      How a stream learns that another has reached a point: device_sync.h.  auto selects hostflag if two members
+ *            share a device: a kernel that waits for another kernel of the same device may wait forever.
+ * Algorithms all_reduce: small: each member folds all pools (one-shot); large: member r folds slice r of all inputs and
  *            writes it to all outputs (two-shot); all on one device: one elected member launches one kernel that reads
- *            all n inputs and writes all n outputs, 2nS bytes of traffic.  The border between the first two is what
- *            was measured when the team was made: S* = t_barrier * bandwidth * n / ((n-1) (n-2)).
- * Buffers    that cannot be shared (memory pools, virtual memory) go through staging memory of the team; so do outputs
- *            that overlap an input, which is how inputs survive a call that fails.
- * NCCL      Where every member has it and a device of its own, it carries large all_reduce calls if it was faster than
- *           the barrier and link measured say of us, and only where its order of adding does not matter.
- * Host       memory works alike, with the CPU device: that is how this code is tested where there is no GPU.
+ *            all n inputs and writes all n outputs, 2nS bytes of traffic.  The threshold between the first two is
+ *            computed from what the first call measures: S* = t_barrier * bandwidth * n / ((n-1) (n-2)).
+ * Buffers    that cannot be shared (memory pools, virtual memory) go through staging memory of the team.  So do outputs
+ *            that overlap an input: inputs therefore survive a failed call.
+ * NCCL       carries large all_reduce calls if every member has it and its own device, if it was measured to be faster
+ *            than our barrier and link allow, and if the order of additions does not matter.
+ * Host       memory works the same way, with the CPU device; tests without a GPU use it.
  *
  * Threads: functions of one team by one thread at a time; of different teams: any.
  */
@@ -38,16 +38,16 @@ typedef enum {
     DEVICE_SYNC_HOSTFLAG,
     DEVICE_SYNC_STREAM,
     DEVICE_SYNC_SPIN,
-    DEVICE_SYNC_NCCL /* large all_reduce by NCCL where it may (nccl_fits()); the rest as AUTO */
+    DEVICE_SYNC_NCCL /* large all_reduce by NCCL if nccl_fits(); the rest as AUTO */
 } device_sync_choice;
 
 typedef struct {
-    const device_ops *ops; /* device_of() of the buffers that calls of this team will have */
+    const device_ops *ops; /* device_of() of the buffers of this team's calls */
     device_sync_choice sync;
     int device;              /* number of the device; -1: that of the first call's buffers */
     uint64_t one_shot_bytes; /* calls up to this size go through the pool; 0: measured */
     uint64_t spin_ns;        /* SPIN: longest wait of a kernel; 0: 2 s */
-    const nccl_table *nccl;  /* nccl_find() on CUDA; NULL: not here */
+    const nccl_table *nccl;  /* nccl_find() on CUDA; NULL: not available */
     bool may_reorder;        /* deterministic=no: float sums in any order */
 } device_options;
 
@@ -58,21 +58,21 @@ void device_place_destroy(device_place *place); /* after its teams; NULL is fine
 const char *device_place_address(const device_place *place);
 
 /* Collective among the members, but without waiting for them.  address[size]: of each member's place, own included;
- * all on this host.  `id` is the group's, unique in the job.  UNREACHABLE: some peer cannot be mapped.  UNSUPPORTED: more
+ * all on this host.  `id` is the group's, unique in the job.  UNREACHABLE: a peer cannot be mapped.  UNSUPPORTED: more
  * than DEVICE_ARRAYS_MAX members. */
 pen_status device_team_create(device_place *place, uint64_t id, const char *const *address,
                               const int *ranks, int size, int rank, const device_options *options,
                               device_team **team, pen_error *why);
-/* No call in progress.  Waits for peers that are still busy with the last one, at most a fifth of a second. */
+/* No call in progress.  Waits for peers that are still busy with the last call, at most DEVICE_SETTLE_MS. */
 void device_team_destroy(device_team *team);
 
-/* After a call that failed: it was the first, nothing was moved, and it says UNSUPPORTED on every member, so that all
- * go on another way.  No further call on this team that moves anything. */
+/* After a failed call: it was the first, moved nothing and fails with UNSUPPORTED on every member, so all take another
+ * path.  The team must not get another call that moves data. */
 bool device_team_is_refused(const device_team *team);
 
-/* Tells the others of the group's call `seq`, whose buffers are memory of a device or not. */
+/* Tells the others whether the buffers of the group's call `seq` are device memory. */
 void device_team_mark(device_team *team, uint64_t seq, bool on_device);
-/* MISMATCH when another member makes that call with the other kind of memory: they would wait for each other. */
+/* MISMATCH: another member makes that call with the other kind of memory; the two would wait for each other. */
 pen_status device_team_compare(device_team *team, uint64_t seq, bool on_device, pen_error *why);
 
 #endif

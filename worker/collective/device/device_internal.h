@@ -1,4 +1,4 @@
-/* device_internal.h - what lies in a control segment, and what the files of device.h share. */
+/* device_internal.h - the layout of a control segment, and what the files of device.h share. */
 #ifndef WORKER_COLL_DEVICE_INTERNAL_H
 #define WORKER_COLL_DEVICE_INTERNAL_H
 
@@ -12,15 +12,15 @@ enum {
     DEVICE_POOL_BYTES  = 4 << 20, /* each of two: the largest one-shot call */
     DEVICE_FLAGS_BYTES = DEVICE_ARRAYS_MAX * DEVICE_FLAG_BYTES,
     DEVICE_CACHED      = 16, /* allocations of each peer that stay mapped */
-    DEVICE_SETTLE_MS   = 200 /* a peer that is alive ends its short kernels well within */
+    DEVICE_SETTLE_MS   = 200 /* a live peer ends its short kernels much sooner */
 };
 
 /* ---- shared memory ---------------------------------------------------------------------------- */
 
 /* One call of one member; calls alternate between two of these. */
 typedef struct {
-    _Alignas(64) _Atomic uint64_t arrived; /* seq of the call: header, scale and counts are there */
-    _Atomic uint64_t offered;              /* seq of the call: in and out are there */
+    _Alignas(64) _Atomic uint64_t arrived; /* seq of the call: header, scale and counts are set */
+    _Atomic uint64_t offered;              /* seq of the call: in and out are set */
     uint32_t has_in, has_out, has_counts;
     double scale;
     device_ref in, out;
@@ -28,19 +28,18 @@ typedef struct {
     uint64_t sends[DEVICE_ARRAYS_MAX], receives[DEVICE_ARRAYS_MAX]; /* all_to_all: elements */
 } device_entry;
 
-/* How far a member is with what the first call sets up. */
+/* A member's progress in the setup by the first call. */
 typedef enum { SETUP_NONE, SETUP_SHARED, SETUP_TESTED, SETUP_MEASURED } device_setup_state;
 
-/* Where a member is with NCCL; from OPENED on a failure is final, and the same for all. */
+/* A member's progress with NCCL; from OPENED on a failure is final, and the same for all. */
 typedef enum { NCCL_UNNAMED, NCCL_NAMED, NCCL_OPENED, NCCL_FAILED, NCCL_TIMED } device_nccl_state;
 
 typedef struct {
     _Alignas(64) _Atomic uint64_t step;    /* newest barrier signalled, as far as the host knows */
     _Alignas(64) _Atomic uint64_t working; /* seq while it works on memory of peers; else 0 */
-    _Atomic uint64_t given_up;             /* seq of the call that it ended without success */
+    _Atomic uint64_t given_up;             /* seq of the call that it gave up */
     _Atomic uint64_t ended;                /* seq of its last call that ended */
-    _Alignas(
-        64) _Atomic uint32_t setup; /* device_setup_state; what belongs to it is written before */
+    _Alignas(64) _Atomic uint32_t setup;   /* device_setup_state; written after its data */
     uint8_t uuid[16];
     device_ref pool;
     device_event_ref event[2];
@@ -48,10 +47,10 @@ typedef struct {
     _Atomic uint32_t nccl;              /* device_nccl_state */
     uint8_t nccl_name[NCCL_NAME_BYTES]; /* of member 0 */
     double nccl_ns;
-    /* of the group's newest call here: twice its seq, and 1 when on a device */
+    /* of the group's newest call here: 2 * seq, plus 1 if on a device */
     _Atomic uint64_t mark;
     _Atomic uint32_t refused; /* the first call found that devices cannot carry the group */
-    int32_t unreached;        /* RANK whose memory the test could not reach; -1: none */
+    int32_t unreached;        /* RANK whose memory the test did not reach; -1: none */
     double barrier_ns, bandwidth;
     device_entry entry[2];
 } device_slot;
@@ -65,10 +64,10 @@ typedef struct {
 /* ---- this process ------------------------------------------------------------------------------- */
 struct device_place {
     void *memory;            /* of the segment */
-    device_control *control; /* the same, as it is mapped */
+    device_control *control; /* its mapping */
     segment_ref ref;
     char address[128];
-    unsigned next; /* slots are taken in turn, so that one just left stays readable for long */
+    unsigned next; /* slots are taken in turn, so a slot just left stays readable for long */
 };
 
 typedef struct {
@@ -77,7 +76,7 @@ typedef struct {
     uint64_t used;
 } device_mapping;
 
-typedef struct { /* memory of the team that grows as calls need it */
+typedef struct { /* memory of the team; grows */
     char *data;
     size_t bytes;
 } device_staging;
@@ -89,14 +88,14 @@ struct device_team {
     uint64_t id, last; /* last: seq of the last call begun */
     uint64_t step;     /* newest barrier */
     int size, rank, own_slot, device;
-    void *arrays; /* all below that are said to be [size] */
+    void *arrays; /* all below that are marked [size] */
     int *ranks;
     device_control **peer; /* [size] */
     segment_ref *peer_ref;
-    device_slot **slot; /* [size]; NULL: that peer has not made its side yet */
+    device_slot **slot; /* [size]; NULL: that peer has not created its slot yet */
     char text[160];
 
-    /* Made by the first call. */
+    /* Set by the first call. */
     int setup;
     bool is_ready, is_refused, is_one_device;
     const device_sync *sync;
@@ -105,11 +104,11 @@ struct device_team {
     char *pool;
     char **pools;                               /* [size] own and mapped */
     device_ref *pool_ref;                       /* [size] */
-    device_event *own_event[2], *end, **events; /* [2 * size] of peers */
+    device_event *own_event[2], *end, **events; /* events: [2 * size] of peers */
     struct device_words {
         uint64_t abort;
         uint32_t result, pattern[32], answer[32];
-    } * words; /* host memory that kernels see */
+    } * words; /* host memory that kernels read and write */
     device_staging in, out;
     device_mapping *mapped; /* [size * DEVICE_CACHED] */
     uint64_t uses;
@@ -130,51 +129,46 @@ typedef struct {
     uint64_t seq;
     int stage;
     size_t element, in_bytes, out_bytes;
-    const char
-        *in;   /* where the input lies that is worked on: the caller's, staged, or in the pool */
-    char *out; /* where the result goes first */
+    const char *in; /* the input to work on: the caller's, staged, or in the pool */
+    char *out;      /* where the result goes first */
     bool is_one_shot, copies_out, is_scaled, has_enqueued, has_written;
 } device_op;
 
 _Static_assert(sizeof(device_op) <= COLL_OP_BYTES, "an op fits into what the engine gives");
 
 /* ---- device_place.c ------------------------------------------------------------------------------ */
-bool device_find_peers(device_team *team); /* slots of all; false: not all are there yet */
+bool device_find_peers(device_team *team); /* finds all slots; false: some do not exist yet */
 pen_status device_open_peers(device_team *team, const char *const *address, pen_error *why);
 void device_close_peers(device_team *team);
 pen_status device_take_slot(device_team *team, pen_error *why);
 void device_leave_slot(device_team *team);
 
-/* ---- device_setup.c: what the first call does before it begins ------------------------------------- */
+/* ---- device_setup.c: the setup by the first call ---------------------------------------------------- */
 pen_status device_setup(device_team *team, device_stream stream, pen_error *why); /* OK, AGAIN */
 void device_setup_undo(device_team *team);
 
 /* ---- device_map.c: memory of other members --------------------------------------------------------- */
-/* A pointer of this process is believed of members that are this process. */
+/* A member may name a pointer of this process only if it is this process. */
 pen_status device_check_process(const device_team *team, int who, const device_ref *ref,
                                 uint64_t process, pen_error *why);
 pen_status device_check_room(const device_team *team, int who, const device_ref *mapped,
                              uint64_t offset, size_t bytes, pen_error *why);
-/* The first `bytes` from what a member says; CORRUPT: they do not lie in an allocation of its process. */
+/* Maps the first `bytes` of what a member names; CORRUPT: they are not inside an allocation of its process. */
 pen_status device_map_cached(device_team *team, int who, const device_ref *said, size_t bytes,
                              char **data, pen_error *why);
 
 /* ---- device_work.c: what a call moves ----------------------------------------------------------------- */
-bool device_moves(
-    const device_op *op); /* something lies on a device at all; the same on every member */
-bool device_is_small(const device_op *op);  /* one-shot; the same on every member */
-bool device_shows_in(const device_op *op);  /* peers read this member's input */
-bool device_shows_out(const device_op *op); /* peers write this member's output */
-bool device_is_own_part(
-    const device_op *op); /* in place, and what would be overwritten is the input itself */
+bool device_moves(const device_op *op);       /* it moves data; the same on every member */
+bool device_is_small(const device_op *op);    /* one-shot; the same on every member */
+bool device_shows_in(const device_op *op);    /* peers read this member's input */
+bool device_shows_out(const device_op *op);   /* peers write this member's output */
+bool device_is_own_part(const device_op *op); /* in place: it overwrites the input with itself */
 pen_status device_check_counts(const device_op *op, pen_error *why);
 pen_status device_work(device_op *op, pen_error *why); /* enqueues; inputs of all are ready */
 
-/* ---- device_nccl.c ---- */
-pen_status device_nccl_setup(device_team *team, device_stream stream,
-                             pen_error *why); /* OK, AGAIN */
-bool device_nccl_carries(
-    const device_op *op); /* after all have arrived; the same on every member */
+/* ---- device_nccl.c: setup returns OK or AGAIN ---- */
+pen_status device_nccl_setup(device_team *team, device_stream stream, pen_error *why);
+bool device_nccl_carries(const device_op *op); /* once all have arrived; the same on every member */
 
 static inline device_slot *device_own_slot(const device_team *team)
 {

@@ -1,4 +1,4 @@
-/* device_map.c - memory of other members: whether it can be theirs, and mappings that stay. */
+/* device_map.c - memory of other members: checks that it is theirs, and a cache of mappings. */
 #include "worker/collective/device/device_internal.h"
 
 #include "common/base/why.h"
@@ -15,7 +15,7 @@ static device_mapping *cache_entry(device_team *team, int who, const device_ref 
     return oldest;
 }
 
-/* Who a member is, the mapping of its control segment has proven. */
+/* The mapping of its control segment has proven a member's process. */
 pen_status device_check_process(const device_team *team, int who, const device_ref *ref,
                                 uint64_t process, pen_error *why)
 {
@@ -33,7 +33,7 @@ pen_status device_check_room(const device_team *team, int who, const device_ref 
                    team->ranks[who], bytes);
 }
 
-/* The program's tensors are few and come again each step; opening one takes longer than reducing it. */
+/* A program has few tensors and uses them in every step; opening one takes longer than reducing it. */
 pen_status device_map_cached(device_team *team, int who, const device_ref *said, size_t bytes,
                              char **data, pen_error *why)
 {

@@ -1,4 +1,4 @@
-/* device_nccl.c - whether NCCL carries the large all_reduce calls of a team: met, timed, and decided by all alike. */
+/* device_nccl.c - whether NCCL carries the large all_reduce calls of a team: opened, timed, decided alike by all. */
 #include "worker/collective/device/device_internal.h"
 
 #include "common/base/clock.h"
@@ -30,8 +30,8 @@ static bool all_are(const device_team *team, device_nccl_state least)
     return true;
 }
 
-/* By itself only where it may add as it likes: for integers alone the meeting is not worth its seconds.  And only where
- * each member has a device of its own, which is what NCCL is made for. */
+/* auto takes NCCL only if additions may be reordered: integers alone are not worth the seconds of its start.  And only
+ * if each member has its own device, as NCCL expects. */
 static bool is_wanted(const device_team *team)
 {
     if (team->size < 2) return false;
@@ -74,7 +74,7 @@ static pen_status open_stage(device_team *team, pen_error *why)
     return PEN_OK;
 }
 
-/* Who waits for a member that has failed would wait for ever. */
+/* Stops if a member has failed: waiting for it would never end. */
 static pen_status meeting_stage(device_team *team, pen_error *why)
 {
     if (state_of(team, team->rank) == NCCL_FAILED) return PEN_OK;
@@ -104,7 +104,7 @@ static pen_status verdict_stage(device_team *team, pen_error *why)
                             : "");
 }
 
-/* Of what lies in the pools, whatever it is; the first time is to warm up. */
+/* Times an all_reduce of the pools' present contents; the first round is the warm-up. */
 static pen_status timing_stage(device_team *team, device_stream stream, pen_error *why)
 {
     char *pool        = team->pool + DEVICE_FLAGS_BYTES;
@@ -127,7 +127,7 @@ static pen_status timing_stage(device_team *team, device_stream stream, pen_erro
     return status == PEN_OK ? PEN_AGAIN : status;
 }
 
-/* What a two-shot call of the same size takes, by the worst barrier and link that were measured. */
+/* The time of a two-shot call of the same size, by the worst barrier and link that were measured. */
 static double own_ns(const device_team *team)
 {
     double barrier_ns = 0, bandwidth = 1e12;

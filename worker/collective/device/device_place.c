@@ -11,7 +11,7 @@
 
 static const uint64_t control_magic = 0x3143564445564450u; /* changes with the layout */
 
-/* Its owner looks at it through the mapping that peers of the same process have: one address for one flag. */
+/* The owner, too, uses the mapping that peers in the same process have: one address for one flag. */
 static pen_status make_control(device_place *p, pen_error *why)
 {
     void *mapped = NULL;
@@ -141,7 +141,7 @@ pen_status device_take_slot(device_team *team, pen_error *why)
                    DEVICE_TEAMS);
 }
 
-/* What is in the slot stays until it is taken again, for peers that have not seen the end yet. */
+/* The slot keeps its contents until it is taken again, for peers that have not seen the end yet. */
 void device_leave_slot(device_team *team)
 {
     if (team->own_slot >= 0)

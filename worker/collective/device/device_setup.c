@@ -1,12 +1,12 @@
 /* device_setup.c - what the first call on a team does before it begins: memory, links, measurements.
  *
  * DESIGN
- * Without waiting. A row of stages; each says OK, AGAIN or what went wrong.  Members follow each other through shared
- *            memory: SETUP_SHARED (pool and events can be mapped), SETUP_TESTED (its links are), SETUP_MEASURED.
- * Links.     Drivers say that a link works where it silently loses data.  So each member writes a pattern into the
- *            pool of every peer on another device and reads it back before anything of the program goes there.
- * Alike.     What is decided follows from what all members published, so all decide alike: the worst barrier and the
- *            worst bandwidth give the border of one-shot calls, and a bad link anywhere is everyone's sentence.
+ * Stages.    Each returns OK, AGAIN or an error, and never waits.  Members follow each other's progress in shared
+ *            memory: SETUP_SHARED (pool and events can be mapped), SETUP_TESTED (its links work), SETUP_MEASURED.
+ * Links.     Drivers may report a working link that silently loses data.  So each member writes a pattern into the
+ *            pool of every peer on another device and reads it back before any data of the program goes there.
+ * Alike.     All decide alike, because decisions use only what all members published: the worst barrier and the worst
+ *            bandwidth give the threshold of one-shot calls, and a bad link anywhere fails all with the same sentence.
  */
 #include "worker/collective/device/device_internal.h"
 
@@ -121,7 +121,7 @@ static pen_status map_stage(device_team *team, device_stream stream, pen_error *
     return status;
 }
 
-/* Where this member writes in the pool of each peer: nobody else does, and no call has begun. */
+/* Where this member writes in the pool of each peer: no other member writes there, and no call has begun. */
 static char *test_place(device_team *team, int who)
 {
     return team->pools[who] + DEVICE_FLAGS_BYTES + (size_t)team->rank * PATTERN_BYTES;
@@ -178,7 +178,7 @@ static pen_status verdict_stage(device_team *team, device_stream stream, pen_err
     return PEN_OK;
 }
 
-/* The first barrier waits for whoever is late, so it is not counted. */
+/* The first barrier waits for late members, so it is not counted. */
 static pen_status barrier_stage(device_team *team, device_stream stream, pen_error *why)
 {
     pen_status status = PEN_OK;
@@ -199,7 +199,7 @@ static pen_status barrier_stage(device_team *team, device_stream stream, pen_err
     return PEN_AGAIN;
 }
 
-/* Reads the next member's pool: the link that calls use.  The first time is to wake it. */
+/* Reads the next member's pool, over the link that calls use.  The first round is the warm-up. */
 static pen_status bandwidth_stage(device_team *team, device_stream stream, pen_error *why)
 {
     char *from        = team->pools[(team->rank + 1) % team->size] + DEVICE_FLAGS_BYTES;

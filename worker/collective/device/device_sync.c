@@ -1,11 +1,11 @@
 /* device_sync.c - three ways for streams of several members to wait for each other.
  *
- * hostflag  The host of each member polls an event of its own stream, then says so in shared memory.  Nothing on a
- *           device ever waits for another member, so it is right wherever members lie.
- * stream    Streams wait for events of the others, shared between processes.  An event that was not recorded yet would
- *           be waited for in vain or too early, so each host says first, in shared memory, that it has recorded.
- * spin      Kernels set and read flags in device memory.  A kernel that waits holds its place on the device: only where
- *           no two members share one.  Ends at a deadline, or when the host says so.
+ * hostflag  The host of each member polls an event of its own stream, then sets a flag in shared memory.  Nothing on a
+ *           device ever waits for another member, so this works for any placement of members.
+ * stream    Streams wait for events of the others, shared between processes.  Waiting for an event that is not recorded
+ *           yet would end too early or never, so each host first publishes in shared memory that it has recorded.
+ * spin      Kernels set and read flags in device memory.  A waiting kernel occupies its device, so no two members may
+ *           share one.  The wait ends at a deadline, or when the host aborts it.
  */
 #include "worker/collective/device/device_internal.h"
 
@@ -145,8 +145,8 @@ pen_status device_sync_choose(device_sync_choice choice, const uint8_t (*uuid)[1
     return PEN_OK;
 }
 
-/* One-shot saves the second barrier and pays with traffic.  On links, two-shot moves 2(n-1)/n S instead of (n-1) S.  In
- * the memory of one device it moves 2nS instead of n(n+1)S, and the copies to the pools are 2nS more. */
+/* One-shot saves the second barrier and costs traffic.  On links, two-shot moves 2(n-1)/n S instead of (n-1) S.  In the
+ * memory of one device it moves 2nS instead of n(n+1)S, and the copies to the pools add 2nS. */
 uint64_t device_one_shot_bytes(double barrier_ns, double bandwidth, int size, bool is_one_device)
 {
     const double n    = size;

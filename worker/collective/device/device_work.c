@@ -1,4 +1,4 @@
-/* device_work.c - what a call moves, and who moves it. */
+/* device_work.c - what a call moves, and which member moves it. */
 #include "worker/collective/device/device_internal.h"
 
 #include "common/base/why.h"
@@ -17,7 +17,7 @@ bool device_moves(const device_op *op)
 {
     const coll_call *c = op->call;
     if (c->kind == COLL_BARRIER) return false;
-    if (c->kind == COLL_ALL_TO_ALL) return true; /* one member does not know what others send */
+    if (c->kind == COLL_ALL_TO_ALL) return true; /* a member does not know what others send */
     return (has_parts(c->kind) ? coll_part_offset(c->counts, c->n, op->team->size) : c->n) > 0;
 }
 
@@ -95,7 +95,7 @@ pen_status device_check_counts(const device_op *op, pen_error *why)
 
 /* ---- memory of others -------------------------------------------------------------------------------- */
 
-/* Its first `bytes`. */
+/* The first `bytes` of the input of `who`. */
 static pen_status input_of(const device_op *op, int who, size_t bytes, const char **data,
                            pen_error *why)
 {
@@ -166,8 +166,8 @@ static pen_status fold_to_own(const device_op *op, size_t skip, size_t count, pe
     return fold(op, skip, 0, count, 1, why);
 }
 
-/* Two-shot: this member's slice of all inputs, to everyone who gets the result; all of it by one member where all
- * lie on one device, which would run the kernels of several processes one after the other anyway. */
+/* Two-shot: folds this member's slice of all inputs to all members that get the result.  If all share one device, which
+ * runs the kernels of several processes one after another anyway, one member folds everything. */
 static pen_status fold_for_all(const device_op *op, pen_error *why)
 {
     device_team *team    = op->team;
@@ -211,7 +211,7 @@ static pen_status work_reduce_scatter(const device_op *op, pen_error *why)
 
 /* ---- copies ------------------------------------------------------------------------------------------ */
 
-/* Of `who`'s input, from element `from` on, to element `to` of the own output. */
+/* Copies `count` elements of `who`'s input, from element `from` on, to element `to` of the own output. */
 static pen_status fetch(const device_op *op, int who, size_t from, size_t to, size_t count,
                         pen_error *why)
 {
@@ -222,13 +222,13 @@ static pen_status fetch(const device_op *op, int who, size_t from, size_t to, si
                        op->team->ranks[who]);
     pen_status status = input_of(op, who, (from + count) * op->element, &in, why);
     if (status != PEN_OK) return status;
-    /* In place, the own part is where it belongs; the pool has but a copy of it. */
+    /* in place: the own part is in its place already; the pool has only a copy */
     if (who == op->team->rank && device_is_own_part(op) && op->call->in != NULL) return PEN_OK;
     return op->team->ops->copy(op->out + to * op->element, in + from * op->element,
                                count * op->element, op->call->stream, why);
 }
 
-/* Where in `who`'s input its part for this member begins, as it says. */
+/* Where `who`'s part for this member begins in its input, according to `who`. */
 static size_t sent_before(const device_op *op, int who)
 {
     size_t from = 0;

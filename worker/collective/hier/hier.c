@@ -1,16 +1,16 @@
-/* hier.c - the path of a group with several members on several hosts: inside each host, then between hosts.
+/* hier.c - the path of groups with several members on several hosts: inside each host, then between hosts.
  *
  * DESIGN
- * Entry.     Members first show their headers to all, as a small all_gather between all of them, so that a mismatch is
- *            told in the same words wherever it is; then everything below is known to fit.  They show with it whether
- *            they can map the memory of their host: if one cannot, everything goes between all members directly.
+ * Entry.     Members first exchange their headers in a small all_gather, so a mismatch gives the same sentence on all
+ *            members; afterwards all calls below fit.  Members also send whether they can map the memory of their host:
+ *            if one cannot, everything goes directly between all members.
  * all_reduce Inside the host each member folds one slice of the inputs (reduce_scatter); members with the same place on
  *            their hosts fold their slices (wire); inside the host slices are put together (all_gather).
- * broadcast  Within the root's host, and from there to members of the same place; then inside the other hosts.
+ * broadcast  Inside the root's host, then from there to members of the same place, then inside the other hosts.
  * all_gather, reduce_scatter: hier_parts.c.
  * barrier    The entry is one.
- * Others     go between all members directly, as do reductions whose result would depend on the order (a float SUM,
- *            PROD or AVG while `deterministic`), unless the setting two_level=yes forces two levels.
+ * Others     go directly between all members, as do reductions whose result depends on the order (a float SUM, PROD or
+ *            AVG while `deterministic`), unless the setting two_level=yes forces two levels.
  */
 #include "worker/collective/hier/hier_internal.h"
 
@@ -21,7 +21,7 @@
 #include <string.h>
 
 /* ---- who is where ---------------------------------------------------------------------------- */
-/* Position in `across`, whose members have the same place on their hosts, in the group's order. */
+/* Position in `across`: its members have the same place on their hosts, in the group's order. */
 static int place_across(const struct hier_team *team, int position)
 {
     int place = 0;
@@ -85,7 +85,7 @@ static bool depends_on_order(const coll_call *call)
            (call->op == PEN_SUM || call->op == PEN_PROD || call->op == PEN_AVG);
 }
 
-/* An average of integers is divided once, after the last sum: that is done on one level only. */
+/* An AVG of integers is divided once, after the last sum, so it uses one level only. */
 static bool may_fold_in_two(const hier_options *o, const coll_call *call)
 {
     if (call->op == PEN_AVG && !is_float(call->dtype)) return false;
@@ -93,7 +93,7 @@ static bool may_fold_in_two(const hier_options *o, const coll_call *call)
     return !o->is_deterministic || o->is_forced;
 }
 
-/* Every member finds the same: hosts are even for all or for none, and `all_inside` is what all have shown. */
+/* The same on every member: hosts are even for all or for none, and `all_inside` comes from what all have sent. */
 static hier_phase first_phase(const hier_options *o, const coll_call *call, bool all_inside)
 {
     if (call->kind == COLL_BARRIER) return PHASE_END;
@@ -157,7 +157,7 @@ static size_t slice_bytes(const hier_op *op)
     return team->counts[team->o.inside_rank] * plan_dtype_bytes(op->call->dtype);
 }
 
-/* Where the slices come together. */
+/* Where the slices are put together. */
 static void *whole(const hier_op *op)
 {
     return is_in_place(op) ? op->team->scratch + slice_bytes(op) : op->call->out;
@@ -209,7 +209,7 @@ static pen_status begin_broadcast(hier_op *op, hier_level level, int root, pen_e
     return hier_begin_part(op, level, &part, why);
 }
 
-/* Begins what this member has to do in the phase; nothing: is_running stays false. */
+/* Begins this member's work in the phase; if it has none, is_running stays false. */
 static pen_status begin_phase(hier_op *op, pen_error *why)
 {
     struct hier_team *team = op->team;
@@ -308,7 +308,7 @@ static void hier_abort(void *memory)
     hier_abort_part(memory);
 }
 
-/* Positions of the inner team, said as positions of the whole one. */
+/* Converts a position in the inner team to one in the whole group. */
 static int outer_position(const struct hier_team *team, hier_level level, int position)
 {
     if (level == ON_FLAT) return position;

@@ -1,4 +1,4 @@
-/* hier_inner.c - the part of a call that is in progress, on one level, and the memory between parts. */
+/* hier_inner.c - the part of a call in progress, on one level, and the memory between parts. */
 #include "worker/collective/hier/hier_internal.h"
 
 #include "common/base/why.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* more is given back after the call */
+enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* a larger scratch is freed after the call */
 
 coll_call hier_part(const hier_op *op, coll_kind kind, size_t n, const void *in, void *out)
 {
@@ -47,8 +47,7 @@ coll_state hier_advance_part(hier_op *op, pen_error *why)
     struct hier_team *team = op->team;
     coll_state state       = COLL_RUNNING;
     pthread_mutex_lock(team->o.mesh_lock);
-    mesh_advance(
-        team->o.mesh); /* also while inside: what is still to be sent may be waited for elsewhere */
+    mesh_advance(team->o.mesh); /* also while inside: others may wait for unsent data */
     if (op->level != ON_INSIDE) state = coll_path_wire.advance(team->inner, why);
     pthread_mutex_unlock(team->o.mesh_lock);
     return op->level == ON_INSIDE ? coll_path_node.advance(team->inner, why) : state;

@@ -1,12 +1,12 @@
-/* hier_parts.c - all_gather and reduce_scatter in two levels, where every host has as many members.
+/* hier_parts.c - all_gather and reduce_scatter in two levels, if all hosts have the same number of members.
  *
  * DESIGN
- * Order.          Between the phases, parts lie in the order of place, then host, so that what belongs to the members
- *                 of one place, one of each host, is one piece: a column.
+ * Order.          Between the phases, parts are ordered by place, then host.  The parts of one place, one on each host,
+ *                 are therefore contiguous: a column.
  * all_gather      Members of the same place gather their parts, a column; inside the host the columns are gathered, and
- *                 each member puts the parts where they go.  So each part goes to each host once.
- * reduce_scatter  The same backwards: inside the host each member folds the column of its place; members of the same
- *                 place fold what their hosts have, each its own part.
+ *                 each member puts the parts in order.  Each part thus goes to each host once.
+ * reduce_scatter  The reverse: inside the host each member folds the column of its place; members of the same place
+ *                 fold their hosts' columns, each its own part.
  */
 #include "worker/collective/hier/hier_internal.h"
 
@@ -24,7 +24,7 @@ static size_t part_of(const hier_op *op, int position)
     return coll_part(op->call->counts, op->call->n, position);
 }
 
-/* Elements that come together at each place, and in this member's column.  Returns all of them. */
+/* Counts the elements of each place's column, and of the parts in this member's.  Returns the sum of all. */
 static size_t count(hier_op *op)
 {
     struct hier_team *team = op->team;
@@ -41,7 +41,7 @@ static size_t count(hier_op *op)
     return all;
 }
 
-/* In the scratch: this member's column, and behind it the columns of all places. */
+/* The scratch holds this member's column, then the columns of all places. */
 static size_t column_bytes(const hier_op *op)
 {
     return op->team->counts[op->team->o.inside_rank] * element_of(op);
@@ -58,7 +58,7 @@ static pen_status make_room(hier_op *op, pen_error *why)
     return hier_make_scratch(op->team, (column_bytes(op) + 63) / 64 * 64 + all + 1, why);
 }
 
-/* Between the group's order, in `ordered`, and that of columns. */
+/* Between the group's order, in `ordered`, and the order of columns. */
 typedef enum { TO_COLUMNS, FROM_COLUMNS } direction;
 
 static void reorder(const hier_op *op, unsigned char *ordered, direction to)
@@ -116,7 +116,7 @@ pen_status hier_begin_shares(hier_op *op, pen_error *why)
     return hier_begin_part(op, ON_INSIDE, &part, why);
 }
 
-/* The columns are used up: the own part of the sum goes where they were. */
+/* The columns are no longer needed: the own part of the sum overwrites them. */
 pen_status hier_begin_total(hier_op *op, pen_error *why)
 {
     struct hier_team *team = op->team;
