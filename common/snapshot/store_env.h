@@ -2,11 +2,11 @@
  *
  * DESIGN.  A file is opened in one of three modes:
  *   FRESH  a file under construction, not visible to readers.  Its transactions only bound memory: each hands its
- *       data to the kernel without waiting for the disk.  store_env_seal() waits once; the caller then
- *       renames the file into place.  A crash before that leaves a file that is never read.
+ *          data to the kernel without waiting for the disk.  store_env_seal() waits once; the caller then
+ *          renames the file into place.  A crash before that leaves a file that is never read.
  *   READ   such a file afterwards: it never changes again.  No lock and no write, so a read-only disk will do.
  *   STATE  a small file that keeps changing: every commit is durable when it returns, and atomic.
- *       Its creation is atomic, too.
+ *          Its creation is atomic, too.
  * LMDB's own locks are not used: a FRESH file has one user, a READ file does not change, and the opener of a STATE
  * file holds a lock of store_files.h around it.
  * Thread: one thread per env at a time.  Keys and values passed in are BORROWED for the call; those returned are

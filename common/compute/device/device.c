@@ -13,7 +13,7 @@ extern const device_ops device_cuda, device_cpu;
 const device_ops *const device_all[] = {&device_cuda, &device_cpu, NULL};
 
 /* ---- whether there may be any ------------------------------------------------------------------- */
-/* How many libraries the process had loaded when there was no driver among them, plus one; 0: nobody looked. */
+/* Number of libraries loaded when no driver was among them, plus one; 0: not checked yet. */
 static _Atomic unsigned long long looked_at;
 
 static int look_for_driver(struct dl_phdr_info *info, size_t size, void *user)

@@ -1,6 +1,6 @@
 /* device.h - where numbers may live: host memory, or a CUDA device.
  *
- * Asking never wakes a device: a process that has not used CUDA gets no CUDA context from us.
+ * Queries never initialise a device: a process that has not used CUDA gets no CUDA context from us.
  * To add a device: write device_<name>.c and one line in the table of device.c.
  */
 #ifndef COMMON_DEVICE_H
@@ -14,12 +14,12 @@
 
 /* Names an allocation for another process of this host: plain bytes, may lie in shared memory. */
 typedef struct {
-    /* of the allocation: differs from every other one of the process, also after a free */
+    /* unique among all allocations of the process, also after a free */
     uint64_t id;
-    uint64_t offset; /* of the pointer in it */
-    /* drawn at random by each process, so that equal pids in two containers are not mistaken */
+    uint64_t offset; /* of the pointer within the allocation */
+    /* random per process: distinguishes equal pids in two containers */
     uint64_t process;
-    uint64_t base; /* where the allocation begins in that process */
+    uint64_t base; /* start of the allocation in that process */
     int32_t pid, device;
     uint8_t handle[64]; /* cudaIpcMemHandle_t, or a segment_ref */
 } device_ref;
@@ -31,12 +31,12 @@ typedef struct {
     uint8_t handle[64];
 } device_event_ref;
 
-/* A wait of the device itself for flags in its memory; see flag_wait(). */
+/* A device-side wait for flags in its memory; see flag_wait(). */
 typedef struct {
     /* [n] 64-bit numbers, DEVICE_FLAG_BYTES apart, in the memory of this device */
     const void *flags;
-    const uint64_t *abort; /* of host_alloc(): another value than 0 ends the wait */
-    /* of host_alloc(): why a wait ended early, a device_flag_result; else left alone */
+    const uint64_t *abort; /* of host_alloc(): nonzero ends the wait */
+    /* of host_alloc(): why a wait ended early, a device_flag_result; else unchanged */
     uint32_t *result;
     uint64_t value, timeout_ns;
     int n;
@@ -45,7 +45,7 @@ typedef struct {
 typedef enum { DEVICE_FLAG_CAME, DEVICE_FLAG_ABORTED, DEVICE_FLAG_LATE } device_flag_result;
 enum { DEVICE_FLAG_BYTES = 64, DEVICE_ARRAYS_MAX = 64, DEVICE_HANDLE_BYTES = 64 };
 
-/* Where work is enqueued: a cudaStream_t.  The host does at once what it is told, and has none. */
+/* Where work is enqueued: a cudaStream_t.  The host has none; it works synchronously. */
 typedef void *device_stream;
 typedef struct device_event device_event;
 
@@ -53,14 +53,14 @@ typedef struct {
     const char *name; /* "cpu", "cuda" */
     const char *doc;
 
-    /* Whether this build and this machine have it.  note: what was found, or why not, for `penstock doctor`. */
+    /* Whether this build and this machine have it.  note: what was found or is missing, for `penstock doctor`. */
     bool (*available)(char *note, size_t note_size);
 
     /* Whether `pointer` is memory of this device.  Thread: any.  Cost: one driver query at most. */
     bool (*owns)(const void *pointer);
 
-    /* Makes `device` the one this thread works on until leave(): what has no pointer (events, stream 0) belongs to it.
-     * Wakes the device.  Calls outside of enter() work on the device of their pointer. */
+    /* Sets this thread's device until leave(): events and stream 0, which have no pointer, belong to it. Initialises
+     * the device.  Calls outside of enter() work on the device of their pointer. */
     pen_status (*enter)(int device, pen_error *why);
     void (*leave)(void);
 
@@ -68,27 +68,27 @@ typedef struct {
     void *(*alloc)(size_t bytes, int device,
                    pen_error *why); /* zeroed, 256-byte aligned; NULL + why */
     void (*free)(void *data);
-    /* UNSUPPORTED: this allocation cannot be shared (a memory pool, virtual memory, foreign host memory): use one of
-     * alloc() and copy. */
+    /* UNSUPPORTED: this allocation cannot be shared (memory pool, virtual memory, foreign host memory): copy it to one
+     * from alloc(). */
     pen_status (*share)(const void *data, size_t bytes, device_ref *ref, pen_error *why);
-    /* Counted: the second map of an allocation returns the same mapping.  A ref of this very process gives the pointer
-     * itself.  UNREACHABLE: the process or the allocation is gone. */
+    /* Counted: a second map of an allocation returns the same mapping.  A ref of this process gives the pointer itself.
+     * UNREACHABLE: the process or the allocation is gone. */
     pen_status (*map)(const device_ref *ref, void **data, pen_error *why);
     void (*unmap)(const device_ref *ref);
-    /* Bytes from the beginning of a mapped allocation to its end, as they were checked when it was mapped; SIZE_MAX:
-     * only the driver knows.  NULL: it always is. */
+    /* Bytes from the start of a mapped allocation to its end, as checked when it was mapped; SIZE_MAX: only the driver
+     * knows.  NULL: always SIZE_MAX. */
     size_t (*room)(const device_ref *ref);
     /* Host memory that the device reads and writes without a copy through the host's caches; zeroed. */
     void *(*host_alloc)(size_t bytes, pen_error *why);
     void (*host_free)(void *data);
-    /* Host memory of anybody's, from here on as good as host_alloc()'s; until unpin(), which comes before it is freed. */
+    /* Makes any host memory equivalent to host_alloc()'s, until unpin(), which must precede its free. */
     pen_status (*pin)(void *data, size_t bytes, pen_error *why);
     void (*unpin)(void *data);
 
     /* ---- streams: what is on one runs beside what is on others; any thread ---- */
-    /* *stream is the caller's; it does not wait for the default stream, nor that for it. */
+    /* *stream is OWNED by the caller; it does not synchronise with the default stream. */
     pen_status (*stream_new)(int device, device_stream *stream, pen_error *why);
-    void (*stream_free)(device_stream stream); /* what is enqueued is still done */
+    void (*stream_free)(device_stream stream); /* enqueued work still completes */
 
     /* ---- work, in the order of its stream; the host does at once what it is told ---- */
     pen_status (*copy)(void *to, const void *from, size_t bytes, device_stream stream,
@@ -107,43 +107,42 @@ typedef struct {
     void (*event_free)(device_event *event);
     pen_status (*event_record)(device_event *event, device_stream stream, pen_error *why);
     pen_status (*event_done)(device_event *event,
-                             pen_error *why); /* OK, AGAIN, or DEVICE: what went wrong */
+                             pen_error *why); /* OK, AGAIN, or DEVICE: the error */
     pen_status (*stream_wait)(device_stream stream, device_event *event, pen_error *why);
 
     /* ---- what members on one host need to wait for each other's streams ---- */
     pen_status (*event_share)(device_event *event, device_event_ref *ref, pen_error *why);
-    /* Waits for what was last recorded; the peer must have called event_record() before stream_wait() here. */
+    /* Waits for the last recorded event; the peer must have called event_record() before stream_wait() here. */
     device_event *(*event_map)(const device_event_ref *ref,
-                               pen_error *why); /* ended by event_free() */
+                               pen_error *why); /* freed by event_free() */
     pen_status (*flag_set)(void *const *flags, int n, uint64_t value, device_stream stream,
                            pen_error *why);
-    /* OK: the stream waits.  AGAIN (host): nobody waits, ask again. */
+    /* OK: the stream waits.  AGAIN (host): nothing waits, poll again. */
     pen_status (*flag_wait)(const device_flag_wait *wait, device_stream stream, pen_error *why);
 
-    /* 16 bytes that are equal for two processes exactly if they use the same device. */
+    /* 16 bytes that are equal in two processes exactly if they use the same device. */
     void (*uuid)(int device, uint8_t out[16]);
-    int (*count)(void);                 /* devices that there are; wakes the driver */
+    int (*count)(void);                 /* number of devices; initialises the driver */
     int (*current)(void);               /* device of the calling thread; -1: host */
-    int (*device)(const void *pointer); /* where it lies; -1: host */
+    int (*device)(const void *pointer); /* of the memory; -1: host */
 } device_ops;
 
 extern const device_ops
-    *const device_all[]; /* NULL-terminated; the host last, since it owns all the rest */
+    *const device_all[]; /* NULL-terminated; the host last, since it owns all other memory */
 
-/* Whether a driver is in this process: without one no pointer can be a device's.  A driver can only come with another
- * library that is loaded, so this costs a look at a counter; asking a device would search for its driver. */
+/* Whether this process has loaded a driver: without one, no pointer belongs to a device.  Loading a library changes a
+ * counter, so this costs one look at it; querying a device would search for its driver. */
 bool device_is_loaded(void);
 
-/* The device whose memory `pointer` is; never NULL. */
+/* The device that owns `pointer`; never NULL. */
 const device_ops *device_of(const void *pointer);
 
 /* Whether it is the host itself. */
 bool device_is_host(const device_ops *ops);
-/* The first device that is not the host and can be used here; NULL: none, and note says whether build, driver or device
- * is missing. */
+/* The first usable device other than the host; NULL: none, and note says whether build, driver or device is missing. */
 const device_ops *device_beside_host(char *note, size_t note_size);
 
-/* What this process is called in a device_ref. */
+/* Identifies this process in a device_ref. */
 uint64_t device_process(void);
 
 #endif

@@ -1,7 +1,7 @@
-/* device_cpu.c - host memory, as a device: what is enqueued is done at once.
+/* device_cpu.c - host memory as a device; enqueued work is done at once.
  *
- * It is the reference of the CUDA device, and stands in for it where there is none: what is above device.h runs on it
- * line by line.  So events can be made slow (device_cpu_set_event_polls()), and a device number makes any uuid.
+ * It is the reference for the CUDA device and stands in for it where there is none: tests run all code above device.h
+ * on it.  So events can be made slow (device_cpu_set_event_polls()), and each device number has its own uuid.
  */
 #include "common/compute/device/device_test.h"
 
@@ -24,7 +24,7 @@ typedef struct { /* lies in device_ref.handle */
 _Static_assert(sizeof(cpu_handle) <= DEVICE_HANDLE_BYTES, "a segment_ref fits a handle");
 
 struct device_event {
-    atomic_int polls; /* still to be asked about so often */
+    atomic_int polls; /* polls left before the event completes */
 };
 
 static atomic_int event_polls;
@@ -56,7 +56,7 @@ static void cpu_leave(void) {}
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Segments are aligned to 64 bytes: one begins somewhere before the data, and says where just before it. */
+/* Segments are aligned to 64 bytes: the segment's start lies before the data, and is recorded just before it. */
 static void *cpu_alloc(size_t bytes, int device, pen_error *why)
 {
     (void)device;
@@ -232,7 +232,7 @@ static pen_status cpu_event_done(device_event *event, pen_error *why)
     return PEN_AGAIN;
 }
 
-/* What was recorded has been done: there is nothing to wait for. */
+/* Recorded work is already done: nothing to wait for. */
 static pen_status cpu_stream_wait(device_stream stream, device_event *event, pen_error *why)
 {
     (void)stream, (void)event, (void)why;
@@ -278,7 +278,7 @@ static pen_status cpu_flag_wait(const device_flag_wait *wait, device_stream stre
 
 /* ---- which ------------------------------------------------------------------------------------------ */
 
-/* One host is one device; a number, which only tests give, makes another. */
+/* One host is one device; a device number, which only tests give, makes another. */
 static void cpu_uuid(int device, uint8_t out[16])
 {
     char text[64] = "";

@@ -1,12 +1,12 @@
 /* device_cuda.c - the CUDA device: its driver and its contexts.  Memory, streams and work are in device_cuda_*.c.
  *
  * DESIGN
- * Driver.    Found at run time, so that one binary runs with and without it; only the driver, no runtime.  A CUDA
- *            pointer can only exist in a process that has already loaded the driver; so what merely asks looks for a
- *            loaded driver (RTLD_NOLOAD) and never loads one.  Once found it stays.
- * Contexts.  Work is done in the context of its stream; for stream 0 in the one that was entered, or else in that of
- *            its pointer's device.  A context that the caller's thread has is left as it was.  Without one the primary
- *            context is used, as CUDA's own runtime does.
+ * Driver.    Found at run time, so that one binary runs with and without it; no CUDA runtime.  A CUDA pointer can only
+ *            exist in a process that has loaded the driver, so queries look for a loaded driver (RTLD_NOLOAD) and never
+ *            load one.  Once found it stays.
+ * Contexts.  Work runs in the context of its stream; for stream 0 in the one that was entered, else in that of its
+ *            pointer's device.  The caller's own context is preserved.  Without one the primary context is used, as in
+ *            CUDA's own runtime.
  */
 #include "common/compute/device/device_cuda.h"
 
@@ -23,14 +23,14 @@
 
 /* ---- the driver ---------------------------------------------------------------------------------- */
 
-/* cuda.h gives many functions the name of their newest version: the name is taken after that. */
+/* cuda.h renames many functions to their newest version: use the name after that. */
 #define NAME_OF(function) #function
 #define NAME(function)    NAME_OF(function)
 #define FIND(function)    ok = find((void **)&cuda_driver.function, handle, NAME(function)) && ok;
 
 struct cuda_driver cuda_driver;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything static here */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects all static variables here */
 static bool is_found;
 
 static bool find(void **function, void *handle, const char *name)
@@ -138,7 +138,7 @@ static void cuda_uuid(int device, uint8_t out[16])
 
 enum { DEVICES_MAX = 32 };
 
-static CUcontext primary[DEVICES_MAX]; /* kept once taken, as the runtime keeps it */
+static CUcontext primary[DEVICES_MAX]; /* retained once taken, as in the runtime */
 
 pen_status cuda_primary_context(int device, CUcontext *context, pen_error *why)
 {
@@ -158,7 +158,7 @@ pen_status cuda_primary_context(int device, CUcontext *context, pen_error *why)
     return cuda_failed(result, "taking the device's context", why);
 }
 
-static _Thread_local int entered; /* enter() and cuda_enter_for() that are not left yet */
+static _Thread_local int entered; /* enter() and cuda_enter_for() calls not left yet */
 
 pen_status cuda_push(CUcontext context, const char *what, pen_error *why)
 {
@@ -170,7 +170,7 @@ pen_status cuda_push(CUcontext context, const char *what, pen_error *why)
 pen_status cuda_enter(int wanted, pen_error *why)
 {
     CUcontext context = NULL;
-    const int device  = wanted < 0 ? 0 : wanted; /* as the runtime does, for who has not said */
+    const int device  = wanted < 0 ? 0 : wanted; /* device 0 by default, as in the runtime */
     if (cuda_current() == device) {
         cuda_driver.cuCtxGetCurrent(&context);
     } else {
@@ -204,7 +204,7 @@ pen_status cuda_enter_for(device_stream stream, const void *pointer, pen_error *
         if (status != PEN_OK) return status;
         return cuda_push(context, "entering a stream's context", why);
     }
-    /* Inside of enter() the default stream is that of the device entered, also for memory of another. */
+    /* Inside enter(), the default stream is the entered device's, also for memory of another. */
     if (cuda_current() >= 0 && (entered > 0 || device < 0)) return cuda_enter(cuda_current(), why);
     return cuda_enter(device, why);
 }
@@ -316,7 +316,7 @@ static int cuda_device(const void *pointer)
     return -1;
 }
 
-/* What works on memory or events of this device is never reached: nothing is its memory. */
+/* Operations on this device's memory or events are unreachable: it owns no memory. */
 const device_ops device_cuda = {
     .name       = "cuda",
     .doc        = "Memory of an NVIDIA GPU.",

@@ -26,14 +26,14 @@
 
 #define POINTER(function) __typeof__(function) *function;
 
-/* Nothing of it is called before cuda_has_driver() said yes. */
+/* Call cuda_has_driver() before using it. */
 extern struct cuda_driver {
     DRIVER_FUNCTIONS(POINTER)
 } cuda_driver;
 
-/* flags: RTLD_NOLOAD looks only for one that is loaded. */
+/* flags: RTLD_NOLOAD accepts only a loaded driver. */
 bool cuda_has_driver(int flags);
-/* What a result of the driver means; what: what was tried. */
+/* Converts a driver result; what: the attempted operation. */
 pen_status cuda_failed(CUresult result, const char *what, pen_error *why);
 bool cuda_attribute(void *value, CUpointer_attribute name, const void *pointer);
 bool cuda_owns(const void *pointer);
@@ -43,13 +43,13 @@ int cuda_current(void);
 /* ---- contexts: device_cuda.c --------------------------------------------------------------------- */
 
 pen_status cuda_primary_context(int device, CUcontext *context, pen_error *why);
-/* Makes a context the current one, until cuda_leave(). */
+/* Makes a context current until cuda_leave(). */
 pen_status cuda_push(CUcontext context, const char *what, pen_error *why);
 pen_status cuda_enter(int wanted, pen_error *why);
 void cuda_leave(void);
-/* Streams 0, 1 and 2 are CUDA's own and belong to whatever context is current. */
+/* Streams 0, 1 and 2 are CUDA's own and belong to the current context. */
 bool cuda_is_own_stream(device_stream stream);
-/* Enters the context that work on `stream` and `pointer` (may be NULL) belongs to; left with cuda_leave(). */
+/* Enters the context of work on `stream` and `pointer` (may be NULL); left with cuda_leave(). */
 pen_status cuda_enter_for(device_stream stream, const void *pointer, pen_error *why);
 
 /* ---- memory: device_cuda_memory.c ---------------------------------------------------------------- */

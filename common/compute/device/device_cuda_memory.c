@@ -1,7 +1,7 @@
 /* device_cuda_memory.c - memory of CUDA devices, pinned memory of the host, and allocations of other processes.
  *
- * Legacy IPC handles name whole allocations; the offset of a pointer in it travels beside it.  A handle can be opened
- * once per context: openings are counted.
+ * Legacy IPC handles name whole allocations; a pointer's offset is sent with it.  A handle can be opened once per
+ * context, so opens are counted.
  */
 #include "common/compute/device/device_cuda.h"
 
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of handles and mappings */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects handles and mappings */
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
@@ -67,7 +67,7 @@ pen_status cuda_pin(void *data, size_t bytes, pen_error *why)
     return cuda_failed(result, "pinning host memory", why);
 }
 
-/* What was of no bytes was never pinned: the driver says so, and nothing is done. */
+/* Memory of 0 bytes was never pinned; the driver reports that, and it is ignored. */
 void cuda_unpin(void *data)
 {
     if (data == NULL || cuda_enter_for(NULL, NULL, NULL) != PEN_OK) return;
@@ -77,7 +77,7 @@ void cuda_unpin(void *data)
 
 /* ---- memory that other processes map --------------------------------------------------------------- */
 
-/* Asking for a handle enters the kernel; the answer for an allocation never changes. */
+/* Getting a handle is a system call; an allocation's handle never changes. */
 enum { HANDLES = 64 };
 static struct {
     uint64_t id;
@@ -103,7 +103,7 @@ pen_status cuda_share(const void *data, size_t bytes, device_ref *ref, pen_error
     size_t size           = 0;
     uint64_t id           = 0;
     unsigned char is_able = 0,
-                  room[8] = {0}; /* the attribute is a bool; room, should it be an int */
+                  room[8] = {0}; /* the attribute is a bool; room in case it is an int */
     CUipcMemHandle handle;
     if (!cuda_attribute(room, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, data) ||
         !cuda_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, data))
@@ -172,7 +172,7 @@ static CUresult open_mapping(const device_ref *ref, CUcontext context, mapping *
     return result;
 }
 
-/* Another device of this process: its memory has an address here, which this device may not use yet. */
+/* Memory of another device of this process is mapped already, but this device may lack access. */
 static pen_status map_own(const device_ref *ref, void **data, pen_error *why)
 {
     CUcontext context = NULL;

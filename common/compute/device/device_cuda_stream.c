@@ -1,4 +1,4 @@
-/* device_cuda_stream.c - streams and events of CUDA, also those that processes share. */
+/* device_cuda_stream.c - streams and events of CUDA, including shared ones. */
 #include "common/compute/device/device_cuda.h"
 
 #ifdef PENSTOCK_CUDA
@@ -53,7 +53,7 @@ void cuda_event_free(device_event *event)
     free(event);
 }
 
-/* In the current context. */
+/* Creates it in the current context. */
 static pen_status event_open(device_event *event, pen_error *why)
 {
     CUcontext context = NULL;

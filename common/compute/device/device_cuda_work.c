@@ -1,7 +1,7 @@
-/* device_cuda_work.c - what CUDA devices do for us: folds, sums, copies, flags.
+/* device_cuda_work.c - operations on CUDA devices: folds, sums, copies, flags.
  *
- * kernels/<name>.cu are compiled to one image each, which lies in this library as bytes and is loaded into a context
- * when its first kernel is launched there.
+ * Each kernels/<name>.cu is compiled to one image, embedded in this library and loaded into a context when its first
+ * kernel is launched there.
  */
 #include "common/compute/device/device_cuda.h"
 
@@ -13,7 +13,7 @@
 
 enum { CONTEXTS_MAX = 64 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what is loaded */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects loaded modules */
 
 /* ---- kernels ------------------------------------------------------------------------------------- */
 
@@ -96,7 +96,7 @@ static struct loaded *context_entry(CUcontext context)
     return i < CONTEXTS_MAX ? &contexts[i] : NULL;
 }
 
-/* Of the current context.  With the lock held. */
+/* Loads a kernel into the current context.  With the lock held. */
 static CUresult load_kernel(int which, CUfunction *kernel, int *processors)
 {
     CUcontext context = NULL;
@@ -123,7 +123,7 @@ static CUresult load_kernel(int which, CUfunction *kernel, int *processors)
     return result;
 }
 
-/* work: how many threads have something to do; 0: one block is wanted. */
+/* work: number of threads with work; 0: one block. */
 static pen_status launch(int which, void *arguments, uint64_t work, device_stream stream,
                          pen_error *why)
 {
@@ -152,7 +152,7 @@ static size_t element_bytes(pen_dtype dtype)
     return bytes[dtype];
 }
 
-/* How all arrays lie together, and with what their first whole 16 bytes begin. */
+/* Sets the common alignment of all arrays, and the elements before their first whole 16 bytes. */
 static void set_lie(kernel_fold *k, size_t width)
 {
     const uintptr_t first = (uintptr_t)k->in[0];
@@ -212,7 +212,7 @@ pen_status cuda_reduce(const reduce_args *args, size_t begin, size_t count, devi
 
 /* ---- sums ---------------------------------------------------------------------------------------- */
 
-/* Both arrays come to whole 16 bytes after the same elements, or go element by element. */
+/* Both arrays reach whole 16 bytes after the same elements, or go element by element. */
 static void set_sum_lie(kernel_sum *k, size_t width)
 {
     const uintptr_t sum = (uintptr_t)k->sum, numbers = (uintptr_t)k->numbers;
@@ -267,8 +267,8 @@ pen_status cuda_zero(void *to, size_t bytes, device_stream stream, pen_error *wh
 
 /* ---- copies -------------------------------------------------------------------------------------- */
 
-/* Inside of the stream's device our own kernel: it runs while the copy engines are busy with the host, and does not
- * change between drivers.  Everything else is the driver's, which knows the way. */
+/* Within the stream's device, uses our own kernel: it runs while the copy engines serve the host, and does not vary
+ * with the driver.  The driver does all other copies. */
 pen_status cuda_copy(void *to, const void *from, size_t bytes, device_stream stream, pen_error *why)
 {
     kernel_copy k    = {.in = from, .out = to, .bytes = bytes};

@@ -3,7 +3,7 @@
 
 #include "common/base/why.h"
 
-/* Integer averages truncate differently there, and NaN is not passed on by its minimum and maximum. */
+/* NCCL truncates integer averages differently, and its minimum and maximum do not pass NaN on. */
 bool nccl_fits(pen_op op, pen_dtype dtype, bool is_deterministic)
 {
     const bool is_integer = dtype >= PEN_I8 && dtype <= PEN_U64;
@@ -100,7 +100,7 @@ static pen_status nccl_ready(void *link, pen_error *why)
     return status_of(result == ncclSuccess ? state : result, "meeting", why);
 }
 
-/* In the numbers of NCCL. */
+/* In NCCL's numbers. */
 static ncclDataType_t type_of(pen_dtype dtype)
 {
     switch (dtype) {
@@ -124,7 +124,7 @@ static ncclRedOp_t op_of(pen_op op)
     return op == PEN_MAX ? ncclMax : ncclSum;
 }
 
-/* Enqueuing may go on in a thread of NCCL's; it is short, and what follows in the stream must come after it. */
+/* NCCL may still be enqueuing in its own thread.  That is short, and later work must follow it in the stream. */
 static pen_status nccl_all_reduce(void *link, const void *in, void *out, size_t n, pen_dtype dtype,
                                   pen_op op, device_stream stream, pen_error *why)
 {

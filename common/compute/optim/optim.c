@@ -1,4 +1,4 @@
-/* optim.c - the update rules there are, how one is named, and how one is applied to a tensor. */
+/* optim.c - the update rules: finding, parsing and applying one. */
 #include "common/compute/optim/optim.h"
 
 #include "common/base/why.h"
@@ -23,7 +23,7 @@ const optim_ops *optim_find(const char *name)
 
 /* ---- parse ----------------------------------------------------------------------------------- */
 
-/* The settings engine knows how to refuse a word and list the others. */
+/* The settings parser can refuse a word and list the others. */
 static pen_status refuse_rule(const char *name, pen_error *why)
 {
     const char *names[sizeof optim_all / sizeof optim_all[0]] = {NULL};
@@ -49,7 +49,7 @@ static pen_status read_hyper(const optim_ops *ops, const char *words, optim_hype
 pen_status optim_parse(const char *text, const optim_ops **ops, optim_hyper *hyper, pen_error *why)
 {
     static const char blanks[] = " \t\r\n";
-    pen_error local; /* read_hyper() puts the rule's name before a sentence that must then exist */
+    pen_error local; /* read_hyper() prefixes a sentence, which must exist */
     if (why == NULL) why = &local;
 
     char name[32];

@@ -1,14 +1,12 @@
 /* optim.h - what an update rule is.
  *
- * An update rule is a pure function of (parameters, gradient, its own slots, step).  It knows
- * nothing of the network, of LMDB or of which worker sent the gradient; the server's shard and the
- * worker's own engine (no servers) both call it, so both give the same bits.
- * Because the slots are declared here as a count, the store can save and restore the state of
- * a rule it has never heard of.
+ * An update rule is a pure function of (parameters, gradient, its own slots, step).  It does not know the network, LMDB
+ * or which worker sent the gradient.  The server's shard and workers without servers call the same code and get the
+ * same bits.
+ * Slots are declared here as a count, so snapshots save and restore the state of any rule.
  *
- * To add a rule: write optim_<name>.c and one line in the table of optim.c; if its formula is new,
- * also a kernel in common/compute/simd/.
- * tests/conformance/optim_test.c then checks it without being edited.
+ * To add a rule: write optim_<name>.c and one line in the table of optim.c; for a new formula, also a kernel in
+ * common/compute/simd/. tests/conformance/optim_test.c then checks it without being edited.
  */
 #ifndef COMMON_OPTIM_H
 #define COMMON_OPTIM_H
@@ -22,8 +20,8 @@
 
 enum { OPTIM_SLOTS_MAX = 3 };
 
-/* The union of what the rules can be told; each rule's table (hyper_rows) lists the ones it reads,
- * with its own defaults (PyTorch's where PyTorch has the rule).  Fields it does not read are 0. */
+/* The union of all rules' parameters.  Each rule's table (hyper_rows) lists those it reads, with its own defaults
+ * (PyTorch's where PyTorch has the rule).  Fields it does not read are 0. */
 typedef struct {
     double lr; /* given or the rule's default; never NaN after optim_parse() */
     double momentum, dampening;
@@ -40,8 +38,8 @@ typedef struct {
     float *param;      /* [n] float32, updated in place                                   */
     const float *grad; /* [n] float32, the sum over ranks; may be unaligned               */
     float *slot[OPTIM_SLOTS_MAX]; /* [n] float32 each, as slot_init left them before step 1 */
-    size_t n;      /* elements; a span starts on a 4,096-element border of its tensor     */
-    uint64_t step; /* 1 for the first update of this tensor: applied updates only         */
+    size_t n;      /* elements; a span starts on a 4,096-element boundary of its tensor */
+    uint64_t step; /* 1 for the first update of this tensor; counts applied updates only */
     double lr;     /* rate of this step: the group's rate times its schedule              */
     double gscale; /* gradient multiplier: clip coefficient / (weights x loss scale)      */
     bool no_decay; /* this tensor takes no weight decay (ftrl: no l1 and l2)              */
@@ -52,13 +50,12 @@ typedef struct {
     const char *name;   /* the word a user writes: optim="adamw lr=3e-4"                   */
     const char *doc;    /* one sentence for docs/optim.md                                  */
     const char *source; /* paper and equation, or the reference implementation             */
-    int slot_count;     /* state vectors per parameter: 0..OPTIM_SLOTS_MAX; one that an option
-                         * leaves unused (sgd without momentum) is never touched           */
+    int slot_count; /* vectors per parameter: 0..OPTIM_SLOTS_MAX; unused ones are never touched */
     const char *slot_names[OPTIM_SLOTS_MAX]; /* "exp_avg", ...: keys of snapshots          */
     const config_row *hyper_rows;            /* into optim_hyper                           */
     bool whole_tensor; /* needs norms over the whole tensor: its chunks stay on one shard  */
 
-    /* Optional: refuses values that are each in range but not together. */
+    /* Optional: refuses values that are valid alone but not together. */
     pen_status (*check)(const optim_hyper *hyper, pen_error *why);
 
     /* Sets slots before the first step (adagrad, ftrl: initial_accumulator).  NULL: zeros. */
@@ -74,10 +71,10 @@ typedef struct {
      * Thread   any; spans handed to different threads do not overlap.
      * Memory   borrows every pointer for the length of the call; allocates nothing.
      * Numbers  float32 in, float32 out; a NaN gradient gives a NaN parameter (never hidden);
-     *          the same bits on every simd level and for every cut on block borders.
-     * Cost     one pass: one read of grad, one read and one write of param and of each slot in use
+     *          the same bits on every simd level and for every partition on block boundaries.
+     * Cost     one pass: reads grad once, reads and writes param and each slot in use once
      *          (whole_tensor rules: a second pass).
-     * Rate     0 leaves param as it is, unless something is not finite (sum has no rate). */
+     * Rate     0 leaves param unchanged, unless something is not finite (sum has no rate). */
     void (*apply)(const optim_hyper *hyper, const optim_span *span);
 } optim_ops;
 
@@ -85,18 +82,18 @@ extern const optim_ops *const optim_all[]; /* NULL-terminated; tests and docs wa
 
 const optim_ops *optim_find(const char *name); /* NULL when unknown */
 
-/* "adamw lr=3e-4 beta2=0.95" -> rule and hyper-parameters.  BAD_SETTING, with *ops and *hyper as
- * they were, for an unknown rule ("optim is 'adamv'; choose one of sum, sgd, ..."), for an
- * unknown or refused setting ("adamw: unknown setting 'bta2'; did you mean 'beta2'?"), and for a
- * rule that needs a rate and got none ("sgd needs a rate: say optim=\"sgd lr=0.1\""). */
+/* "adamw lr=3e-4 beta2=0.95" -> rule and hyper-parameters.  BAD_SETTING, with *ops and *hyper unchanged, for an unknown
+ * rule ("optim is 'adamv'; choose one of sum, sgd, ..."), for an unknown or refused setting ("adamw: unknown setting
+ * 'bta2'; did you mean 'beta2'?"), and for a rule without its required rate ("sgd needs a rate: say optim=\"sgd
+ * lr=0.1\""). */
 pen_status optim_parse(const char *text, const optim_ops **ops, optim_hyper *hyper, pen_error *why);
 
-/* The same of a text whose rate may still come from elsewhere: "adamw" and "adamw beta2=0.95" are fine. */
+/* Like optim_parse(), but the rate may come from elsewhere: "adamw" and "adamw beta2=0.95" are valid. */
 pen_status optim_check(const char *text, pen_error *why);
 
-/* What `given` makes of `usual`: the settings of its rule that it does not name stay as `usual` has them, and another
- * rule begins with its own defaults.  usual "adamw lr=1e-3 weight_decay=0.1", given "adamw lr=0.1": "adamw
- * weight_decay=0.1 lr=0.1".  An empty one leaves the other.  Nothing is checked but the size: BAD_SETTING. */
+/* Overrides `usual` with `given`.  Settings that `given` does not name stay as in `usual`; another rule starts from its
+ * own defaults.  usual "adamw lr=1e-3 weight_decay=0.1", given "adamw lr=0.1": "adamw weight_decay=0.1 lr=0.1".  If one
+ * is empty, the result is the other.  Only the size is checked: BAD_SETTING. */
 pen_status optim_override(const char *usual, const char *given, char *text, size_t size,
                           pen_error *why);
 

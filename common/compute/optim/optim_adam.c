@@ -1,4 +1,4 @@
-/* optim_adam.c - Adam, and AdamW, which differ only in where weight decay enters. */
+/* optim_adam.c - Adam, and AdamW, which differ only in where weight decay is applied. */
 #include "common/compute/optim/optim_rule.h"
 
 #include <assert.h>
@@ -20,8 +20,7 @@ static simd_update begin(const optim_hyper *hyper, const optim_span *span)
     simd_update u = optim_begin(span);
     optim_average(&u, 0, hyper->beta1);
     optim_average(&u, 1, hyper->beta2);
-    /* pow() at every step rather than a running product, which drifts over thousands of steps and
-     * would be one more number to save. */
+    /* pow() at every step: a running product drifts over thousands of steps and would have to be saved. */
     const double t = (double)span->step;
     u.rate         = (float)(span->lr / (1.0 - pow(hyper->beta1, t)));
     u.root_scale   = (float)(1.0 / sqrt(1.0 - pow(hyper->beta2, t)));

@@ -14,8 +14,7 @@ static const config_row rows[] = {
 
 static void ftrl_apply(const optim_hyper *hyper, const optim_span *span)
 {
-    /* The rule divides by its rate.  A rate of 0, the start of a warm-up, is a step that does not
-     * happen. */
+    /* The rule divides by its rate, so a rate of 0 (start of a warm-up) skips the step. */
     simd_update u = optim_begin(span);
     if (u.rate == 0.0f) return;
     u.l1        = span->no_decay ? 0.0f : (float)hyper->l1;

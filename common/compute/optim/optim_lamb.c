@@ -1,9 +1,8 @@
-/* optim_lamb.c - Adam whose step is as long, per tensor, as the tensor itself times the rate.
+/* optim_lamb.c - Adam with a step length, per tensor, of the tensor's norm times the rate.
  *
- * DESIGN.  The length of a step depends on all of a tensor, which may lie in several spans.
- * norms() advances the moments and measures; apply() makes the same raw update again from the
- * moments and takes it.  Making it twice costs less than a fourth vector to keep it in, and gives
- * the same bits.
+ * DESIGN.  The length of a step depends on the whole tensor, which may lie in several spans.  norms() advances the
+ * moments and measures; apply() recomputes the same raw update from the moments and applies it.  Computing it twice
+ * gives the same bits and costs less than storing it in a fourth vector.
  */
 #include "common/compute/optim/optim_rule.h"
 
@@ -42,7 +41,7 @@ static void lamb_norms(const optim_hyper *hyper, const optim_span *span, double 
     simd()->lamb_norms(&u, param_sums, update_sums);
 }
 
-/* A NaN norm gives a NaN ratio: the whole tensor shows it. */
+/* A NaN norm gives a NaN ratio, which shows in the whole tensor. */
 static double trust_ratio(const optim_span *span)
 {
     if (span->param_norm == 0 || span->update_norm == 0) return 1.0;

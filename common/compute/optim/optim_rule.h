@@ -1,5 +1,5 @@
-/* optim_rule.h - what the files of the single rules share: rows of hyper-parameters, and the step
- * from an optim_span to the floats of a simd_update.  For optim_<name>.c only.
+/* optim_rule.h - shared by the rules: rows of hyper-parameters, and the step from an optim_span to the floats of a
+ * simd_update.  For optim_<name>.c only.
  */
 #ifndef COMMON_OPTIM_RULE_H
 #define COMMON_OPTIM_RULE_H
@@ -7,7 +7,7 @@
 #include "common/compute/optim/optim.h"
 #include "common/compute/simd/simd.h"
 
-/* The largest averaging factor: as a float it is still below 1, so that 1 - beta^t is not 0. */
+/* The largest averaging factor: its float is still below 1, so that 1 - beta^t is not 0. */
 #define OPTIM_BELOW_ONE 0.9999999
 
 #define OPTIM_F64(field, dfl, min, max, doc)                                                       \
@@ -48,7 +48,7 @@
     OPTIM_F64(initial_accumulator, dfl, 0, 1e6,                                                    \
               "Start value of the sum of squares: higher makes the first steps smaller.")
 
-/* The update every rule starts from: pointers, multiplier, rate. */
+/* The start of every rule's update: pointers, multiplier, rate. */
 static inline simd_update optim_begin(const optim_span *span)
 {
     simd_update u = {.param  = span->param,
@@ -72,7 +72,7 @@ static inline double optim_weight_decay(const optim_hyper *hyper, const optim_sp
     return span->no_decay ? 0.0 : hyper->weight_decay;
 }
 
-/* slot_init of the rules whose slot 0 is a sum of squares. */
+/* slot_init of rules whose slot 0 is a sum of squares. */
 static inline void optim_fill_accumulator(const optim_hyper *hyper, const optim_span *span)
 {
     for (size_t i = 0; i < span->n; i++) span->slot[0][i] = (float)hyper->initial_accumulator;

@@ -1,11 +1,11 @@
-/* reduce.c - which operation goes with which type, and which level carries it out. */
+/* reduce.c - maps operations to types, and runs them at the chosen level. */
 #include "common/compute/simd/reduce.h"
 
 #include "common/compute/simd/reduce_level.h"
 #include "common/compute/simd/simd.h"
 #include <string.h>
 
-/* In the order of simd_all: a level of simd.h and its reductions are chosen together. */
+/* In the order of simd_all: a level of simd.h and its reductions belong together. */
 #if defined(__x86_64__)
 static const reduce_level *const levels[] = {&reduce_avx512, &reduce_avx2, &reduce_scalar};
 #else
@@ -16,7 +16,7 @@ static const reduce_level *level(void)
 {
     const simd_level *chosen = simd();
     int i                    = 0;
-    while (simd_all[i] != chosen) i++; /* ends: simd() is one of them */
+    while (simd_all[i] != chosen) i++; /* terminates: simd() is in the list */
     return levels[i];
 }
 
@@ -41,7 +41,7 @@ void reduce(const reduce_args *args, size_t begin, size_t count)
     if (count > 0) level()->run(args, begin, count);
 }
 
-/* Below this, what is copied is likely still in a cache, or wanted there soon. */
+/* Smaller copies are likely still in a cache, or needed there soon. */
 enum { STREAM_FROM_BYTES = 2 << 20 };
 
 void copy_stream(void *out, const void *in, size_t bytes)

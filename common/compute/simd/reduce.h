@@ -4,11 +4,11 @@
  * Types      PEN_F16 and PEN_BF16 are folded in float32 and rounded once, to nearest even; all others in their own
  *            type.  Integers wrap around.  A scale is rounded to float32 for f32 and 16-bit types, stays double for f64;
  *            integers are multiplied in double and truncated toward zero (saturating).
- * AVG        the sum divided by n once, at the end: integers truncate toward zero; floats divide.
+ * AVG        the sum, divided by n once at the end: integers truncate toward zero; floats divide.
  * MIN, MAX   a NaN in any input gives NaN.
- * Logical    LAND LOR LXOR: not zero counts as 1, the result is 0 or 1; integers only.  BAND BOR BXOR: integers only.
+ * Logical    LAND LOR LXOR: nonzero counts as 1, the result is 0 or 1; integers only.  BAND BOR BXOR: integers only.
  * All levels of simd.h give the same bits (NaN payloads excepted); no FMA.
- * Arrays may have any alignment and n any value.  An out may be one of the in (exactly the same pointer).
+ * Arrays may have any alignment and n any value.  An output may be one of the inputs (exactly the same pointer).
  */
 #ifndef COMMON_SIMD_REDUCE_H
 #define COMMON_SIMD_REDUCE_H
@@ -24,18 +24,18 @@ typedef struct {
     const void *const *in; /* [n_in] in rank order */
     void *const *out;      /* [n_out] all get the result */
     const double *scale;   /* [n_in], or NULL: all 1 */
-    int divide_by; /* AVG over so many; 0: n_in.  (A partial fold continued elsewhere divides at the end.) */
-    /* write past the caches (of two outputs the first): large, and nobody reads it soon */
+    int divide_by; /* AVG divides by this; 0: by n_in.  A partial fold divides in its last part. */
+    /* bypass the caches (for one of two outputs): for large outputs that are not read soon */
     bool stream;
 } reduce_args;
 
 bool reduce_is_legal(pen_op op, pen_dtype dtype);
 
-/* Elements [begin, begin + count) of all arrays.  Cost: reads n_in, writes n_out arrays once, in blocks that stay in
- * the first-level cache. */
+/* Folds elements [begin, begin + count) of all arrays.  Cost: reads n_in and writes n_out arrays once, in blocks that
+ * stay in the first-level cache. */
 void reduce(const reduce_args *args, size_t begin, size_t count);
 
-/* Copies past the caches where that is faster (from about half the last-level cache on), else as memcpy does. */
+/* Copies past the caches where that is faster (from about half the last-level cache on), else like memcpy. */
 void copy_stream(void *out, const void *in, size_t bytes);
 
 #endif

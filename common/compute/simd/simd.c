@@ -18,7 +18,7 @@ static _Atomic(const simd_level *) chosen;
 static const simd_level *best(void)
 {
     int i = 0;
-    while (!simd_all[i]->usable()) i++; /* ends: scalar is always usable */
+    while (!simd_all[i]->usable()) i++; /* terminates: scalar is always usable */
     return simd_all[i];
 }
 
@@ -26,7 +26,7 @@ const simd_level *simd(void)
 {
     const simd_level *level = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (level != NULL) return level;
-    /* Threads that meet here find the same answer; only a level named meanwhile must win. */
+    /* Concurrent threads find the same answer; only a level named meanwhile must win. */
     const simd_level *none = NULL;
     atomic_compare_exchange_strong(&chosen, &none, best());
     return atomic_load(&chosen);

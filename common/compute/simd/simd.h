@@ -1,18 +1,16 @@
 /* simd.h - the inner loops: sums, conversions, norms and update rules over arrays of numbers.
  *
- * DESIGN.  One source (simd_kernels.inc) is compiled once per level (scalar, avx2, avx512) with
- * that level's instructions and -ffp-contract=off; the best level the processor has is chosen at
- * run time, or the one the setting `simd` names.  "scalar" is the baseline of the architecture:
- * plain C, and what the compiler makes of it.
+ * DESIGN.  One source (simd_kernels.inc) is compiled once per level (scalar, avx2, avx512) with that level's
+ * instructions and -ffp-contract=off.  The best level of the processor is chosen at run time, unless the setting `simd`
+ * names one.  "scalar" is plain C for the architecture's baseline.
  *
- * All levels give the same bits, so that a primary and its backup may be different machines: no
- * FMA, no approximate reciprocals, no reassociation, no libm function that is not correctly
- * rounded; the norm has a fixed tree of 16 lanes.  One exception: when arithmetic meets a NaN the
- * result is a NaN on every level, but its sign and payload may differ.  Conversions are exact, NaN
- * included.
+ * All levels give the same bits, so that a primary and its backup may be different machines: no FMA, no approximate
+ * reciprocals, no reassociation, no libm function that is not correctly rounded; the norm has a fixed tree of 16 lanes.
+ * One exception: if arithmetic meets a NaN the result is a NaN on every level, but its sign and payload may differ.
+ * Conversions are exact, NaN included.
  *
- * Every function takes pointers of any alignment, any n including 0, and is pure.  Arrays may not
- * overlap unless a line says so.  Thread: any.  Nothing allocates; at most 20 KiB of stack.
+ * Every function takes pointers of any alignment, any n including 0, and is pure.  Arrays may not overlap unless a line
+ * says so.  Thread: any.  Nothing allocates; at most 20 KiB of stack.
  */
 #ifndef COMMON_SIMD_H
 #define COMMON_SIMD_H
@@ -22,23 +20,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SIMD_BLOCK = 4096 }; /* elements per sum of squares; every cut lies on such a border */
+enum { SIMD_BLOCK = 4096 }; /* elements per sum of squares; partition boundaries are multiples */
 
-/* What an element-wise update gets; arrays are float32[n].  The scalars were computed in double and
- * rounded once by the rule (common/compute/optim/), so that every level sees the same floats.  Each kernel
- * reads the ones its formula names; the others are ignored. */
+/* The arguments of an element-wise update; arrays are float32[n].  The rule (common/compute/optim/) computes the
+ * scalars in double and rounds them once, so that every level sees the same floats.  Each kernel reads only those in
+ * its formula. */
 typedef struct {
     float *param;
     const float *grad;
     float *slot[3];
     size_t n;
-    float gscale;           /* every gradient element is multiplied by this first                */
+    float gscale;           /* multiplies every gradient element first */
     float rate;             /* of this step; adam, adamax: bias correction of slot 0 included    */
-    float l2;               /* weight decay that joins the gradient: g += l2 * p                 */
-    float decay;            /* weight decay that does not: p -= decay * p                        */
+    float l2;               /* coupled weight decay: g += l2 * p */
+    float decay;            /* decoupled weight decay: p -= decay * p */
     float keep[2], take[2]; /* moving averages: x = keep * x + take * new; 0 = first, 1 = second */
     float debias;           /* lamb: bias correction of the first moment                         */
-    float root_scale;       /* bias correction of the second moment, after its root              */
+    float root_scale;       /* bias correction of the second moment, after its square root */
     float eps;
     float momentum;
     bool nesterov;       /* sgd_momentum: look ahead                                          */
@@ -51,9 +49,9 @@ typedef struct {
     const char *name; /* "scalar", "avx2", "avx512" */
     bool (*usable)(void);
 
-    /* Wire formats.  dtype is PEN_F32, PEN_F16 or PEN_BF16.  encode rounds to nearest even;
-     * overflow gives infinity.  A NaN keeps its sign and the upper bits of its payload and
-     * becomes quiet (bf16 -> f32 and f32 -> f32 move bits and change nothing). */
+    /* Wire formats.  dtype is PEN_F32, PEN_F16 or PEN_BF16.  encode rounds to nearest even; overflow gives infinity.  A
+     * NaN keeps its sign and the upper bits of its payload and becomes quiet (bf16 -> f32 and f32 -> f32 only move
+     * bits). */
     void (*decode)(float *out, const void *in, pen_dtype dtype, size_t n);
     void (*encode)(void *out, const float *in, pen_dtype dtype, size_t n);
 
@@ -70,8 +68,8 @@ typedef struct {
     bool (*norm)(const float *x, size_t n, double *sums);
     bool (*finite)(const void *x, pen_dtype dtype, size_t n);
 
-    /* Updates, one per formula; the formulas are in simd_kernels.inc.  Each is one pass: grad is
-     * read once, param and every slot the formula names are read once and written once. */
+    /* Updates, one per formula; the formulas are in simd_kernels.inc.  Each is one pass: reads grad once, reads and
+     * writes param and every slot of the formula once. */
     void (*sum)(const simd_update *u);          /* param += gscale * grad                    */
     void (*sgd)(const simd_update *u);          /* no slot                                   */
     void (*sgd_momentum)(const simd_update *u); /* slot 0                                    */
@@ -91,11 +89,11 @@ typedef struct {
 
 extern const simd_level *const simd_all[]; /* NULL-terminated, best first, scalar last */
 
-/* The level in use: the best usable one, unless simd_choose() named another. */
+/* The level in use: the best usable one, unless simd_choose() set another. */
 const simd_level *simd(void);
 
-/* Takes "auto" or a level's name, for the whole process.  BAD_SETTING for a word that is no level,
- * UNSUPPORTED for a level this processor lacks; the level in use then stays. */
+/* Sets "auto" or a level by name, for the whole process.  BAD_SETTING: not a level; UNSUPPORTED: this processor lacks
+ * it; on errors the level stays. */
 pen_status simd_choose(const char *name, pen_error *why);
 
 #endif

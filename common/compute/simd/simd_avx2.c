@@ -4,7 +4,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* Asked by hand because clang 14 has no name for F16C in __builtin_cpu_supports(). */
+/* Read from cpuid: clang 14 has no name for F16C in __builtin_cpu_supports(). */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;

@@ -1,4 +1,4 @@
-/* simd_scalar.c - the kernels for any processor, and the reference the other levels are held to. */
+/* simd_scalar.c - the kernels for any processor, and the reference for the other levels. */
 #include "common/compute/simd/simd.h"
 
 static bool usable(void)

@@ -1,4 +1,4 @@
-/* copy.cu - copies bytes: 16 at a time where both ends lie alike. */
+/* copy.cu - copies bytes: 16 at a time if both ends have the same alignment. */
 #include "common/compute/device/kernels/kernels.h"
 
 extern "C" __global__ void __launch_bounds__(KERNEL_THREADS)

@@ -2,14 +2,14 @@
  *
  * DESIGN
  * One pass.  Each thread reads its elements of every input, folds them in registers in rank order and writes every
- *            output: n_in reads and n_out writes of the array, whoever's memory it is.  That one kernel is the one-shot
+ *            output: n_in reads and n_out writes of the array, on any device's memory.  This one kernel is the one-shot
  *            fold (n inputs, one output), the two-shot fold (a slice, n outputs), the fused call of ranks on one device
  *            and the step of a ring (2 inputs, one output).
- * Width.     16 bytes at a time where all arrays lie alike; several of them in flight per thread, since the memory is
- *            far away.  What is left at both ends is done element by element, and so is everything where arrays lie
- *            differently; memory that is not on whole elements is read byte by byte, which is slow and right.
+ * Width.     16 bytes at a time if all arrays have the same alignment; several in flight per thread to hide latency.
+ *            Both ends go element by element, as does everything if alignments differ; memory not aligned to whole
+ *            elements is read byte by byte, which is slow and right.
  * Numbers.   16-bit floats widen to float32 and are rounded once.  No fused multiply-add, no flushing to zero, exact
- *            division: the file is compiled with -fmad=false and nothing faster.
+ *            division: the file is compiled with -fmad=false and without faster options.
  */
 #include "common/compute/device/kernels/numbers.cuh"
 
@@ -37,7 +37,7 @@ __device__ double scaled(double x, double by)
     return by * x;
 }
 
-/* Truncated toward zero; past an end of the type: that end; NaN: 0. */
+/* Truncates toward zero and saturates; NaN: 0. */
 template <typename T> __device__ T saturated(double y, double low, T least, double high, T most)
 {
     if (y >= high) return most;
@@ -93,7 +93,7 @@ template <typename T> __device__ T divided(T x, int by)
 
 /* ---- one step of a fold ------------------------------------------------------------------------ */
 
-/* Sums and products of signed integers wrap around: they are done unsigned. */
+/* Signed sums and products wrap around: computed unsigned. */
 template <typename T> struct wrapping {
     typedef T type;
 };
@@ -119,7 +119,7 @@ template <typename T> __device__ T times(T x, T y)
     return (T)(U)((U)x * (U)y);
 }
 
-/* Bits and truth are of integers only; the host never asks it of a float. */
+/* Bitwise and logical operations exist for integers only; the host never requests them for floats. */
 template <typename T> __device__ T logic(int op, T x, T y)
 {
     switch (op) {
@@ -142,7 +142,7 @@ template <> __device__ double logic(int, double x, double)
     return x;
 }
 
-/* The question which operation it is stands outside of the loop; all threads answer it alike. */
+/* The branch on the operation is outside of the loop, and uniform across threads. */
 template <typename W, int V> __device__ void fold_step(int op, W (&acc)[V], const W (&x)[V])
 {
     switch (op) {
@@ -222,8 +222,8 @@ __device__ void load_wide(const kernel_fold &k, int r, uint64_t first, uint64_t 
     for (int u = 0; u < U; u++) word[u].whole = __ldcs(in + u * stride);
 }
 
-/* U wide words of every input, `stride` apart.  N: how many inputs there are, 0: k.n_in.  All U loads of an input are
- * under way before the first is used, and with N known those of the next inputs too. */
+/* Folds U wide words of every input, `stride` apart.  N: number of inputs, 0: k.n_in.  All U loads of an input are
+ * issued before the first is used; with N known, those of the next inputs too. */
 template <typename T, int N, int U>
 __device__ void fold_wide(const kernel_fold &k, uint64_t first, uint64_t stride)
 {

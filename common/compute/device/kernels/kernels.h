@@ -1,8 +1,8 @@
-/* kernels.h - what the host hands to a kernel; included by C and by CUDA C++.
+/* kernels.h - kernel arguments; included by C and by CUDA C++.
  *
- * A kernel is found by its name: "fold_f32_0" and so on for every type, "fold_f32_2" (f16, bf16) for exactly two
- * inputs, "copy_bytes", "accumulate_f32" (f16, bf16), "narrow_f16" (bf16), "flag_set", "flag_wait".  All take one struct
- * by value.
+ * Kernels are found by name: "fold_f32_0" and so on for every type, "fold_f32_2" (f16, bf16) for exactly two inputs,
+ * "copy_bytes", "accumulate_f32" (f16, bf16), "narrow_f16" (bf16), "flag_set", "flag_wait".  Each takes one struct by
+ * value.
  */
 #ifndef COMMON_DEVICE_KERNELS_KERNELS_H
 #define COMMON_DEVICE_KERNELS_KERNELS_H
@@ -15,14 +15,14 @@ enum {
     KERNEL_FLAG_BYTES = 64 /* from one flag to the next */
 };
 
-/* How the arrays of a fold or of a sum lie: all alike within 16 bytes; on whole elements; anyhow. */
+/* Alignment of a fold's or sum's arrays: equal within 16 bytes; on whole elements; arbitrary. */
 enum { KERNEL_WIDE, KERNEL_ELEMENTS, KERNEL_BYTES };
 
 /* Operations have the numbers of pen_op. */
 typedef struct {
     const void *in[KERNEL_ARRAYS_MAX];
     void *out[KERNEL_ARRAYS_MAX];
-    double scale[KERNEL_ARRAYS_MAX]; /* read where has_scale is set */
+    double scale[KERNEL_ARRAYS_MAX]; /* read if has_scale is set */
     uint64_t count;                  /* elements */
     uint64_t head;                   /* WIDE: elements before the first whole 16 bytes */
     int32_t n_in, n_out, op, divide_by, has_scale, lie;
@@ -34,13 +34,13 @@ typedef struct {
     uint64_t bytes;
 } kernel_copy;
 
-/* numbers: f32, f16 or bf16; what accumulate_* adds to the sum, or where narrow_* puts the rounded sum. */
+/* numbers: f32, f16 or bf16; accumulate_* adds them to the sum, narrow_* writes the rounded sum there. */
 typedef struct {
     float *sum;
     void *numbers;
     uint64_t count;        /* elements */
-    uint64_t head;         /* WIDE: elements before both arrays come to whole 16 bytes */
-    int32_t is_first, lie; /* is_first: the sum begins with these numbers */
+    uint64_t head;         /* WIDE: elements before both arrays reach whole 16 bytes */
+    int32_t is_first, lie; /* is_first: the sum starts with these numbers */
 } kernel_sum;
 
 /* Flags are 64-bit numbers that only grow. */
@@ -54,8 +54,8 @@ enum { KERNEL_WAITED, KERNEL_ABORTED, KERNEL_LATE };
 
 typedef struct {
     const void *flags; /* [n], KERNEL_FLAG_BYTES apart */
-    const void *abort; /* host memory, 64 bits: not 0 ends the wait */
-    void *result; /* host memory, 32 bits: KERNEL_ABORTED, KERNEL_LATE; left alone when all came */
+    const void *abort; /* host memory, 64 bits: nonzero ends the wait */
+    void *result; /* host memory, 32 bits: KERNEL_ABORTED, KERNEL_LATE; unchanged if all came */
     uint64_t value, timeout_ns;
     int32_t n;
 } kernel_flag_wait;

@@ -1,4 +1,4 @@
-/* numbers.cuh - what the kernels share: 16-bit floats, and numbers wherever they lie in memory.
+/* numbers.cuh - shared by the kernels: 16-bit floats, and numbers at any alignment.
  *
  * A 16-bit float widens to float32 without loss and is rounded to nearest even once.
  */
@@ -7,7 +7,7 @@
 
 #include "common/compute/device/kernels/kernels.h"
 
-#ifdef __CUDACC__ /* else tests compile the kernels for the host, and say what these are there */
+#ifdef __CUDACC__ /* otherwise tests compile the kernels for the host and define these */
 #define KERNEL_F32_OF_F16(y, bits) asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(bits))
 #define KERNEL_F16_OF_F32(bits, x) asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x))
 #endif

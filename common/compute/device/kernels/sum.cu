@@ -1,11 +1,11 @@
-/* sum.cu - gradients of micro-batches added up in float32, and the sum rounded to 16 bits once.
+/* sum.cu - adds gradients of micro-batches in float32, and rounds the sum to 16 bits once.
  *
- * Eight (float32: four) elements at a time where both arrays come to whole 16 bytes together; what is left at both ends
- * element by element.  Compiled with -fmad=false: the bits are those of simd.h.
+ * Eight (float32: four) elements at a time where both arrays reach whole 16 bytes together; both ends go element by
+ * element.  Compiled with -fmad=false: the bits are those of simd.h.
  */
 #include "common/compute/device/kernels/numbers.cuh"
 
-/* Numbers of the sum that lie beside one whole vector of T. */
+/* The numbers of the sum that match one whole vector of T. */
 template <typename T> struct beside {
     enum { V = 16 / sizeof(T), WORDS = V / 4 };
     vec<float, 4> word[WORDS];
