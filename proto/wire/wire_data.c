@@ -60,7 +60,7 @@ static pen_status check_columns(const Pen__Data *m, pen_error *why)
                    {"crc", m->n_crc, m->n_chunk},
                    {"version", m->n_version, m->n_chunk},
                    {"staleness", m->n_staleness, m->n_chunk},
-                   {"record_hash", m->n_vote_hash, m->n_partition}};
+                   {"vote_hash", m->n_vote_hash, m->n_partition}};
     for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
         if (columns[i].n != 0 && columns[i].n != columns[i].should_be)
             return why_set(why, PEN_CORRUPT, "%s has %zu entries in column %s, where %zu belong",

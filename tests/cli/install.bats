@@ -140,6 +140,6 @@ apt-get install -y --no-install-recommends libzmq3-dev gnuplot-nox"
     code=0
     PATH=$tmp/only bash scripts/setup.sh 2>"$tmp/err" || code=$?
     [ "$code" = 1 ]
-    head -n 1 "$tmp/err" | is_text "setup   this is not Debian: install these libraries yourself, then say make SETUP=no:"
+    head -n 1 "$tmp/err" | is_text "setup   this is not Debian: install these libraries yourself, then run make SETUP=no:"
     for package in $(sed 's/#.*//' packages.txt); do grep -qwF -- "$package" "$tmp/err"; done
 }

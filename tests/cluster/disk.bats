@@ -117,7 +117,7 @@ has_parts() {
     done
     for name in servers workers; do
         cat "$tmp/$name.err"
-        grep -qE 'no( room for the)? snapshot of step [0-9]+.* that of step [0-9]+ goes, and' "$tmp/$name.err"
+        grep -qE 'no( room for the)? snapshot of step [0-9]+.* deleting (the snapshot|that) of step [0-9]+' "$tmp/$name.err"
         "${there[@]}" "$penstock" snapshot list --store "$disk/$name/store" --json | tee "$tmp/$name.json" >&2
         # Later snapshots followed, and one of them is complete.
         [ "$(sed -n 's/.*"step": *\([0-9]*\).*"complete": *true.*/\1/p' "$tmp/$name.json" | tail -n 1)" -ge 80 ]

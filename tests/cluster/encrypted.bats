@@ -88,7 +88,7 @@ last_step() {
     run pen server --master-addr node-7 --master-port 1
     [ "$output" = "penstock: $expected" ]
     run pen run --nnodes 2 --node-rank 1 --master-addr node-7 true
-    [ "$output" = "penstock: machine 1 needs the job's secret: use --join with the line from machine 0, or --secret-file FILE on all machines, or --encryption clear on all" ]
+    [ "$output" = "penstock: machine 1 needs the job's secret; use --join with the line from machine 0, or --secret-file FILE on all machines, or --encryption clear on all" ]
     run pen run --nnodes 2 --node-rank 1 --join nonsense true
     [ "$output" = "penstock run: --join: expected a join line SECRET@HOST:PORT, as machine 0 printed it" ]
     run pen run --join "pen1:x@a:1" true

@@ -231,7 +231,8 @@ static void one_flipped_bit_of_a_payload_fails_the_call(void **unused)
     assert_int_equal(r->member[0].why.rank, 1);
     assert_string_equal(r->member[0].why.tensor, "weights");
     assert_non_null(
-        strstr(r->member[0].why.text, "broadcast 'weights' (call 1): what rank 1 sent"));
+        strstr(r->member[0].why.text,
+               "broadcast 'weights' (call 1): data of rank 1 arrived with a wrong checksum"));
     assert_int_equal(stat_get(&r->member[0].stats, STAT_CORRUPT), 1);
     transport_close(f.t, 0);
     rig_close(r);

@@ -182,9 +182,8 @@ static void drop_part(snapshot_writer *k, int64_t step)
 static pen_status make_room(snapshot_writer *k, int64_t step, bool *is_told, pen_error *why)
 {
     if (snapshot_writer_position(k) == 0)
-        log_notice("no room for the snapshot of step %" PRId64
-                   " beside %u others: deleting that of "
-                   "step %" PRId64 ", then trying again",
+        log_notice("no room for the snapshot of step %" PRId64 " beside %u others: deleting "
+                   "that of step %" PRId64 ", then trying again",
                    step, k->n_kept, k->kept[0]);
     pen_status status = part_writer_open(&k->writer, why);
     if (status == PEN_OK) status = forget_oldest(k, 1, why);
