@@ -238,7 +238,7 @@ host_remedy="$remedy, or start server [01] with a --host ADDRESS that all hosts 
     cut_off_says commit1 'worker 1' 29560
     cut_off_says commit_ps1 'worker 1' 29570 # it sleeps in its own code
     cut_off_says values1 'server 1' 29580
-    for job in whole early init init_ps commit commit_ps values; do says 12000 ${job}1 'the scheduler at node2:[0-9]+ is gone: it ran on node2, .*'; done
+    for job in whole early init init_ps commit commit_ps values; do says 12000 ${job}1 'the scheduler at node2:[0-9]+ is gone: it ran on node2; .*'; done
 
     says 20000 anew_scheduler "worker 0 \(node0\) cannot reach server 1 \(node1\) at $at: $why(; [0-9]+ more connections? fails?, (also|all) of server 1 \(node1\))?; $host_remedy"
     ends anew_server1 1 20
