@@ -1,11 +1,11 @@
-/* bandwidth.c - all_reduce of 256 MiB f32 against what the memory can do: bandwidth MEMBERS [MIN_SHARE]
+/* bandwidth.c - all_reduce of 256 MiB f32 and its bound:  bandwidth MEMBERS [MIN_SHARE]
  *
- * Bound    t >= 2nS/B: n inputs are read and n outputs written once.  B is the better of two copies inside the device
+ * Bound    t >= 2nS/B: n inputs are read and n outputs written once. B is the better of two copies inside the device
  *          by one process in the same run (bytes read + bytes written): the copy kernel of 16-byte words, and the
  *          driver's own device-to-device copy.
- * Time     from a meeting of all members to the end of the call on the last of them: synchronisation included.  The
+ * Time     from a barrier of all members to the end of the call on the last of them, synchronisation included. The
  *          median of 15.
- * NCCL     the same, with NCCL_MULTI_RANK_GPU_ENABLE=1, in processes of its own; may fail or hang there, which is told.
+ * NCCL     the same, with NCCL_MULTI_RANK_GPU_ENABLE=1, in separate processes; a failure or hang there is reported.
  */
 #include "members.h"
 
@@ -53,7 +53,7 @@ static double time_copy(char *to, const char *from, driver_copy by_driver)
     return median(seconds);
 }
 
-/* Result of a program in processes of its own, for main. */
+/* Passes the result of a program in separate processes to main. */
 static double *result;
 
 static int measure_bound(member *self, const void *arg)
@@ -135,7 +135,7 @@ static int measure_ours(member *self, const void *arg)
     return 0;
 }
 
-/* ---- NCCL, by its stable part: five functions and two numbers ---------------------------------------------- */
+/* ---- NCCL, through its stable ABI: five functions and two numbers ------------------------------------------ */
 typedef struct {
     char internal[128];
 } nccl_id;

@@ -1,9 +1,9 @@
 /* collectives.c - every collective, every type: collectives MEMBERS hostflag|stream|spin [DEVICES [SHARE]]
  *
- * Members are spread over that many devices; one, unless it is said.  spin is refused where two share one: a kernel that
- * waits for another of the same device may wait for ever.  SHARE: only every so-manieth call.
- * Inputs are random and known to all, so every member works out with the host's reduce() what it must get, and compares
- * bit for bit. */
+ * Members are spread over DEVICES devices (1). spin is refused if two members share one: a kernel
+ * that waits for another on the same device may wait forever. SHARE: only one in SHARE calls.
+ * Inputs are random and known to all, so every member computes the expected result with the host's
+ * reduce(), and compares bit for bit. */
 #include "members.h"
 #include "worker/collective/device/device_test.h"
 
@@ -20,7 +20,7 @@ static const size_t width[] = {
 
 static char *inputs[MEMBERS_MAX], *want, *got; /* host */
 static char *in, *out;                         /* device */
-static device_stream own_stream; /* does not wait for the default stream, nor that for it */
+static device_stream own_stream;               /* not synchronised with the default stream */
 
 static bool make_memory(const member *self)
 {
@@ -36,7 +36,7 @@ static bool make_memory(const member *self)
            device_cuda.stream_new(self->device, &own_stream, NULL) == PEN_OK;
 }
 
-/* Numbers of moderate size, so that no type meets infinities or NaN. */
+/* Numbers of moderate size, so that no type produces infinities or NaN. */
 static void draw(int size, pen_dtype dtype, unsigned seed)
 {
     srand(seed);
@@ -77,7 +77,7 @@ static void fold(const coll_call *c, int size, size_t first, size_t n)
     reduce(&args, 0, n);
 }
 
-/* What this member must get, in `want`. */
+/* Computes the expected result of this member into `want`. */
 static void expect(const coll_call *c, int size, int rank)
 {
     const size_t w = width[c->dtype], n = c->n;
@@ -119,7 +119,7 @@ static bool try_one(member *self, device_team *team, coll_call *c, uint64_t seq,
     const size_t bytes = coll_in_elements(c, self->size, self->rank) * width[c->dtype];
     c->in              = in + skew;
     c->out             = in_place || c->kind == COLL_BROADCAST ? in + skew : out + skew;
-    c->stream = seq % 2 == 0 ? own_stream : NULL; /* what is done is read on the default stream */
+    c->stream = seq % 2 == 0 ? own_stream : NULL; /* results are read on the default stream */
     c->scale  = 1;
     c->label  = "gpu";
     if (bytes > 0 && !members_copy(in + skew, inputs[self->rank], bytes)) return false;
@@ -135,7 +135,7 @@ static bool every_type(member *self, device_team *team, coll_kind kind, uint64_t
             if (!reduce_is_legal((pen_op)op, (pen_dtype)dtype) || (op > 0 && !coll_reduces(kind)))
                 continue;
             for (int s = 0; s < 3; s++) {
-                if (!is_chosen()) continue; /* by all members alike */
+                if (!is_chosen()) continue; /* all members choose alike */
                 const bool in_place = s == 1 && (kind == COLL_REDUCE || kind == COLL_ALL_REDUCE);
                 coll_call c         = {.kind  = kind,
                                        .op    = (pen_op)op,
@@ -155,7 +155,7 @@ static int run(member *self, const void *arg)
     const device_sync_choice sync = *(const device_sync_choice *)arg;
     if (!make_memory(self)) return 1;
     for (uint64_t way = 0; way < 2;
-         way++) { /* everything through mapped memory; what is small through the pools */
+         way++) { /* everything through mapped memory; then small calls through the pools */
         uint64_t seq      = 0;
         device_team *team = members_team(self, 10 + way, sync, way == 0 ? 1 : 64 << 10);
         if (team == NULL) return 1;

@@ -8,7 +8,7 @@
 
 enum { STACK = 128 << 10, LANES = 32, SLOT_WORDS = 16 };
 
-/* Opens when all that live have arrived. */
+/* Opens when all live threads have arrived. */
 struct barrier {
     int live, arrived;
     unsigned turn;
@@ -20,15 +20,16 @@ struct barrier {
     }
 };
 
-/* A context begins a fiber, once; later it is entered by longjmp, which unlike swapcontext makes no system call. */
+/* A context starts a fiber, once; later, longjmp enters it: unlike swapcontext, it makes no system
+ * call. */
 struct fiber {
     ucontext_t context;
     jmp_buf here;
-    bool has_begun; /* it waits in run_fiber() for the thread it plays next */
+    bool has_begun; /* it waits in run_fiber() for its next thread */
     host_thread self;
     std::vector<char> stack;
     bool ended;
-    unsigned slots; /* 0 or 1: which it is at */
+    unsigned slots; /* 0 or 1: the current one */
 };
 
 static std::deque<fiber> fibers;
@@ -83,7 +84,7 @@ static void end_thread()
     leave();
 }
 
-/* One thread after the other. */
+/* Runs one thread after another. */
 static void run_fiber()
 {
     for (;;) {

@@ -1,10 +1,12 @@
-/* cuda_on_host.h - enough of CUDA for kernels to run on the host: every thread of a block is a fiber of one thread.
+/* cuda_on_host.h - the part of CUDA that kernels need to run on the host: every thread of a block
+ * is a fiber of one thread.
  *
- * Given to a C++ compiler before a .cu file (-include).  Blocks run one after the other, the threads of a block in
- * turns: one runs until it waits for the others (__syncthreads, a shuffle, a product of tensor cores) or ends.  A thread
- * that has ended counts as arrived, as on the device.  Where memory is and when work is done says the file that is
- * linked: cuda_on_host_now.cpp (the host's memory; at once) or cuda_on_host_driver.cpp (both are the driver's).
- * What it cannot show: speed, races between threads that forgot to wait, and PTX.
+ * Passed to a C++ compiler before a .cu file (-include). Blocks run one after another, the threads
+ * of a block by turns: one runs until it waits for the others (__syncthreads, a shuffle, a product
+ * of tensor cores) or ends. A thread that has ended counts as arrived, as on the device. The linked
+ * runtime decides where memory is and when work is done: cuda_on_host_now.cpp (the host's memory;
+ * at once) or cuda_on_host_driver.cpp (both as in the driver).
+ * It cannot show speed, races between threads without a barrier, and PTX.
  */
 #ifndef TESTS_GPU_CUDA_ON_HOST_H
 #define TESTS_GPU_CUDA_ON_HOST_H
@@ -17,7 +19,7 @@
 #include <ctime>
 #include <functional>
 
-/* ---- words ------------------------------------------------------------------------------------- */
+/* ---- keywords ---------------------------------------------------------------------------------- */
 #define __device__
 #define __global__
 #define __grid_constant__
@@ -36,7 +38,7 @@ struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 
-/* ---- who is running ---------------------------------------------------------------------------- */
+/* ---- the current thread ------------------------------------------------------------------------ */
 struct host_thread {
     dim3 thread, block, threads, grid;
 };
@@ -64,12 +66,12 @@ void host_launch(dim3 grid, dim3 block, const std::function<void()> &kernel);
 void host_sync_block();
 void host_sync_warp();
 
-/* 64 bytes of each lane of this warp, for the others to read after a wait.  There are two of each, used by turns: who is
- * one wait ahead writes what nobody reads any more. */
+/* 64 bytes of each lane of this warp, which the others read after a wait. There are two of each,
+ * used by turns: a lane that is one wait ahead writes to the one that is no longer read. */
 uint32_t *host_slot(unsigned lane);
 void host_next_slots();
 
-/* ---- what kernels call ------------------------------------------------------------------------- */
+/* ---- called by kernels ------------------------------------------------------------------------- */
 static inline void __syncthreads()
 {
     host_sync_block();
@@ -105,7 +107,7 @@ template <typename To, typename From> static To host_bits(From x)
     return y;
 }
 
-/* What common/compute/device/kernels says in PTX. */
+/* The parts of common/compute/device/kernels that are PTX. */
 #define KERNEL_F32_OF_F16(y, bits) ((y) = (float)host_bits<_Float16>(bits))
 #define KERNEL_F16_OF_F32(bits, x) ((bits) = host_bits<uint16_t>((_Float16)(x)))
 #define KERNEL_NOW_NS(ns)          ((ns) = host_now_ns())
@@ -149,7 +151,8 @@ static inline float __shfl_xor_sync(unsigned, float x, int mask)
     return other;
 }
 
-/* One number of a fragment: which lane has it is written in PTX ISA, "Matrix Fragments for mma.m16n8k16". */
+/* One number of a fragment: PTX ISA, "Matrix Fragments for mma.m16n8k16", defines which lane has
+ * it. */
 static inline float host_half(unsigned lane, unsigned reg, unsigned upper)
 {
     return __uint_as_float((host_slot(lane)[reg] >> (upper ? 16 : 0)) << 16);
@@ -171,20 +174,19 @@ static inline void mma_on_host(float c[4], const uint32_t a[4], const uint32_t b
     host_next_slots();
 }
 
-/* ---- what the host calls ----------------------------------------------------------------------- */
+/* ---- called by the host ------------------------------------------------------------------------ */
 typedef struct host_stream *cudaStream_t;
 typedef struct host_event *cudaEvent_t;
 typedef enum { cudaSuccess, cudaErrorMemoryAllocation = 2, cudaErrorUnknown = 999 } cudaError_t;
 typedef enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost } cudaMemcpyKind;
 enum { cudaStreamNonBlocking = 1, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
 
-/* Work of a stream: captured by value, because the caller may be gone when it is done. */
+/* Work of a stream: captured by value, because the caller may have returned by then. */
 void host_enqueue(void *stream, std::function<void()> work);
 
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetLastError();
-cudaError_t host_malloc(void **to,
-                        size_t bytes); /* NaN, so that nothing is read before it was written */
+cudaError_t host_malloc(void **to, size_t bytes); /* NaN, to expose reads before writes */
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaMallocHost(void **to, size_t bytes);
 cudaError_t cudaFreeHost(void *memory);

@@ -1,7 +1,7 @@
-/* cuda_on_host_driver.cpp - the runtime of cuda_on_host.h on a driver that is played on the host (driver/).
+/* cuda_on_host_driver.cpp - the runtime of cuda_on_host.h on the fake driver (driver/).
  *
- * Kernels are host functions in the order of their stream.  A real driver's host functions cannot reach the memory of a
- * device; those of the played one can, and while none runs, nobody on the host can.
+ * Kernels are host functions in stream order. A real driver's host functions cannot reach device
+ * memory; those of the fake driver can, and while none runs, no host code can.
  */
 #include "cuda_on_host.h"
 
@@ -57,7 +57,7 @@ static bool find_driver()
     return ok;
 }
 
-/* Their numbers mean the same, as far as anybody looks at them here. */
+/* The codes have the same meaning in both, as far as they are read here. */
 static cudaError_t told(int result)
 {
     if (result != 0) last = (cudaError_t)result;

@@ -1,4 +1,5 @@
-/* cuda_on_host_now.cpp - the runtime of cuda_on_host.h without a driver: memory of the host, and all is done at once. */
+/* cuda_on_host_now.cpp - the runtime of cuda_on_host.h without a driver: host memory, and all work
+ * is done at once. */
 #include "cuda_on_host.h"
 
 void host_enqueue(void *, std::function<void()> work)

@@ -1,9 +1,10 @@
 /* gpt2.c - the network of gpt2 on one GPU:  gpt2 check  |  gpt2 time [PRESET [BATCH [LENGTH [fp32|bf16 [STEPS]]]]]
  *
- * check    loss and all gradients of the preset tiny against the network for the CPU, in both types.
- * time     steps of training with AdamW, everything on the device: one line of JSON.  A step's time is from its first call
- *          until all of it is done; the median after three.  MFU is 6 N + 6 L C T flops a token (llm.c's count) over
- *          what products of two 8192 x 8192 matrices reach in the same run, zeros, the same type.
+ * check    loss and all gradients of the preset tiny against the CPU network, in both types.
+ * time     steps of training with AdamW, all on the device: one line of JSON. A step's time is from
+ *          its first call until all of it is done; the median after three. MFU is 6 N + 6 L C T
+ *          flops a token (llm.c's count) over the rate of 8192 x 8192 matrix products in the same
+ *          run, with zeros, in the same type.
  * Exit codes: 0 right, 77 no device, else wrong.
  */
 #include "gpt2_cuda.h"

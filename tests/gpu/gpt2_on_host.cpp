@@ -1,12 +1,12 @@
-/* gpt2_on_host.cpp - the CUDA network of gpt2 with its kernels run on the host, against the network for the CPU: loss and
- * all gradients.  cuBLASLt's part is played by gpt2_products_on_host.cpp. */
+/* gpt2_on_host.cpp - the CUDA network of gpt2 with its kernels run on the host, against the CPU
+ * network: loss and all gradients. gpt2_products_on_host.cpp replaces cuBLASLt. */
 #include "launch.h"
 #include "device.h"
 
 #include <cmath>
 #include <vector>
 
-/* ---- one network on each side ------------------------------------------------------------------ */
+/* ---- the two networks ------------------------------------------------------------------------------- */
 struct scene {
     gpt2_config config;
     gpt2_options options;
@@ -35,7 +35,7 @@ static void fill(scene *s)
         s->value.resize(n);
         gpt2_start(&s->config, i, 7, s->value.data() + s->begin[i]);
         for (size_t j = s->begin[i]; j < n; j++) {
-            s->value[j] += 0.05f * sinf((float)j); /* biases that are not zero */
+            s->value[j] += 0.05f * sinf((float)j); /* nonzero biases */
             if (t.layer >= 0 && t.ndim == 2) s->value[j] *= 4.0f;
             bf16 half;
             narrow(s->value[j], &half);
@@ -153,7 +153,7 @@ static void check_attention(int size)
         check(fabsf(lse[i] - wide_lse[i]) < 1e-4f, "the log of the sum");
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------- */
+/* ---- the whole network ------------------------------------------------------------------------------ */
 static void compare(const char *name, const gpt2_config &config, gpt2_type type, bool again,
                     double tolerance)
 {
@@ -182,7 +182,7 @@ static void compare(const char *name, const gpt2_config &config, gpt2_type type,
     check(loss < 1.0 && most < 1.0, name);
 }
 
-/* With `recompute` the rows of a layer are made again: the same bits. */
+/* With `recompute` the rows of a layer are computed again: the same bits. */
 static void check_recompute(const gpt2_config &config)
 {
     scene s;
@@ -195,7 +195,8 @@ static void check_recompute(const gpt2_config &config)
     check(on_device<float>(&s, false) == kept && s.got == want, "recompute gives other bits");
 }
 
-/* Loss and logits of a network that only looks, with fewer rows than it has room for, against the CPU's. */
+/* Loss and logits of a forward-only network, with fewer rows than it has room for, against the
+ * CPU's. */
 static void check_looking(const gpt2_config &config)
 {
     scene s;
@@ -228,7 +229,7 @@ static void check_looking(const gpt2_config &config)
     gpt2_free(cpu);
 }
 
-/* One step of AdamW of a few values against the formula in double. */
+/* One step of AdamW on a few values, against the formula in double. */
 static void check_update()
 {
     const gpt2_config c  = {.vocab = 8, .block = 8, .layers = 1, .heads = 1, .channels = 8};
@@ -251,7 +252,7 @@ static void check_update()
 
 int main()
 {
-    /* tails everywhere: 21 tokens of 24 rows, channels that are no multiple of a warp's */
+    /* tails everywhere: 21 tokens of 24 rows, channels that are not a multiple of a warp's */
     const gpt2_config two_layers = {21, 24, 20, 2, 5, 40}, one_layer = {21, 0, 20, 1, 1, 32};
     for (int size = 32; size <= 128; size *= 2) check_attention(size);
     compare("float32", two_layers, GPT2_F32, true, 1e-4);

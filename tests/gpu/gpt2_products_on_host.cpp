@@ -1,4 +1,4 @@
-/* gpt2_products_on_host.cpp - the part of cuBLASLt in gpt2's network, played by plain loops in the order of the stream. */
+/* gpt2_products_on_host.cpp - cuBLASLt of gpt2's network as plain loops, in stream order. */
 #include "launch.h"
 #include "device.h"
 
@@ -23,7 +23,7 @@ template <typename T> static float at(const matrix<const T> &m, int row, int col
     return widen(m.at[m.is_turned ? (size_t)column * m.ld + row : (size_t)row * m.ld + column]);
 }
 
-/* Row by row of the result, in float32: what of b is read again and again is widened once. */
+/* Row by row of the result, in float32: parts of b that are read repeatedly are widened once. */
 template <typename T>
 static void multiply(int m, int n, int k, matrix<const T> a, matrix<const T> b, float beta,
                      matrix<T> out, const T *bias)

@@ -6,7 +6,7 @@ setup() {
     [ -x "$programs/kernels" ] || skip "built without CUDA"
 }
 
-# Runs a program of this folder; its exit code 77 says that there is no device.
+# Runs a program of this folder; its exit code 77 means that there is no device.
 on_gpu() {
     run timeout --kill-after=10 300 "$programs/$1" "${@:2}"
     echo "$output"
@@ -18,7 +18,7 @@ on_gpu() {
 @test "sums on the device are the host's, bit for bit" { on_gpu kernels sum; }
 @test "memory of the device is out of the host's reach" { on_gpu kernels touch; }
 @test "one stream of the device waits for another's event" { on_gpu kernels stream; }
-@test "a device folds what lies on another of the same process" { on_gpu kernels peer; }
+@test "a device folds data on another device of the same process" { on_gpu kernels peer; }
 @test "copies on the device are right" { on_gpu kernels copy; }
 @test "every wait of a kernel ends: by its flags, the abort word, or its deadline" { on_gpu kernels flag; }
 @test "every collective is right for every type: 2 processes on one device, hostflag" { on_gpu collectives 2 hostflag; }
@@ -30,7 +30,7 @@ on_gpu() {
 @test "all_reduce of 256 MiB by 2 processes reaches 0.8 of the memory's bound" { on_gpu bandwidth 2 0.8; }
 @test "all_reduce of 256 MiB by 4 processes is measured" { on_gpu bandwidth 4; }
 
-@test "the network of gpt2 on the device gives the loss and gradients of the CPU's" {
+@test "the network of gpt2 on the device gives the CPU's loss and gradients" {
     cmake --build "${BUILD:-$PWD/build}" --target gpu_gpt2
     on_gpu gpt2 check
 }

@@ -1,4 +1,4 @@
-# host.bats - what can be shown of the kernels without a GPU.
+# host.bats - tests of the kernels without a GPU.
 
 setup() {
     cd "$BATS_TEST_DIRNAME/../.."
@@ -16,7 +16,7 @@ teardown() {
     timeout 60 "$tmp/folds"
 }
 
-@test "the kernels of gpt2, their threads run in turns on the host, give the network of the CPU" {
+@test "the kernels of gpt2, with threads run by turns on the host, give the CPU's network" {
     network=$(find "$build" -name libgpt2_network.a)
     [ -n "$network" ] || skip "gpt2 was not built: no OpenBLAS"
     gpt2=examples/gpt2/cuda

@@ -1,5 +1,6 @@
-/* kernels.c - the kernels against the host code: every type, operation and layout, bit for bit; NaNs may differ in
- * what they carry.  And what else a device does for one process: streams, pinned memory. */
+/* kernels.c - the kernels against the host code: every type, operation and layout, bit for bit;
+ * NaNs may differ in their payload. Also the other work of a device for one process: streams,
+ * pinned memory. */
 #include "members.h"
 
 #include <math.h>
@@ -47,7 +48,7 @@ typedef struct {
 
 static char *host[ARRAYS + OUTS], *device[ARRAYS + OUTS];
 
-/* Arrays on whole words alike, on elements, or anyhow; sizes from none to many blocks. */
+/* Arrays aligned to words, to elements, or not at all; sizes from zero to many blocks. */
 static void draw(trial *t)
 {
     const pen_dtype dtype = (pen_dtype)(1 + rand() % 10);
@@ -153,7 +154,8 @@ static int copy_trials(member *self, const void *arg)
     return 0;
 }
 
-/* A wait that nobody ends, ends at its deadline or at the abort word; one whose flags are there ends well. */
+/* A wait without flags ends at its deadline or at the abort word; a wait whose flags are set
+ * succeeds. */
 static int flag_trials(member *self, const void *arg)
 {
     (void)self, (void)arg;
@@ -191,7 +193,7 @@ typedef struct {
     char *sum, *numbers; /* SUM_BYTES each */
 } sum_arrays;
 
-/* Any bits, or numbers of moderate size. */
+/* Random bits, or numbers of moderate size. */
 static void draw_bits(char *to, pen_dtype dtype)
 {
     const bool is_tame = rand() % 2;
@@ -216,7 +218,7 @@ static bool is_alike(pen_dtype dtype, const char *want, const char *got)
 typedef struct {
     pen_dtype dtype;
     size_t n, sum_at, at; /* bytes */
-    int what; /* 0: the sum begins; 1: it goes on; 2: it is rounded; 3: the numbers become zero */
+    int what; /* 0: starts the sum; 1: adds to it; 2: rounds it; 3: sets the numbers to zero */
 } sum_trial;
 
 static pen_status do_sum(const device_ops *ops, const sum_arrays *a, const sum_trial *t,
@@ -232,7 +234,7 @@ static pen_status do_sum(const device_ops *ops, const sum_arrays *a, const sum_t
 static void draw_sum(sum_trial *t)
 {
     const int lie =
-        rand() % 3; /* whole words together, on elements, on elements but mostly alike */
+        rand() % 3; /* both on whole words; on elements; on elements, mostly with equal offsets */
     t->what   = rand() % 4;
     t->dtype  = (pen_dtype)((t->what == 2 ? PEN_F16 : PEN_F32) + rand() % (t->what == 2 ? 2 : 3));
     t->n      = (size_t)rand() % (rand() % 8 == 0 ? 30000 : 300);
@@ -242,7 +244,7 @@ static void draw_sum(sum_trial *t)
                            : t->sum_at * width[t->dtype] / 4 % 16;
 }
 
-/* Whole arrays are compared: what lies around the results is left alone. */
+/* Whole arrays are compared: memory around the results must be unchanged. */
 static int sum_trials(member *self, const void *arg)
 {
     (void)self, (void)arg;
@@ -293,8 +295,8 @@ typedef struct {
     char *in, *out, *device[2];
 } relay;
 
-/* Host to device on one stream, device to device and back on the other, which waits for the first; the host waits
- * once. */
+/* Host to device on one stream, device to device and back on the other, which waits for the first;
+ * the host waits once. */
 static bool pass(const relay *r, size_t n)
 {
     pen_error why = {0};
@@ -308,7 +310,7 @@ static bool pass(const relay *r, size_t n)
     return ok && wait_for(r->done);
 }
 
-/* Streams that are given back with work in them still do it. */
+/* Streams that are freed with pending work still run it. */
 static bool give_back(relay *r)
 {
     memset(r->out, 1, ARRAY_BYTES);
@@ -326,7 +328,7 @@ static int stream_trials(member *self, const void *arg)
     (void)self, (void)arg;
     pen_error why = {0};
     relay r       = {.came = device_cuda.event_new(), .done = device_cuda.event_new()};
-    r.in          = aligned_alloc(4096, ARRAY_BYTES); /* memory of anybody's, which is pinned */
+    r.in          = aligned_alloc(4096, ARRAY_BYTES); /* ordinary memory, pinned later */
     r.out         = device_cuda.host_alloc(ARRAY_BYTES, &why);
     if (!r.in || !r.out || !r.came || !r.done) return 1;
     for (int i = 0; i < 2; i++) {
@@ -349,7 +351,7 @@ static int stream_trials(member *self, const void *arg)
 
 /* ---- two devices of one process -------------------------------------------------------------------- */
 
-/* A fold on device 0 of an array there and one of device 1, once that is mapped. */
+/* A fold on device 0 of one array there and one on device 1, once that is mapped. */
 static int peer_trial(member *self, const void *arg)
 {
     enum { N = 5000 };
@@ -380,7 +382,7 @@ static int peer_trial(member *self, const void *arg)
     return ok ? 0 : 1;
 }
 
-/* ---- what the host may not do ---------------------------------------------------------------------- */
+/* ---- forbidden to the host ------------------------------------------------------------------------- */
 
 static sigjmp_buf after_touch;
 

@@ -1,5 +1,6 @@
-/* kernels_on_host.cpp - fold.cu compiled for the host, its threads one after the other, against reduce(): every type,
- * operation, alignment, tail and scale, bit for bit; NaNs may differ in what they carry. */
+/* kernels_on_host.cpp - fold.cu compiled for the host, its threads one after another, against
+ * reduce(): every type, operation, alignment, tail and scale, bit for bit; NaNs may differ in their
+ * payload. */
 #include "cuda_on_host.h"
 extern "C" {
 #include "common/compute/simd/reduce.h"
@@ -98,12 +99,12 @@ static bool trial()
     reduce(&args, 0, k.count);
     kernel_fn *kernel = k.n_in == 2 && types[dtype].two != nullptr ? types[dtype].two : types[dtype].any;
     host_each(3, 5, [&] { kernel(k); });
-    for (int o = 0; o < k.n_out; o++) /* NaNs are alike whatever they carry */
+    for (int o = 0; o < k.n_out; o++) /* NaNs are equal, whatever their payload */
         for (size_t i = 0; i < k.count; i++) {
             unsigned char *a = (unsigned char *)outs[o] + i * width, *b = (unsigned char *)k.out[o] + i * width;
             if (is_nan(dtype, a) && is_nan(dtype, b)) memcpy(b, a, width);
         }
-    /* What lies around the results is compared with them. */
+    /* The memory around the results is compared with them. */
     if (memcmp(want, got, sizeof want) == 0) return true;
     printf("type %d, operation %d, %d inputs, %llu elements, lie %d: differs\n", dtype, op, k.n_in,
            (unsigned long long)k.count, k.lie);

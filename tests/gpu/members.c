@@ -1,4 +1,4 @@
-/* members.c - members in processes of their own. */
+/* members.c - members in separate processes. */
 #include "members.h"
 
 #include "common/base/clock.h"

@@ -1,4 +1,5 @@
-/* members.h - what the programs of this folder share: members in processes of their own, and teams of them. */
+/* members.h - shared by the programs of this folder: members in separate processes, and teams of
+ * them. */
 #ifndef TESTS_GPU_MEMBERS_H
 #define TESTS_GPU_MEMBERS_H
 
@@ -12,7 +13,7 @@ extern const device_ops device_cuda;
 typedef struct {
     _Atomic int came, told;
     char address[MEMBERS_MAX][128];
-    unsigned char bytes[1024]; /* for programs: an ncclUniqueId, results */
+    unsigned char bytes[1024]; /* of the program: an ncclUniqueId, results */
     double seconds[MEMBERS_MAX];
 } members_board;
 
@@ -23,28 +24,29 @@ typedef struct {
     int met;
 } member;
 
-/* Member r lies on device r % members_devices; 1 unless a program says more.  Too few there: MEMBERS_SKIP. */
+/* Member r is on device r % members_devices, 1 unless a program sets it.  Too few devices:
+ * MEMBERS_SKIP. */
 extern int members_devices;
 
-/* Runs fn in `size` new processes and returns the first code that is not 0.  Nothing may have used CUDA before.  A
- * member that takes longer than limit_s is ended. */
+/* Runs fn in `size` new processes and returns the first code that is not 0. CUDA must not have been
+ * used before. A member that takes longer than limit_s is ended. */
 int members_run(int size, unsigned limit_s, int (*fn)(member *self, const void *arg),
                 const void *arg);
 
-/* Waits until all have come. */
+/* Waits until all have arrived. */
 void members_meet(member *self);
 
-/* NULL, and a line on stderr: it could not be made. */
+/* NULL, and a line on stderr: it could not be created. */
 device_team *members_team(member *self, uint64_t id, device_sync_choice sync,
                           uint64_t one_shot_bytes);
 
 /* Drives a call to its end; false, and a line on stderr: it failed. */
 bool members_call(device_team *team, const coll_call *call, uint64_t seq);
 
-/* Waits for what was enqueued on the legacy default stream. */
+/* Waits for the work enqueued on the legacy default stream. */
 bool members_drain(void);
 
-/* Host to device or back, and waits. */
+/* Copies host to device or back, and waits. */
 bool members_copy(void *to, const void *from, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
-# tensors.bats - training tensors that lie on a device, with the CUDA driver that is played on the host (driver/): its
-# memory cannot be touched by the host, and its streams run when they like.
+# tensors.bats - training tensors on a device, with the fake CUDA driver (driver/): the host cannot touch the device's
+# memory, and its streams run in random order.
 #   ON_GPU=1  with the real driver and a real GPU
 
 load ../support/job
@@ -14,7 +14,7 @@ setup() {
 }
 teardown() { job_teardown; }
 
-@test "every mode trains tensors of a device with the bits of tensors of the host, clipped" {
+@test "every mode trains device tensors with the bits of host tensors, clipped" {
     units host --servers 2 -- mode=ps-bsp own=1
     grep -q 'clip 0\.' "$tmp/host.out"
     grep -q 'clip 1 ' "$tmp/host.out"
@@ -31,7 +31,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "streams in whatever order: values come before they are used, and gradients are whole before they are sent" {
+@test "streams in any order: values arrive before they are used, and gradients are complete before they are sent" {
     units host --servers 2 -- mode=ps-bsp own=1
     for seed in 1 2 3; do
         export CUDA_ON_HOST_SEED=$seed
@@ -43,7 +43,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "gradients of micro-batches are added up on the device with the bits of the host" {
+@test "gradients of micro-batches are summed on the device with the bits of the host" {
     units host --servers 1 -- mode=ps-bsp own=1 accum=3
     units ps --servers 1 -- mode=ps-bsp own=1 accum=3 device=cuda lazy=1
     units zero2 --servers 1 -- mode=zero2 accum=3 device=cuda
@@ -58,7 +58,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "tensors of a device are pushed and pulled one by one, by calls that wait" {
+@test "device tensors are pushed and pulled one by one, by blocking calls" {
     "$programs/on_device" verbs commit=eager >"$tmp/alone"
     cat "$tmp/alone"
     diff - "$tmp/alone" <<-END
@@ -78,7 +78,7 @@ teardown() { job_teardown; }
     grep -q 'bound -5 -17 sum -1000000' "$tmp/stay"
 }
 
-@test "going back to a snapshot brings its values to the device" {
+@test "restoring a snapshot brings its values to the device" {
     run "$programs/on_device" restore "store=$tmp/store"
     echo "$output"
     [ "$status" = 0 ]
@@ -86,7 +86,7 @@ teardown() { job_teardown; }
     [ "$(grep -c '^end -5 -17 sum -1000000$' <<<"$output")" = 2 ]
 }
 
-@test "a device that cannot be is refused in a sentence: a second one, none at all" {
+@test "an impossible device is refused with a sentence: a second one, none at all" {
     [ -n "${ON_GPU:-}" ] || CUDA_ON_HOST_DEVICES=2 "$programs/on_device" two | grep -Fx \
         "'second' is on cuda device 1, but this context uses device 0; run one process for each device"
     run env CUDA_VISIBLE_DEVICES= "$programs/units" device=cuda
@@ -100,7 +100,7 @@ teardown() { job_teardown; }
 look for a kernel that does not end, or raise deadline_ms"
 }
 
-@test "each worker of a node takes the device of its local rank" {
+@test "each worker of a node uses the device of its local rank" {
     [ -z "${ON_GPU:-}" ] || skip "needs two devices"
     CUDA_ON_HOST_DEVICES=2 units two --servers 1 -- mode=ps-bsp device=cuda
     units host --servers 1 -- mode=ps-bsp

@@ -1,5 +1,6 @@
-# train.bats - gpt2 trains on a GPU through the SDK, on machines without one: the driver is the played one of
-# tests/gpu/driver, whose memory kills a host that touches it, and the network is the plugin whose kernels run on the host.
+# train.bats - gpt2 trains on a GPU through the SDK, on machines without one: the driver is the fake one of
+# tests/gpu/driver, whose memory kills a host that touches it, and the network is the plugin whose kernels run on the
+# host.
 # Each job lets its streams run in another order.
 #   ON_GPU=1  with the real driver, a real GPU and the real library
 
@@ -20,7 +21,7 @@ teardown() { job_teardown; }
 
 small=(--layers 2 --channels 32 --heads 2 --block 8 --batch 4 --eval-sequences 8 --log-every 1 --sample 0 --steps 3)
 
-# Trains to its end:  gpt2 NAME LAUNCHER_FLAGS... -- EXAMPLE_FLAGS...   -> $tmp/NAME.{json,loss,out,err}
+# Trains to the end:  gpt2 NAME LAUNCHER_FLAGS... -- EXAMPLE_FLAGS...   -> $tmp/NAME.{json,loss,out,err}
 gpt2() {
     local name=$1 flags
     take_flags "${@:2}"
@@ -31,14 +32,15 @@ gpt2() {
         { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
 }
 
-# The losses of two runs differ by at most $3 of their size; says how much of that was used.
+# The losses of two runs differ by at most $3, relatively; prints how much of that was used.
 same_curve() {
     paste -d ' ' "$tmp/$1.loss" "$tmp/$2.loss" | awk -v most="$3" -v who="$1 $2" '
         {d = ($2 - $4) / $2; if (d < 0) d = -d; if (d > worst) worst = d; n++}
         END {printf "%s: %d steps, largest relative difference %.1e of %s\n", who, n, worst, most; exit !(n > 0 && worst <= most)}'
 }
 
-# In float32 only the order of sums differs.  In bf16 every row is rounded, by at most 2^-9 of itself; twice that is seen.
+# In float32 only the order of sums differs. In bf16 every row is rounded, by at most 2^-9 of itself; observed: twice
+# that.
 @test "alone, the GPU has the losses of the CPU: to 1e-4 in fp32, to 2^-8 in bf16; recomputed rows give the same bits" {
     local precision
     for precision in fp32 bf16; do
@@ -55,7 +57,7 @@ same_curve() {
     nothing_is_left
 }
 
-# Without servers, zero2 and zero3 sum micro-batches after the ranks, as on the CPU: the same bits among themselves.
+# Without servers, zero2 and zero3 sum micro-batches after the ranks, as on the CPU: equal bits between these two.
 @test "2 workers with GPUs: ddp, ps, zero1, zero2, zero3 and full_shard, with micro-batches and clipping, train the same bits" {
     local mode
     for mode in ddp zero1 zero2 zero3 full_shard; do
@@ -75,7 +77,7 @@ same_curve() {
 
 @test "2 workers with GPUs in bf16, by tensor cores: the strategies train the same bits, and write the same text" {
     local mode
-    small+=(--heads 1) # of 32 channels, which attention.cu is written for
+    small+=(--heads 1) # of 32 channels, as attention.cu requires
     for mode in ddp zero2 zero3; do
         gpt2 "$mode" --nproc-per-node 2 --mode "$mode" -- --device cuda --precision bf16 --sample 12 --sample-out "$tmp/$mode.text"
     done
@@ -121,7 +123,7 @@ same_curve() {
     nothing_is_left
 }
 
-# gpt2 ends with code 1, and says $1.
+# gpt2 ends with code 1 and the sentence $1.
 says() {
     local code=0 sentence=$1
     shift
@@ -130,7 +132,7 @@ says() {
     grep -qF -- "$sentence" "$tmp/says.err" || { cat "$tmp/says.err"; return 1; }
 }
 
-@test "what a GPU cannot, and what is missing, is said in a sentence" {
+@test "what a GPU cannot do, and what is missing, is a sentence" {
     says "gpt2: on a GPU precision is fp32 or bf16" --plugin "$plugin" --precision fp16
     says "gpt2: on a GPU the channels must be a multiple of 8" --plugin "$plugin" --channels 36
     says "gpt2: the network for a GPU cannot be loaded: $tmp/none.so: cannot open shared object file" --plugin "$tmp/none.so"

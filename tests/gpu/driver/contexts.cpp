@@ -1,4 +1,4 @@
-/* contexts.cpp - devices and contexts of the played driver. */
+/* contexts.cpp - devices and contexts of the fake driver. */
 #include "driver.h"
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 driver_state &driver = *new driver_state(); /* never destroyed: its thread runs until the end */
 
 static bool has_started;
-static std::atomic<bool> is_forked; /* a child of a process with CUDA has none */
+static std::atomic<bool> is_forked; /* a forked child has no CUDA */
 static thread_local std::vector<CUcontext> stack;
 
 static long setting(const char *name, long otherwise, long least, long most)
@@ -20,7 +20,7 @@ static long setting(const char *name, long otherwise, long least, long most)
     return number < least ? least : number > most ? most : number;
 }
 
-/* As the real driver does: numbers up to the first that is none. */
+/* Like the real driver: numbers up to the first invalid one. */
 static void find_devices(int count)
 {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
@@ -124,7 +124,7 @@ API cuDeviceGetName(char *name, int length, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* The same for all processes of the machine until it starts again. */
+/* The same for all processes of the machine until it restarts. */
 API cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
     char text[64] = "";

@@ -1,4 +1,4 @@
-/* events.cpp - events of the played driver, also those that processes share. */
+/* events.cpp - events of the fake driver, also shared between processes. */
 #include "driver.h"
 
 #include <chrono>
@@ -12,7 +12,8 @@
 
 enum { RING = 64, SLOTS = 4096 };
 
-/* The n-th record of an event is done when done[n % RING] >= n; waits are for one record, whatever follows it. */
+/* Record n of an event is done when done[n % RING] >= n. A wait is for one record, even if more
+ * follow. */
 struct event_words {
     std::atomic<uint64_t> recorded, done[RING];
     bool is_done(uint64_t n) const
@@ -79,7 +80,7 @@ API cuEventCreate(CUevent *event, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-/* Waits for it that are enqueued keep what they look at. */
+/* Enqueued waits for the event keep its state. */
 API cuEventDestroy(CUevent event)
 {
     const CUresult result = usable(false);
@@ -104,7 +105,7 @@ API cuEventRecord(CUevent event, CUstream handle)
     return CUDA_SUCCESS;
 }
 
-/* For the record that is the newest now; an event that was never recorded is nothing to wait for. */
+/* Waits for the newest record; an event that was never recorded does not block. */
 API cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
 {
     CUresult result = usable(false);

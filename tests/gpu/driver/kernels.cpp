@@ -1,9 +1,10 @@
-/* kernels.cpp - the kernels of common/compute/device/kernels, compiled for the host, as the played driver launches them. */
+/* kernels.cpp - the kernels of common/compute/device/kernels, compiled for the host, for launches
+ * by the fake driver. */
 #include "../cuda_on_host.h"
 #include "common/compute/device/kernels/kernels.h"
 #include "driver.h"
 
-/* ---- what a kernel touches ------------------------------------------------------------------------- */
+/* ---- the memory that a kernel touches -------------------------------------------------------------- */
 
 static extent array(const void *at, uint64_t bytes)
 {
@@ -49,7 +50,7 @@ struct kernel_row {
     void (*run)(const void *argument, dim3 grid, dim3 block);
 };
 
-/* A template for one function, so that the table needs its name alone. */
+/* A template per function, so that the table needs only its name. */
 template <typename A, void (*kernel)(const A), size_t width> struct played {
     static extents touched(const void *argument)
     {
@@ -62,7 +63,7 @@ template <typename A, void (*kernel)(const A), size_t width> struct played {
     }
 };
 
-/* The file it is in, its name, its argument, the width of an element. */
+/* Its file, name and argument, and the width of an element. */
 #define KERNELS(X)                                                                                 \
     X(fold, fold_f32_0, kernel_fold, 4)                                                            \
     X(fold, fold_f16_0, kernel_fold, 2)                                                            \
@@ -97,17 +98,17 @@ static const kernel_row table[] = {KERNELS(ROW)};
 /* ---- modules --------------------------------------------------------------------------------------- */
 struct CUmod_st {
     CUcontext context;
-    const char *file; /* NULL until a function was found: all others are of the same file */
+    const char *file; /* NULL until the first function; all others are in the same file */
 };
 struct CUfunc_st {
     CUcontext context;
     const kernel_row *row;
 };
 
-static std::list<CUmod_st> modules; /* for as long as the process lives */
+static std::list<CUmod_st> modules; /* until the process ends */
 static std::list<CUfunc_st> functions;
 
-/* What nvcc -fatbin makes begins with this; the machine code in it stays unread. */
+/* The magic number of nvcc -fatbin; the machine code behind it is not read. */
 API cuModuleLoadData(CUmodule *module, const void *image)
 {
     const CUresult result = usable(true);
@@ -146,7 +147,7 @@ static bool may_touch(CUcontext context, const extent &e)
     return b->kind != OWN || b->device == context->device || context->peers >> b->device & 1;
 }
 
-/* The check is at the time of the work, as on the device: memory may be gone by then. */
+/* Checked when the work runs, as on the device: memory may be gone by then. */
 static bool may_run(CUfunction f, const extents &touched)
 {
     guard held(driver.lock);

@@ -1,4 +1,4 @@
-/* memory.cpp - memory of the played devices, and pinned memory of the host. */
+/* memory.cpp - memory of the fake devices, and pinned memory of the host. */
 #include "driver.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ CUresult memory_start()
     return CUDA_SUCCESS;
 }
 
-/* ---- which block ----------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------ */
 
 bool memory_is_of_device(uintptr_t at)
 {
@@ -64,14 +64,14 @@ static bool is_on_device(const block &b)
     return b.kind == OWN || b.kind == IMPORTED;
 }
 
-/* The block that begins there and is of that kind; NULL: none. */
+/* The block that begins there, if it is of that kind; else NULL. */
 static block *block_at(uintptr_t at, kind_of_memory kind)
 {
     const auto found = blocks.find(at);
     return found != blocks.end() && found->second.kind == kind ? &found->second : nullptr;
 }
 
-/* What lies in memory of the device of each extent, in whole pages. */
+/* Protects the device memory in each extent, in whole pages. */
 static void protect(const extents &touched, int protection)
 {
     for (const extent &e : touched)
@@ -93,9 +93,9 @@ void memory_close(const extents &touched)
     protect(touched, PROT_NONE);
 }
 
-/* ---- places ---------------------------------------------------------------------------------------- */
+/* ---- addresses --------------------------------------------------------------------------------------- */
 
-/* With a page behind it that nobody may touch.  What was freed is used again only after all the rest. */
+/* With an inaccessible page behind it. Freed addresses are reused only after all others. */
 static uintptr_t find_place(size_t bytes)
 {
     const size_t wanted = whole_pages(bytes) + PAGE;
@@ -167,7 +167,7 @@ API cuMemFree(CUdeviceptr at)
     if (block_at(at, OWN) == nullptr) return CUDA_ERROR_INVALID_VALUE;
     result         = drain_all(held, nullptr);
     const block *b = block_at(at, OWN);
-    if (b == nullptr) return CUDA_ERROR_INVALID_VALUE; /* somebody else was faster */
+    if (b == nullptr) return CUDA_ERROR_INVALID_VALUE; /* another thread was faster */
     used[b->device] -= b->bytes;
     fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)b->offset,
               (off_t)whole_pages(b->bytes));
@@ -267,7 +267,7 @@ API cuIpcOpenMemHandle(CUdeviceptr *to, CUipcMemHandle handle, unsigned flags)
     if (result != CUDA_SUCCESS) return result;
     memcpy(&theirs, &handle, sizeof theirs);
     if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
-    if (theirs.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT; /* not where it was made */
+    if (theirs.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT; /* not in its own process */
     guard held(driver.lock);
     for (auto &[at, b] : blocks) {
         if (b.kind != IMPORTED || b.file != theirs.inode || b.offset != theirs.offset) continue;
@@ -323,7 +323,7 @@ API cuMemFreeHost(void *at)
     return result;
 }
 
-/* Whole pages are pinned: two that share a page are not taken. */
+/* Whole pages are pinned: a page cannot be pinned twice. */
 static bool is_registered(uintptr_t at, size_t bytes)
 {
     const uintptr_t begin = at / PAGE * PAGE, end = whole_pages(at + bytes);

@@ -1,4 +1,5 @@
-/* streams.cpp - the played device at work: streams, copies, host functions, and the thread that does them. */
+/* streams.cpp - the work of the fake device: streams, copies, host functions, and the thread that
+ * runs them. */
 #include "driver.h"
 
 #include <chrono>
@@ -6,15 +7,15 @@
 #include <random>
 #include <thread>
 
-static const auto POLL = std::chrono::microseconds(20); /* for what another process does */
+static const auto POLL = std::chrono::microseconds(20); /* for work of another process */
 
 static std::mt19937 chance;
 static uint64_t enqueued;
-static int waiting; /* threads that wait for the device: it does not dawdle then */
+static int waiting; /* threads that wait for the device: no delays then */
 
 /* ---- the device ------------------------------------------------------------------------------------ */
 
-/* Of two in the legacy stream and in a blocking one, whatever was enqueued first comes first. */
+/* Between the legacy stream and a blocking stream, the work enqueued first runs first. */
 static bool may_go_on(CUstream s)
 {
     if (s->queue.empty()) return false;
@@ -51,7 +52,7 @@ void call_from_device(const std::function<void()> &run); /* contexts.cpp */
 
 static void work_off(guard &held, CUstream s)
 {
-    const work &next = s->queue.front(); /* what is enqueued meanwhile leaves it where it is */
+    const work &next = s->queue.front(); /* stays valid when more is enqueued */
     memory_open(next.touched);
     held.unlock();
     if (next.run) call_from_device(next.run);
@@ -118,7 +119,8 @@ CUresult drain_all(guard &held, CUcontext context)
                        [&](CUstream s) { return context == nullptr || s->context == context; });
 }
 
-/* Work on nothing, so that the legacy stream also waits for what came before in the blocking ones. */
+/* Enqueues empty work, so that the legacy stream also waits for earlier work in the blocking
+ * streams. */
 CUresult drain(guard &held, CUstream stream)
 {
     enqueue(stream, {}, {});
@@ -153,7 +155,7 @@ API cuStreamCreate(CUstream *stream, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-/* What is enqueued is still done. */
+/* Enqueued work still runs. */
 API cuStreamDestroy(CUstream handle)
 {
     CUresult result = usable(false);
@@ -197,7 +199,7 @@ API cuStreamQuery(CUstream handle)
 
 /* ---- work ------------------------------------------------------------------------------------------ */
 
-/* Unlike on a GPU, it may touch memory of the device: kernels that tests play are host functions. */
+/* Unlike on a GPU, it may touch device memory: the kernels of tests are host functions. */
 API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user)
 {
     CUresult result = usable(false);
@@ -208,7 +210,7 @@ API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user)
     return result;
 }
 
-/* VALUE: an address of the device where so much was not allocated. */
+/* CUDA_ERROR_INVALID_VALUE: a device address without that many bytes allocated. */
 static CUresult look_at(uintptr_t at, size_t bytes, bool *is_pageable)
 {
     const bool is_known = memory_find(at, bytes) != nullptr;
@@ -216,7 +218,8 @@ static CUresult look_at(uintptr_t at, size_t bytes, bool *is_pageable)
     return is_known || !memory_is_of_device(at) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Host memory that is not pinned has been read or written when the call returns; else nothing is promised. */
+/* Pageable host memory has been read or written when the call returns; no other memory is
+ * guaranteed to be. */
 static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle, bool waits)
 {
     CUresult result = usable(true);
