@@ -1,8 +1,8 @@
-/* coll_examples_test.c - the examples of the founding articles with the values they print, on every
+/* coll_examples_test.c - the examples of the founding articles with their printed values, on every
  * path.
  *
  * C1 to C4 are point to point, D1 to D19 collectives.  All examples of one number of ranks run in
- * one job, one after the other, as a program would; each is a test of its own.
+ * one job, one after the other, as in a program; each is a test of its own.
  */
 #include "coll_paths.h"
 
@@ -13,7 +13,7 @@
 
 enum { RANKS = 4, EXAMPLES = 32, LIMIT_S = 400 };
 
-/* What one member says of one example on one path. */
+/* One member's report on one example on one path. */
 typedef struct {
     bool has_run;
     char complaint[COMPLAINT_BYTES];
@@ -60,7 +60,7 @@ static const char *c2_send_and_receive_without_waiting(pen_group *g)
     return NULL;
 }
 
-/* The receives are there first, and are waited for in another order than they were made. */
+/* The receives are posted first, and are waited for in another order. */
 static const char *c2_sixty_four_outstanding(pen_group *g)
 {
     enum { MANY = 64 };
@@ -246,7 +246,7 @@ static const char *d14_scatter_reaches_the_root_too(pen_group *g)
     return NULL;
 }
 
-/* In a group of its own, for that group is not usable afterwards. */
+/* In a group of its own, because that group is not usable afterwards. */
 static const char *d14_scatter_of_different_sizes_is_refused(pen_group *g)
 {
     const int64_t list[6] = {1, 1, 5, 5};

@@ -1,11 +1,11 @@
 /* coll_fault_test.c - a member dies, stops, calls something else or sends a damaged frame, in every
  * collective, before it, between its steps and after it: every survivor returns in time, names the
- * culprit in the same words, still has its inputs, and goes on without the culprit with the right
+ * culprit in the same words, still has its inputs, and continues without the culprit with the right
  * bits.
  *
- * Each case is a job of its own, of RANKS members, of which CULPRIT has the fault; several jobs run
- * at a time, for they mostly wait.  Faults strike inside of a call through coll_fault_point.
- * Frames are damaged by a checksum that is wrong once: this file's crc32c() takes the place of the
+ * Each case is a job of RANKS members, of which CULPRIT has the fault; several jobs run
+ * at a time, because they mostly wait.  Faults strike inside a call through coll_fault_point.
+ * A frame is damaged by one wrong checksum: this file's crc32c() replaces the
  * library's.
  */
 #include "coll_paths.h"
@@ -28,7 +28,7 @@ enum {
     END         = 1000, /* the point after the call */
     LIMIT_S     = 400,
     JOB_LIMIT_S = 60,
-    SLACK_MS    = 2500 /* what a loaded machine takes beyond a deadline */
+    SLACK_MS    = 2500 /* extra time of a loaded machine beyond a deadline */
 };
 
 /* JOBS at a time, of every EVERYth case: a sanitizer makes it several times slower. */
@@ -44,11 +44,11 @@ typedef struct {
     const coll_test_path *path;
     fault fault;
     coll_kind kind;
-    int point; /* step before which it strikes, or END */
+    int point; /* the step before which it strikes, or END */
     size_t n;
 } fault_case;
 
-/* What all members of one job see. */
+/* Shared by all members of one job. */
 typedef struct {
     bool begun;
     pid_t culprit;
@@ -59,9 +59,10 @@ typedef struct {
 } job_board;
 
 /* ---- striking -------------------------------------------------------------------------------- */
-static const fault_case *now; /* of this process, when it is a culprit whose call goes on */
+static const fault_case *now; /* in this process, if it is a culprit whose call goes on */
 static job_board *board;
-static float input[RANKS * (N + 1)], output[RANKS * (N + 1)]; /* another call is one longer */
+static float input[RANKS * (N + 1)],
+    output[RANKS * (N + 1)]; /* a call that differs is one longer */
 static _Thread_local bool damage_next;
 
 static void strike(void)
@@ -98,7 +99,7 @@ static void fill_table(void)
     }
 }
 
-/* Wrong once for something of ours that is sent after the fault has struck. */
+/* Wrong once, for a frame that this process sends after the fault has struck. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t size)
 {
     const unsigned char *at = data;
@@ -117,7 +118,7 @@ static float value(int rank, size_t i)
     return 1.0f / (float)(1 + i % 977 + 13 * (size_t)rank);
 }
 
-/* Broadcast and scatter: what is sent comes from the culprit. */
+/* Broadcast and scatter: the culprit is the sender. */
 static int root_of(coll_kind kind)
 {
     return kind == COLL_BROADCAST || kind == COLL_SCATTER ? CULPRIT : 0;
@@ -142,7 +143,7 @@ static pen_status call(pen_group *g, coll_kind kind, size_t n)
     }
 }
 
-/* Something else than the others do. */
+/* A call that differs from the others'. */
 static pen_status other_call(pen_group *g, coll_kind kind, size_t n)
 {
     return kind == COLL_BARRIER ? call(g, COLL_ALL_REDUCE, n) : call(g, kind, n + 1);
@@ -181,8 +182,8 @@ static const char *is_blamed(const fault_case *c, const pen_error *e)
     return NULL;
 }
 
-/* The call, and if it went well before the fault showed, barriers until it shows.  It may show in
- * the barrier before, whose last message a culprit has given to its socket but not sent. */
+/* The call, and if it succeeds before the fault shows, barriers until it shows.  It may show in
+ * the barrier before, if the culprit's last message is in its socket but not sent. */
 static const char *fails_in_time(const fault_case *c, pen_group *g, pen_status status, pen_error *e,
                                  bool *has_failed)
 {
@@ -226,7 +227,7 @@ static const char *survive(const fault_case *c, pen_group *g, int rank, pen_stat
     return goes_on(c, g);
 }
 
-/* Does not come back from a fault that ends it. */
+/* Does not return from a fault that ends the process. */
 static const char *be_the_culprit(const fault_case *c, pen_group *g)
 {
     pen_error e = {0};
@@ -258,7 +259,7 @@ static int member(pen_ctx *ctx, void *arg)
     const char *wrong = rank == CULPRIT ? be_the_culprit(c, g) : survive(c, g, rank, status);
     if (wrong) snprintf(board->complaint[rank], COMPLAINT_BYTES, "%s", wrong);
     board->has_ended[rank] = true;
-    /* The last of the survivors sees to it that a stopped member does not stay. */
+    /* The last survivor ends a stopped member. */
     bool all_ended = true;
     for (int r = 0; r < RANKS; r++) all_ended = all_ended && (r == CULPRIT || board->has_ended[r]);
     if (all_ended && c->fault == STOPPED && board->culprit > 0) (void)kill(board->culprit, SIGKILL);
@@ -279,13 +280,13 @@ static pid_t start(const fault_case *c, job_board *its)
     setenv("PENSTOCK_LOG_LEVEL", "silent", 1);
     alarm(JOB_LIMIT_S);
     board = its;
-    for (int i = 0; i < 2 && !its->begun; i++) /* the port may be taken by another job */
+    for (int i = 0; i < 2 && !its->begun; i++) /* another job may take the port */
         its->code = spawn_on(c->path, RANKS, member, (void *)(uintptr_t)c);
     _exit(0);
 }
 
-/* Survivors that were in different calls when it showed say so at the end; the words before are the
- * same. */
+/* Survivors that were in different calls when it showed say so at the end; the words before are
+ * equal. */
 static bool say_the_same(const char *a, const char *b)
 {
     const char *in_a = strstr(a, "; in "), *in_b = strstr(b, "; in ");
@@ -293,7 +294,7 @@ static bool say_the_same(const char *a, const char *b)
     return in_a - a == in_b - b && memcmp(a, b, (size_t)(in_a - a)) == 0;
 }
 
-/* One that gives up makes others fail, so all are told. */
+/* A member that gives up makes others fail, so all are told. */
 static const char *all_complaints(const job_board *b)
 {
     static char text[RANKS * (COMPLAINT_BYTES + 16)];
@@ -331,7 +332,7 @@ static const char *what(const fault_case *c)
 
 enum { CASES_MAX = 256 };
 
-/* Runs all, JOBS at a time; tells every one that went wrong. */
+/* Runs all, JOBS at a time; reports each failure. */
 static void run_cases(const fault_case *cases, int n)
 {
     job_board *boards = shared_board(sizeof *boards * (size_t)n);
@@ -369,8 +370,8 @@ static int add(fault_case *cases, int n, fault_case c)
     return n + 1;
 }
 
-/* Before the first step, between the steps, and after the call; small calls too, which have fewer
- * steps.  Who stops is missed only after a lease, so those cases are fewer. */
+/* Before the first step, between the steps, and after the call; also small calls, which have fewer
+ * steps.  A stopped member is missed only after a lease, so those cases are fewer. */
 static int at_every_point(fault_case *cases, int n, const coll_test_path *path, fault f)
 {
     static const int points[] = {0, 1, END, 2};
@@ -416,7 +417,7 @@ static void a_member_that_calls_something_else_is_named(void **state)
     run_cases(cases, n);
 }
 
-/* Only where there are frames; a barrier's have nothing in them. */
+/* Only where there are frames; a barrier's are empty. */
 static void a_frame_that_is_damaged_is_refused_and_its_sender_named(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
-/* coll_paths.h - what the tests of collectives share: the paths, members of one job, and what
- * members have to say.
+/* coll_paths.h - shared by the tests of collectives: the paths, members of one job, and their
+ * complaints.
  *
- * A member is a forked process, where an assertion of cmocka would go on with the next test; so
- * members write their complaints on a board that lies in shared memory, and the test reads it when
+ * A member is a forked process, where a failed cmocka assertion would go on with the next test.
+ * So members write complaints into a board in shared memory, and the test reads it when
  * all have ended.
  */
 #ifndef TESTS_CONFORMANCE_COLL_PATHS_H
@@ -27,8 +27,8 @@ typedef struct {
     const char *name;
     const char *shared_memory; /* the setting */
     const char *carrier;       /* coll_path.name */
-    int hosts;                 /* so many are pretended; ranks are dealt out in blocks */
-    int ranks_min;             /* fewer do not take this path */
+    int hosts;                 /* number of pretended hosts; ranks are dealt out in blocks */
+    int ranks_min;             /* fewer ranks do not take this path */
 } coll_test_path;
 
 static const coll_test_path coll_test_paths[] = {
@@ -43,7 +43,7 @@ enum { COLL_TEST_PATHS = sizeof coll_test_paths / sizeof *coll_test_paths, COMPL
     for (const coll_test_path *path = coll_test_paths; path < coll_test_paths + COLL_TEST_PATHS;   \
          path++)
 
-/* What a member found wrong: the text is this process's, until the next one. */
+/* A member's complaint: the text belongs to this process, until the next complaint. */
 __attribute__((format(printf, 1, 2))) static inline const char *complaint(const char *format, ...)
 {
     static char text[COMPLAINT_BYTES];
@@ -54,7 +54,7 @@ __attribute__((format(printf, 1, 2))) static inline const char *complaint(const 
     return text;
 }
 
-/* In a member's function that returns a complaint, or NULL. */
+/* For a member's function that returns a complaint, or NULL. */
 #define DO(call)                                                                                   \
     do {                                                                                           \
         if ((call) != PEN_OK) return complaint("%s: %s", #call, pen_last_error(NULL));             \
@@ -64,7 +64,7 @@ __attribute__((format(printf, 1, 2))) static inline const char *complaint(const 
         if (!(what)) return complaint("line %d: not so: %s", __LINE__, #what);                     \
     } while (0)
 
-/* Zeroed memory that the members of this process see too. */
+/* Zeroed memory shared with the members' processes. */
 static inline void *shared_board(size_t bytes)
 {
     void *board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -91,7 +91,7 @@ static inline int a_free_port(void)
     return ntohs(at.sin_port);
 }
 
-/* What a launcher on each of several hosts would say. */
+/* The variables of a launcher on each of several hosts. */
 static inline void describe_member(int rank, int n, int hosts, int port)
 {
     int host = rank * hosts / n, first = (host * n + hosts - 1) / hosts;
@@ -105,7 +105,7 @@ static inline void describe_member(int rank, int n, int hosts, int port)
     setenv("MASTER_ADDR", "127.0.0.1", 1);
 }
 
-/* pen_spawn() for hosts that are pretended. */
+/* pen_spawn() for pretended hosts. */
 static inline int spawn_hosts(int hosts, int n, int (*fn)(pen_ctx *, void *), void *arg)
 {
     pid_t pids[16];
@@ -130,7 +130,7 @@ static inline int spawn_hosts(int hosts, int n, int (*fn)(pen_ctx *, void *), vo
     return first;
 }
 
-/* Runs n members on a path; what pen_spawn() returns. */
+/* Runs n members on a path; returns the result of pen_spawn(). */
 static inline int spawn_on(const coll_test_path *path, int n, int (*fn)(pen_ctx *, void *),
                            void *arg)
 {

@@ -1,8 +1,8 @@
 /* coll_test.c - every operation, type and reduction against a scalar reference, on every path.
  *
- * Inputs are a function of the seed, the call, the rank and the place, so each member knows all
+ * Inputs are a function of the seed, the call, the rank and the place. So each member knows all
  * inputs and folds them itself, one element after the other, in rank order; results are compared
- * bit for bit (a NaN with any NaN).  Around every buffer lie bytes that must not change.
+ * bit for bit (a NaN with any NaN).  Guard bytes around every buffer must not change.
  */
 #include "coll_paths.h"
 #include "worker/collective/schedule/schedule.h"
@@ -16,7 +16,7 @@
 
 enum { RANKS = 9, MARGIN = 64, LARGE = (1 << 20) + 3, GUARD = 0xa5 };
 
-/* A sanitizer makes it several times slower: then not every number of ranks is tried. */
+/* A sanitizer is several times slower: then only some numbers of ranks are tried. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { RANKS_ALL = 3, SOME = 5, ALGORITHM_RANKS = 2, LIMIT_S = 450 };
 #else
@@ -87,7 +87,7 @@ static float half_value(uint16_t h)
     return sign * ldexpf((float)(1024 + fraction), exponent - 25);
 }
 
-/* To nearest, ties to even: counts of the quantum that halves have at this size. */
+/* To nearest, ties to even: multiples of the quantum of halves of this size. */
 static uint16_t half_bits(float f)
 {
     uint16_t sign = signbit(f) ? 0x8000 : 0;
@@ -128,7 +128,7 @@ static uint16_t bfloat_bits(float f)
     return (uint16_t)upper;
 }
 
-/* memcpy() of a size that the compiler knows. */
+/* memcpy() with a size that the compiler knows. */
 static void copy_element(void *to, const void *from, size_t bytes)
 {
     switch (bytes) {
@@ -209,7 +209,7 @@ static number fold(int type, pen_op op, number a, number b)
     return wrap(type, (number){.u = fold_bits(op, a.u, b.u)});
 }
 
-/* The mean; and one value alone is true or false, too. */
+/* The mean; and a single value becomes true or false, too. */
 static number finish(int type, pen_op op, number x, int n)
 {
     bool logical = op == PEN_LAND || op == PEN_LOR || op == PEN_LXOR;
@@ -241,10 +241,10 @@ typedef struct {
     int type; /* of types[] */
     pen_op op;
     int size, rank, root;
-    uint64_t id; /* of the call: what is drawn depends on it */
+    uint64_t id; /* of the call; seeds its random choices */
     size_t n;
     bool has_counts, in_place, is_scaled, is_registered, null_where_allowed;
-    size_t offset_in, offset_out; /* bytes from a border of 64 */
+    size_t offset_in, offset_out; /* bytes after a multiple of 64 */
 } test_call;
 
 static size_t count_of(const test_call *c, int from, int to)
@@ -256,7 +256,7 @@ static size_t count_of(const test_call *c, int from, int to)
     return n[h % 4];
 }
 
-/* Parts that lie before `who`: of what `rank` sends, or of what it gets. */
+/* Parts before `who`: of what `rank` sends, or of what it receives. */
 static size_t sent_before(const test_call *c, int rank, int who)
 {
     size_t sum = 0;
@@ -310,7 +310,7 @@ static double scale_of(const test_call *c, int rank)
     return 0.125 + 0.3 * (double)((c->id + (uint64_t)rank * 7) % 11);
 }
 
-/* Element i of a rank's input, in its own bytes. */
+/* Element i of a rank's input, in its own type. */
 static number draw(const test_call *c, int rank, size_t i)
 {
     uint64_t h   = mix(mix(seed ^ c->id, (uint64_t)rank), i);
@@ -321,7 +321,7 @@ static number draw(const test_call *c, int rank, size_t i)
     if (types[c->type].type == PEN_F64) return (number){.d = is_nan ? NAN : value};
     if (types[c->type].is_float) {
         store(c->type, (number){.f = is_nan ? NAN : (float)value}, bytes);
-        return load(c->type, bytes); /* as it is after rounding */
+        return load(c->type, bytes); /* after rounding */
     }
     bool is_false = c->op >= PEN_LAND && h >> 40 & 1;
     return wrap(c->type, (number){.u = is_false ? 0 : h});
@@ -343,7 +343,7 @@ static bool has_parts(kind k)
     return k == GATHER || k == ALL_GATHER || k == ALL_TO_ALL;
 }
 
-/* Where in the inputs that begins which this member gets, from member `part` where outputs have
+/* Where in the inputs this member's result begins, from member `part` if outputs have
  * parts. */
 static size_t origin(const test_call *c, int part)
 {
@@ -355,7 +355,7 @@ static size_t origin(const test_call *c, int part)
     }
 }
 
-/* What comes of element i of the inputs. */
+/* The result for element i of the inputs. */
 static number expected(const test_call *c, int part, size_t i)
 {
     if (reduces(c->kind)) return folded(c, i);
@@ -404,11 +404,11 @@ static const char *describe(const test_call *c)
     return text;
 }
 
-/* What element i of a part shall be. */
+/* The expected element i of a part. */
 typedef number (*wanted)(const test_call *c, int part, size_t i);
 
-/* The first of n elements that is not what is wanted from element `begin` on, or n.  A block is
- * compared at once; only where that fails, as NaNs do, one by one. */
+/* The index of the first wrong element of n from `begin` on, or n.  A block is
+ * compared at once; only where that fails, as with NaNs, one by one. */
 static size_t first_wrong(const test_call *c, const unsigned char *at, size_t n, wanted element,
                           int part, size_t begin)
 {
@@ -482,7 +482,7 @@ static pen_status call_it(const test_call *c, pen_group *g, const void *in, void
     }
 }
 
-/* Makes the call and looks at everything it may have touched.  PEN_OK and *wrong: a wrong
+/* Makes the call and checks everything it may have touched.  PEN_OK and *wrong: a wrong
  * result. */
 static pen_status carry_out(const bench *b, const test_call *c, const char **wrong)
 {
@@ -523,10 +523,10 @@ typedef struct {
     bench b;
     const coll_test_path *path;
     int size, rank;
-    const char *first; /* complaint of this suite */
+    const char *first; /* this suite's complaint */
 } session;
 
-/* False: the group is not usable any more. */
+/* False: the group is no longer usable. */
 static bool try(session *s, test_call *c)
 {
     const char *wrong = NULL;
@@ -538,7 +538,7 @@ static bool try(session *s, test_call *c)
     return status == PEN_OK;
 }
 
-/* What is varied besides kind, type and operation: drawn, the same on all members. */
+/* Variations besides kind, type and operation: random, the same on all members. */
 static test_call vary(const session *s, kind k, int type, int op, int pass)
 {
     test_call c          = {.kind = k, .type = type, .op = (pen_op)op};
@@ -555,7 +555,7 @@ static test_call vary(const session *s, kind k, int type, int op, int pass)
     return c;
 }
 
-/* Many members take turns on few processors; what they vary is spread over the numbers of members
+/* Many members share few processors; their variations are spread over the numbers of members
  * instead. */
 static bool is_turn(const session *s, int which, int of)
 {
@@ -665,7 +665,7 @@ static const char *no_type_of_wires(pen_group *g, pen_dtype t)
     return NULL;
 }
 
-/* Refused at once, on every member for itself; the group is none the worse. */
+/* Refused at once, by every member itself; the group stays usable. */
 static void illegal_pairs(session *s)
 {
     for (int type = 0; type < TYPES && !s->first; type++)
@@ -680,7 +680,7 @@ static void illegal_pairs(session *s)
     if (wrong && !s->first) s->first = strdup(wrong);
 }
 
-/* Many calls at once on one group, waited for from the last to the first. */
+/* Many calls in flight on one group, waited for from the last to the first. */
 static const char *outstanding(const session *s)
 {
     enum { MANY = 24, N = 501 };
@@ -725,7 +725,7 @@ static const char *backwards(const session *s)
     DO(pen_all_reduce(g, x, sum, 64, PEN_F32, PEN_SUM, NULL, NULL));
     const char *wrong = check_output(&c, (const unsigned char *)sum);
     if (wrong) return wrong;
-    /* Every second one; both halves at the same time, inside the group that is turned round. */
+    /* Every second member; both halves at the same time, inside the reversed group. */
     DO(pen_group_split(g, s->rank % 2, s->rank, &half));
     int64_t mine = s->rank, total = 0, want = 0;
     DO(pen_all_reduce(half, &mine, &total, 1, PEN_I64, PEN_SUM, NULL, NULL));
@@ -736,7 +736,7 @@ static const char *backwards(const session *s)
     return NULL;
 }
 
-/* The path that is meant, and whether it took part in the last call; the hook runs on this thread
+/* The intended path, and whether the last call used it; the hook runs on this thread
  * or "pen-coll". */
 static const char *meant;
 static volatile bool has_carried;
@@ -763,8 +763,8 @@ static void groups(session *s)
     if (wrong) s->first = strdup(wrong);
 }
 
-/* Integers may be folded in any order, so they go by the algorithm that is asked for; floats by one
- * that keeps it. */
+/* Integers may be folded in any order and use the requested algorithm; floats use one that keeps
+ * the order. */
 static void all_kinds(session *s)
 {
     static const int two[] = {0, 6};
@@ -805,7 +805,7 @@ static struct board {
 static bool make_buffers(session *s)
 {
     const size_t bytes =
-        (size_t)LARGE * 8 + 8 * MARGIN; /* what two ranks need for f32, and one for f64 */
+        (size_t)LARGE * 8 + 8 * MARGIN; /* for two ranks with f32, and one with f64 */
     for (int registered = 0; registered < 2; registered++)
         for (int i = 0; i < 2; i++) {
             buffer *b = &s->b.memory[registered][i];
@@ -892,7 +892,7 @@ static int member_of_algorithm(pen_ctx *ctx, void *arg)
     return s.first != NULL;
 }
 
-/* A rule for each kind that it can do at all. */
+/* A rule for each kind that it supports. */
 static void choose_always(const schedule_algorithm *a)
 {
     char rules[400] = "";

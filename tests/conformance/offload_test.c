@@ -1,4 +1,4 @@
-/* offload_test.c - what every place outside of memory must do, for each member of common/offload/. */
+/* offload_test.c - the contract of every store outside memory, for each member of common/offload/. */
 #include "common/offload/offload_state.h"
 
 #include <setjmp.h>
@@ -38,7 +38,7 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     (void)state;
-    return rmdir(folder); /* fails when something was left in it */
+    return rmdir(folder); /* fails if anything was left in it */
 }
 
 static offload *open_with(const offload_ops *ops, uint64_t staging)
@@ -55,7 +55,7 @@ static offload *open_with(const offload_ops *ops, uint64_t staging)
     return t;
 }
 
-/* Bytes that buffers took at one time, at most; bytes of the member that are in use or free again. */
+/* The most bytes of buffers at one time; bytes of the member that are in use or free again. */
 static uint64_t staging_most(offload *t)
 {
     pthread_mutex_lock(&t->lock);
@@ -119,7 +119,7 @@ static bool is_held_as(offload_hold *held, uint32_t extent, int version)
     return is_it;
 }
 
-/* ---- what a member must do ------------------------------------------------------------------- */
+/* ---- the contract of a member ---------------------------------------------------------------- */
 static void what_was_never_stored_is_zeros(const offload_ops *ops)
 {
     offload *t = open_with(ops, UINT64_MAX);
@@ -135,7 +135,7 @@ static void what_was_stored_comes_back_with_and_without_reading_ahead(const offl
         for (uint32_t i = 0; i < EXTENTS; i++) {
             if (version % 2 == 0 && i + 1 < EXTENTS) offload_prefetch(t, i + 1);
             write_version(t, i, version);
-            if (i % 3 == 0) assert_true(has_version(t, i, version)); /* on its way, perhaps */
+            if (i % 3 == 0) assert_true(has_version(t, i, version)); /* perhaps still in flight */
         }
     }
     for (uint32_t i = EXTENTS; i-- > 0;) assert_true(has_version(t, i, ROUNDS));
@@ -180,7 +180,7 @@ static void what_is_held_stays_while_later_versions_are_stored(const offload_ops
         offload_hold_release(held[0][i]);
     }
     offload_close(t);
-    for (uint32_t i = 0; i < EXTENTS; i++) { /* holds outlive their tier */
+    for (uint32_t i = 0; i < EXTENTS; i++) { /* holds outlive their store */
         assert_true(is_held_as(held[1][i], i, 3));
         offload_hold_release(held[1][i]);
     }

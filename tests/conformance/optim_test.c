@@ -1,4 +1,4 @@
-/* optim_test.c - what every update rule in optim_all promises; no rule is named here. */
+/* optim_test.c - the contract of every update rule in optim_all; no rule is named here. */
 #include "common/compute/optim/optim.h"
 
 #include "common/compute/simd/simd.h"
@@ -65,7 +65,7 @@ static void model_init(model *m, const optim_ops *ops, const optim_hyper *hyper)
     if (ops->slot_init != NULL) ops->slot_init(hyper, &span);
 }
 
-/* One step with the tensor cut before the blocks whose bits are set. */
+/* One step with the tensor split before the blocks whose bits are set. */
 static void model_step_cut(model *m, const float *grad, double rate, unsigned cuts)
 {
     optim_span spans[BLOCKS];
@@ -107,7 +107,7 @@ static const config_row *row_of(const optim_ops *ops, const char *name)
     return row->name != NULL ? row : NULL;
 }
 
-/* The rule as a user gets it who says no more than he must. */
+/* The rule with a minimum of settings, as a user gets it. */
 static void hyper_default(const optim_ops *ops, optim_hyper *hyper)
 {
     memset(hyper, 0, sizeof *hyper);
@@ -259,7 +259,7 @@ static void resume(const optim_ops *ops, const optim_hyper *hyper)
 
     model_init(&before, ops, hyper);
     for (int t = 0; t < STEPS / 2; t++) model_step(&before, grads[t], rates[t]);
-    /* All that a snapshot holds: parameters, as many slots as the rule says, and the step. */
+    /* The contents of a snapshot: parameters, as many slots as the rule has, and the step. */
     memset(&after, 0, sizeof after);
     after.ops   = ops;
     after.hyper = hyper;

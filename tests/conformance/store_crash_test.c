@@ -1,9 +1,9 @@
 /* store_crash_test.c - a server dies, or its disk fails, at every call that changes the store, in turn.
  *
  * The store holds snapshot A, of step 10, in two parts.  A child writes snapshot B over it, part by part, and then
- * forgets A, while a preloaded library (tests/support/iofault.c) lets its k-th call on a file of the store end in one
- * of six ways; for every k until the child ends untouched.  Afterwards the store holds A or B, whole; a child that
- * said it succeeded has left B; and the next snapshot can be written as if nothing had been.
+ * deletes A, while a preloaded library (tests/support/iofault.c) makes its k-th call on a file of the store fail in one
+ * of six ways; for every k until the child ends without a fault.  Afterwards the store holds A or B, whole; a child
+ * that reported success has left B; and the next snapshot can be written as usual.
  */
 #include "common/snapshot/store_test.h"
 
@@ -94,7 +94,7 @@ static pen_status forget(const char *dir, int part, int64_t keep, pen_error *why
     return status;
 }
 
-/* What the servers of a job do, in its order: A goes when all parts of B are there. */
+/* The servers' work, in its order: A is deleted when all parts of B are there. */
 static pen_status replace(const char *dir, int64_t step, pen_error *why)
 {
     pen_status status = PEN_OK;
@@ -168,7 +168,7 @@ static void said(char *text, size_t size)
     fclose(out);
 }
 
-/* ---- what must be true afterwards ------------------------------------------------------------ */
+/* ---- what must hold afterwards --------------------------------------------------------------- */
 static void check_values(store_reader *r, int64_t step, const char *context)
 {
     static float back[N];
@@ -185,7 +185,7 @@ static void check_values(store_reader *r, int64_t step, const char *context)
     if (back[2] != value_of(step, 2, 2)) fail_msg("%s: b of step %d", context, (int)step);
 }
 
-/* A or B is there, whole, and nothing that is neither. */
+/* A or B is there, whole, and no partial snapshot. */
 static void check_store(bool must_have_b, const char *context)
 {
     store_reader *r;
@@ -216,7 +216,7 @@ static int count_files(const char *part)
     return n;
 }
 
-/* The next one can be written, and then nothing else is left. */
+/* The next one can be written, and nothing else is left then. */
 static void check_goes_on(const char *context)
 {
     store_reader *r;
@@ -262,7 +262,7 @@ static void every_call(const char *how, uint64_t seed, bool dies)
         if (ended && !well) check_sentence(how, context);
         check_store(well, context);
         if (k % 3 == 0 || !well) check_goes_on(context);
-        if (well && calls < k) break; /* nothing failed any more */
+        if (well && calls < k) break; /* no fault was due any more */
     }
     print_message("%s: %ld calls, died %d times, refused %d times\n", how, k - 1, died, failed);
     assert_true(k > 20 && k < CALLS_MAX);

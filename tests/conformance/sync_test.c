@@ -1,4 +1,4 @@
-/* sync_test.c - what every consistency rule must keep to, for each member of sync_all. */
+/* sync_test.c - the contract of every consistency rule, for each member of sync_all. */
 #include "proto/plan.h"
 #include "server/shard/core/sync/sync.h"
 
@@ -18,7 +18,7 @@ static void told_defaults(const sync_ops *rule, sync_hyper *hyper)
     assert_ptr_equal(found, rule);
 }
 
-/* fn for each rule and each combination of counters that can be: slowest <= clock, and with
+/* fn for each rule and each possible combination of counters: slowest <= clock, and with
  * averages the round is the slowest clock while it is open. */
 typedef void (*visit)(const sync_ops *rule, const sync_hyper *hyper, const sync_view *view);
 
@@ -96,7 +96,7 @@ static void test_sync_what_may_leave_may_leave_later(void **state)
     walk(catching_up_helps);
 }
 
-/* Ranks push and wait for values at random; every rank must get through, and each push must count
+/* Ranks push and wait for values at random; every rank must finish, and each push must count
  * once. */
 static void run(const sync_ops *rule, const sync_hyper *hyper, unsigned seed)
 {

@@ -1,4 +1,4 @@
-/* transport_test.c - what every transport promises, asked of every member of the registry, in clear text, with keys and with
+/* transport_test.c - the contract of every transport in the registry, in clear text, with keys and with
  * proofs. */
 #include "common/base/clock.h"
 #include "common/net/auth/secret.h"
@@ -21,7 +21,7 @@ enum { PATIENCE_MS = 20000, PEERS = 8, MESSAGES = 200 };
 /* ---- tools ----------------------------------------------------------------------------------- */
 
 static const transport_keys *listens, *dials; /* NULL: not encrypted */
-static const transport_proof *hears, *speaks; /* NULL: anybody may come */
+static const transport_proof *hears, *speaks; /* NULL: any peer may connect */
 
 static void nap(transport *t)
 {
@@ -29,7 +29,7 @@ static void nap(transport *t)
     poll(&fd, 1, fd.fd < 0 ? 1 : 20);
 }
 
-/* What a listener heard while a dialler waited to be let in: a proof takes both ends. */
+/* What a listener received while a dialler waited for admission: a proof takes both ends. */
 enum { SHELF = 512, WORDS = 64 };
 static struct {
     const transport *of;
@@ -81,7 +81,7 @@ static transport_event await(transport *t, transport_event_kind kind)
     return event;
 }
 
-/* The listener must look, too. */
+/* The listener must run, too. */
 static void await_up(transport *t, transport *l)
 {
     transport_event up, other;
@@ -444,7 +444,7 @@ static void test_transport_send_to_a_number_nobody_has_is_peer_lost(void **state
         transport *l = listen_at(ops->any_address, NULL);
         counted *c   = counted_new(100000);
         assert_int_equal(transport_send(l, 4711, "x", 1, &c->base), PEN_PEER_LOST);
-        assert_int_equal(atomic_load(&c->released), 0); /* still the caller's */
+        assert_int_equal(atomic_load(&c->released), 0); /* still owned by the caller */
         buf_release(&c->base);
         assert_released_once(c);
         transport_close(l, 0);
@@ -514,7 +514,7 @@ static void test_transport_every_peer_that_spoke_ends_once_and_last(void **state
         bool is_down[LIVES] = {false};
         for (int i = 0; i < LIVES; i++) {
             transport *d = dial(l);
-            if (i % 4 != 3) say(d, 0, "hello"); /* some never speak */
+            if (i % 4 != 3) say(d, 0, "hello"); /* some never send */
             transport_close(d, 1000);
         }
         const uint64_t until = clock_ms(&clock_real) + PATIENCE_MS;
@@ -584,7 +584,7 @@ static void test_transport_close_lets_queued_messages_leave(void **state)
     }
 }
 
-/* However late the other side looks, and though it has seen an empty queue before. */
+/* However late the other side receives, and although it has seen an empty queue before. */
 static void test_transport_last_words_of_a_listener_are_heard(void **state)
 {
     (void)state;

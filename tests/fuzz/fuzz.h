@@ -1,4 +1,4 @@
-/* fuzz.h - what the fuzz targets share. */
+/* fuzz.h - shared by the fuzz targets. */
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A promise that was broken ends the run; libFuzzer keeps the input. */
+/* A broken promise ends the run; libFuzzer keeps the input. */
 #define FUZZ_CHECK(promise)                                                                        \
     do {                                                                                           \
         if (promise) break;                                                                        \
@@ -18,9 +18,9 @@
         abort();                                                                                   \
     } while (0)
 
-static volatile uint64_t fuzz_sink; /* what was read must not be optimised away */
+static volatile uint64_t fuzz_sink; /* the result of a read must not be optimised away */
 
-/* The same head in a block of its own, behind a prefix that is true; NULL: too short for one. */
+/* The same head in a block of its own, behind a valid prefix; NULL: too short for one. */
 static inline uint8_t *fuzz_seal(const uint8_t *data, size_t size, uint16_t plane)
 {
     if (size < WIRE_PREFIX_BYTES) return NULL;

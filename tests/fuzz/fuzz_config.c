@@ -1,5 +1,5 @@
-/* fuzz_config.c - whatever is written into a settings file or a member string is refused with a
- * sentence, or leaves settings that are in range and that read back as they were written. */
+/* fuzz_config.c - any settings file or member string is refused with a
+ * sentence, or gives settings that are in range and that read back as they were written. */
 #include "common/base/config.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -73,7 +73,7 @@ static pen_status read_words(settings *s, const uint8_t *data, size_t size, pen_
     return status;
 }
 
-/* The first byte says which: 'w' words, anything else a file. */
+/* The first byte selects: 'w' words, anything else a file. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0) return 0;

@@ -1,6 +1,6 @@
-/* fuzz_documents.c - whatever stands in a file of accelerate (YAML) or DeepSpeed (JSON) is refused with a sentence, or is
- * a list of keys within bounds, which resolves to settings or is refused with a sentence again.
- * The first byte says which: 'y' YAML, 'b' both, one behind a zero byte; anything else JSON. */
+/* fuzz_documents.c - any file of accelerate (YAML) or DeepSpeed (JSON) is refused with a sentence, or gives a list of
+ * keys within bounds, which resolves to settings or is refused with a sentence again.
+ * The first byte selects: 'y' YAML, 'b' both, one behind a zero byte; anything else JSON. */
 #include "common/config_files/load.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -9,7 +9,7 @@ static bool is_whole(const char *text, size_t size)
     return memchr(text, '\0', size) != NULL;
 }
 
-/* In a block of its own, so that a byte too far is found. */
+/* In a block of its own, so that a read past the end is found. */
 static bool parse(document *d, bool is_yaml, const uint8_t *data, size_t size)
 {
     pen_error why = {.status = PEN_OK};

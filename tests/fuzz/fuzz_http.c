@@ -1,5 +1,5 @@
-/* fuzz_http.c - whatever a request, an address or a token file says, the gate gives one of its answers, lets nobody in
- * without the token, and reads no further than the text.  The first byte says which: 'a' an address, 't' a token file,
+/* fuzz_http.c - for any request, address or token file the gate gives one of its answers, admits no client
+ * without the token, and reads no further than the text.  The first byte selects: 'a' an address, 't' a token file,
  * 'l' a label of a metric, anything else the headers of a request, one on a line. */
 #include "common/net/http_gate.h"
 #include "common/net/metrics.h"
@@ -34,7 +34,7 @@ static void check_token(const char *text, size_t size)
     }
 }
 
-/* A label stays one label: its value ends where its quote is, and nothing in it ends a line. */
+/* A label stays one label: its value ends at its quote, and nothing in it ends a line. */
 static void check_label(const char *text)
 {
     char labels[METRICS_LABELS_BYTES] = "";

@@ -1,5 +1,5 @@
-/* fuzz_lend.c - whatever peers say about lent bodies: what is given to the owner lies inside of memory that was lent, a
- * stranger lends nothing and hears nothing, and no body is released while its reader has not returned it.
+/* fuzz_lend.c - for any messages of peers about lent bodies: what the owner gets lies inside of lent memory, a
+ * stranger lends nothing and receives nothing, and no body is released before its reader has returned it.
  *
  * The input is a list of actions of 80 bytes: what, who (0: a stranger, 1 and 2: members), which fields of the head
  * are true instead of those that follow, and 64 bytes of fields. */
@@ -46,7 +46,7 @@ typedef union {
     uint64_t token[FIELDS_BYTES / 8 + 2];
 } message;
 
-/* What this layer has said to each peer, as that one would know it. */
+/* What this layer has sent to each peer, as that peer would know it. */
 static struct {
     uint64_t secret, token;
     bool has_token;
@@ -100,7 +100,7 @@ static void released(void *user)
     bodies--;
 }
 
-/* A message about lent bodies, with fields of the input and of the truth. */
+/* A message about lent bodies; each field is the input's or the true one. */
 static void say(uint32_t kind, uint32_t peer, uint8_t truth, uint8_t length, const uint8_t *fields)
 {
     segment_ref place, real;
@@ -119,7 +119,7 @@ static void say(uint32_t kind, uint32_t peer, uint8_t truth, uint8_t length, con
     if (truth & TRUE_FD) place.fd = real.fd;
     if (kind == PROBE || kind == MAPPED || kind == LENT) memcpy(at, &place, sizeof place);
     if (truth & TRUE_NUMBER) {
-        uint64_t number = 77; /* what the proof shows */
+        uint64_t number = 77; /* shown by the proof */
         if (kind == MAPPED) number = known[peer].secret;
         if (kind == RETURN) number = known[peer].token;
         if (kind == MAPPED) memcpy(memory + 16, &number, 8);

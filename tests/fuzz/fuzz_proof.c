@@ -1,6 +1,6 @@
-/* fuzz_proof.c - whatever comes in place of the messages of a proof ends it, on both sides, with a sentence and without
- * an answer: nobody gets in.  The first byte says who is spoken to: odd, a listener, at once or after a true question
- * (bit 1); even, a dialler.  The second says how many bytes the first message has; the rest is the second one. */
+/* fuzz_proof.c - anything in place of the messages of a proof ends it, on both sides, with a sentence and without
+ * an answer: no peer gets in.  The first byte selects the target: odd, a listener, at once or after a true question
+ * (bit 1); even, a dialler.  The second is the size of the first message; the rest is the second one. */
 #include "common/net/auth/secret.h"
 #include "common/net/transport/proof.h"
 #include "tests/fuzz/fuzz.h"
@@ -22,7 +22,7 @@ static bool dialler_key(void *user, uint32_t who, uint32_t index, uint8_t key[TR
 static const transport_proof with = {
     .user = &s, .listener_key = listener_key, .dialler_key = dialler_key};
 
-/* A copy in a block of its own, so that a read beyond it is seen. */
+/* A copy in a block of its own, so that a read past the end is found. */
 static proof_stage take(proof *p, const uint8_t *data, size_t size)
 {
     proof_message out;

@@ -1,5 +1,5 @@
-/* fuzz_safetensors.c - whatever stands in a file of tensors is refused with a sentence, or all of its rows lie inside of
- * it and can be read. */
+/* fuzz_safetensors.c - any file of tensors is refused with a sentence, or all of its rows lie
+ * inside of it and can be read. */
 #include "common/snapshot/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 

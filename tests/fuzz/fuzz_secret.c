@@ -1,5 +1,5 @@
-/* fuzz_secret.c - whatever stands in a key file or on a join line is refused with a sentence that does not repeat it,
- * or is a secret that is written as it was read.  The first byte says which: 'j' a join line, anything else a file. */
+/* fuzz_secret.c - any key file or join line is refused with a sentence that does not repeat it,
+ * or is a secret that is written as it was read.  The first byte selects: 'j' a join line, anything else a file. */
 #include "common/net/auth/secret.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
-/* fuzz_store.c - whatever stands in a snapshot's file is refused with a sentence, or is a snapshot that can be read:
- * nothing of it is believed before it was checked.  The first byte says which: 'm' a manifest alone, anything else a
+/* fuzz_store.c - any file of a snapshot is refused with a sentence, or is a snapshot that can be read:
+ * nothing in it is trusted before it was checked.  The first byte selects: 'm' a manifest alone, anything else a
  * part's whole file. */
 #include "common/snapshot/store.h"
 #include "common/snapshot/store_files.h"

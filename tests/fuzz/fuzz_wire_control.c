@@ -1,11 +1,11 @@
-/* fuzz_wire_control.c - whatever arrives on the control plane is refused, or means the same when it
- * is sent on; and a model that arrived is cut into a plan, or refused. */
+/* fuzz_wire_control.c - any message on the control plane is refused, or means the same when it
+ * is sent on; and a model that arrived is partitioned into a plan, or refused. */
 #include "common/compute/optim/optim.h"
 #include "proto/plan.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/wire_difference.h"
 
-/* plan.c asks two things of a rule: is there one, is it whole?  So no kernels need be linked. */
+/* plan.c checks a rule in two ways only: does it exist, is it complete?  So no kernels need be linked. */
 const optim_ops *optim_find(const char *name)
 {
     static const optim_ops ordinary = {.name = "sgd"},
@@ -21,7 +21,7 @@ static void cut(const wire_model *model)
 {
     pen_error why;
     plan *p           = NULL;
-    uint64_t elements = 0; /* larger ones are cut as well, but not a thousand times a second */
+    uint64_t elements = 0; /* larger ones too, but not a thousand times a second */
     for (uint32_t t = 0; t < model->n_tensors; t++)
         elements += plan_tensor_elements(&model->tensor[t]);
     if (elements > (uint64_t)1 << 30) return;
@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(arenas[0] != NULL && arenas[1] != NULL);
     decode_and_send_on(data, size, arenas[0]);
 
-    /* Again behind a prefix that is true, with as much memory as is needed and with less. */
+    /* Again behind a valid prefix, with as much memory as is needed and with less. */
     uint8_t *head = fuzz_seal(data, size, 1);
     if (head == NULL) return 0;
     decode_and_send_on(head, size, arenas[0]);

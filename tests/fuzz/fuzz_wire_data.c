@@ -1,4 +1,4 @@
-/* fuzz_wire_data.c - whatever arrives on the data plane is refused, or means the same sent on. */
+/* fuzz_wire_data.c - any message on the data plane is refused, or means the same when it is sent on. */
 #include "common/base/crc.h"
 #include "proto/wire/wire.h"
 #include "tests/fuzz/fuzz.h"
@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(arenas[0] != NULL && arenas[1] != NULL);
     decode_and_send_on(data, size, arenas[0]);
 
-    /* Again behind a prefix that is true, with as much memory as is needed and with less. */
+    /* Again behind a valid prefix, with as much memory as is needed and with less. */
     uint8_t *head = fuzz_seal(data, size, 2);
     if (head == NULL) return 0;
     decode_and_send_on(head, size, arenas[0]);

@@ -1,4 +1,4 @@
-/* fuzz_wire_peer.c - whatever arrives on the peer plane is refused, or means the same sent on. */
+/* fuzz_wire_peer.c - any message on the peer plane is refused, or means the same when it is sent on. */
 #include "proto/wire/wire_peer.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(arenas[0] != NULL && arenas[1] != NULL);
     decode_and_send_on(data, size, arenas[0]);
 
-    /* Again behind a prefix that is true, with as much memory as is needed and with less. */
+    /* Again behind a valid prefix, with as much memory as is needed and with less. */
     uint8_t *head = fuzz_seal(data, size, 3);
     if (head == NULL) return 0;
     decode_and_send_on(head, size, arenas[0]);

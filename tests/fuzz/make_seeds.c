@@ -1,4 +1,4 @@
-/* make_seeds.c - writes the seeds of the fuzzers of files: a secret, join lines, a snapshot's part and its manifest.
+/* make_seeds.c - writes the seeds of the file fuzzers: a secret, join lines, a snapshot's part and its manifest.
  *   make_seeds tests/fuzz/corpus      (tests/fuzz/run.sh --corpus builds and runs it) */
 #include "common/net/auth/secret.h"
 #include "common/snapshot/store.h"

@@ -14,7 +14,7 @@ enum {
     ARENA_BYTES = 16 << 20
 };
 
-/* ---- saying ---------------------------------------------------------------------------------- */
+/* ---- trace and failure ----------------------------------------------------------------------- */
 void *sim_need(void *memory)
 {
     if (memory == NULL) abort();
@@ -39,7 +39,7 @@ void sim_note(cluster *c, const char *format, ...)
 
 void sim_wrong(cluster *c, const char *format, ...)
 {
-    if (c->result.wrong[0] != '\0') return; /* what follows from the first is no news */
+    if (c->result.wrong[0] != '\0') return; /* errors that follow from the first are ignored */
     va_list args;
     va_start(args, format);
     vsnprintf(c->result.wrong, sizeof c->result.wrong, format, args);
@@ -110,7 +110,7 @@ static uint64_t next_ms(cluster *c)
     return due > c->now_ms ? due : c->now_ms + 1;
 }
 
-/* Everybody once, in an order that is drawn. */
+/* Every process once, in random order. */
 static bool turn_all(cluster *c)
 {
     const uint32_t servers = c->n_servers, workers = c->n_workers, n = 1 + servers + workers;

@@ -1,4 +1,4 @@
-/* cluster_check.c - what must be true of records, copies and what is served. */
+/* cluster_check.c - invariants of records, copies and served values. */
 #include "server/shard/shard_test.h"
 #include "tests/sim/cluster_state.h"
 
@@ -22,7 +22,7 @@ static uint32_t shard_of(const cluster *c, uint32_t chunk)
     return c->shard_of[c->cut->chunk[chunk].partition];
 }
 
-/* ---- records: what the scheduler decides is what the reference goes by ----------------------- */
+/* ---- records: the reference follows the scheduler's decisions -------------------------------- */
 static void incarnations(const sim_view *r, uint64_t incarnation[MODEL_RANKS_MAX])
 {
     memset(incarnation, 0, MODEL_RANKS_MAX * sizeof *incarnation);
@@ -38,7 +38,7 @@ static bool is_same_set(const sim_view *a, const sim_view *b)
     return memcmp(mine, theirs, sizeof mine) == 0;
 }
 
-/* One primary per shard; who was none and becomes one held a full copy. */
+/* One primary per shard; a new primary held a full copy before. */
 static void check_primaries(cluster *c, const sim_view *before, const sim_view *r)
 {
     uint32_t primaries[SIM_SHARDS_MAX] = {0};
@@ -58,8 +58,8 @@ static void check_primaries(cluster *c, const sim_view *before, const sim_view *
                       before->replica[i].shard);
 }
 
-/* Who is waited for stays a member: nothing is decided without it.  Who has said BYE is not waited for, whatever became of
- * its process then. */
+/* A member that is waited for stays a member: nothing is decided without it.  After BYE it is not waited for, whatever
+ * becomes of its process. */
 static void check_waiting(cluster *c, const sim_view *before, const sim_view *r)
 {
     uint64_t were[MODEL_RANKS_MAX], are[MODEL_RANKS_MAX];
@@ -71,7 +71,7 @@ static void check_waiting(cluster *c, const sim_view *before, const sim_view *r)
                       i);
 }
 
-/* Who holds what and who trains: a scheduler that came back may say it under another number. */
+/* Who holds what and who trains: a restarted scheduler may send it under another number. */
 static bool is_same_holding(const sim_view *a, const sim_view *b)
 {
     if (!is_same_set(a, b) || a->n_replicas != b->n_replicas) return false;
@@ -115,7 +115,7 @@ static void note_record(cluster *c, const sim_view *r)
              (int)used, text);
 }
 
-/* A server that comes late is told the record without what it held before. */
+/* A server that comes late gets the record without what it held before. */
 static bool is_for_all(const cluster *c, const wire_control *m)
 {
     uint64_t led = 0;
@@ -163,7 +163,7 @@ void check_record(cluster *c, const wire_control *m)
 void check_plan(cluster *c, const wire_control *m)
 {
     const uint32_t n = m->u.plan.n_partitions;
-    if (!sim_has_servers(c)) return; /* nothing lies anywhere but on workers */
+    if (!sim_has_servers(c)) return; /* all state is on workers */
     if (n != c->cut->n_partitions) {
         sim_wrong(c, "the plan has %u partitions instead of %u", n, c->cut->n_partitions);
         return;
@@ -182,7 +182,7 @@ static bool is_newest(const sim_copy *k)
     return k->term == r->term && k->epoch == r->epoch;
 }
 
-/* What a copy has that was installed for other holders says nothing: it will be told. */
+/* A copy installed for other holders proves nothing: it will be updated. */
 static bool is_current(const sim_copy *k)
 {
     const cluster *c = k->place->server->c;
@@ -190,7 +190,7 @@ static bool is_current(const sim_copy *k)
            (k->term == c->since.term ? k->epoch >= c->since.epoch : k->term > c->since.term);
 }
 
-/* Whether this copy is the one that the newest record calls the primary. */
+/* Whether this copy is the primary of the newest record. */
 static bool is_authority(const sim_copy *k)
 {
     const cluster *c          = k->place->server->c;
@@ -200,7 +200,7 @@ static bool is_authority(const sim_copy *k)
            k->role == WIRE_PRIMARY && is_current(k);
 }
 
-/* Which push a shard just applied is what its worker said, not what the shard was told. */
+/* A push that a shard just applied is what its worker sent, not what the shard received. */
 static void check_origin(sim_copy *k, uint32_t chunk)
 {
     cluster *c         = k->place->server->c;
@@ -241,7 +241,7 @@ static void check_chunk(sim_copy *k, uint32_t chunk)
     cluster *c = k->place->server->c;
     uint64_t version;
     const float *values = shard_values(k->shard, chunk, &version);
-    if (values == NULL || version == 0) return; /* first values are checked when they are served */
+    if (values == NULL || version == 0) return; /* checked when they are served */
     const uint32_t crc = crc32c(0, values, c->cut->chunk[chunk].count * sizeof(float));
     if (version == k->version[chunk] && crc == k->crc[chunk]) return;
     const bool is_news = version != k->version[chunk] || k->crc[chunk] != 0;
@@ -254,7 +254,7 @@ static void check_chunk(sim_copy *k, uint32_t chunk)
     k->version[chunk] = version;
 }
 
-/* Copies that have applied equally much of one log are equal. */
+/* Copies that have applied the same part of one log are equal. */
 static void check_equal(const sim_copy *k)
 {
     cluster *c = k->place->server->c;
@@ -281,7 +281,7 @@ void check_copy(sim_copy *k)
     if (k->shard != NULL) check_equal(k);
 }
 
-/* The primary of a new epoch: what it begins with is what is true from now on. */
+/* The primary of a new epoch: the state it begins with is the truth from now on. */
 void check_installed(sim_copy *k)
 {
     cluster *c = k->place->server->c;
@@ -311,7 +311,7 @@ void check_installed(sim_copy *k)
     k->is_authority = true;
 }
 
-/* ---- what is served -------------------------------------------------------------------------- */
+/* ---- served values --------------------------------------------------------------------------- */
 static void check_payload(sim_copy *s, const wire_data *d, uint32_t i, const uint8_t *at,
                           size_t size)
 {
@@ -325,7 +325,7 @@ static void check_payload(sim_copy *s, const wire_data *d, uint32_t i, const uin
     if (d->crc[i] != crc) sim_wrong(c, "%s was served with a wrong checksum", name_of(c, chunk));
 }
 
-/* What it was told when it was served: by the time the message leaves, others may have gone on. */
+/* The gap at the time it was served: when the message leaves, others may have gone on. */
 static void check_bound(sim_copy *s, const wire_data *d, uint32_t i)
 {
     cluster *c         = s->place->server->c;
@@ -351,7 +351,7 @@ void check_served(sim_copy *s, const wire_data *d, const buf *payload)
     }
 }
 
-/* ---- snapshots: all chunks of all shards as they were when one step had ended ---------------- */
+/* ---- snapshots: all chunks of all shards at the end of one step ------------------------------ */
 void check_cut(sim_copy *s, const shard_capture *cut)
 {
     cluster *c = s->place->server->c;

@@ -1,4 +1,4 @@
-/* cluster_check_program.c - what must be true of what workers are told, and of the end of a run. */
+/* cluster_check_program.c - invariants of what workers are told, and of the end of a run. */
 #include "proto/scalars.h"
 #include "tests/sim/cluster_state.h"
 
@@ -18,7 +18,7 @@ static bool is_trained(const cluster *c, uint32_t chunk)
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */
-/* Identities of what leaves for the shards. */
+/* Identities of what is sent to the shards. */
 void check_pushed(sim_worker *w, const wire_data *d)
 {
     cluster *c = w->c;
@@ -42,8 +42,8 @@ static const sim_copy *primary_of(const cluster *c, uint32_t chunk)
     return row != NULL ? &c->server[row->server].copy[row->shard] : NULL;
 }
 
-/* bsp: what the reference says after this step is what its primary has, or more.  The primary of a
- * new epoch may not have heard of it yet. */
+/* bsp: the primary has the reference's state of this step, or a later one.  The primary of a
+ * new epoch may not know it yet. */
 static bool is_in(const cluster *c, uint32_t chunk, uint32_t rank, uint64_t seq)
 {
     if (sim_is_free_rule(c)) return model_clock(c->reference, chunk, rank) > seq;
@@ -58,7 +58,7 @@ static bool is_in(const cluster *c, uint32_t chunk, uint32_t rank, uint64_t seq)
     return k->version[chunk] >= applied;
 }
 
-/* A push that was answered is in the state, on all shards, and stays there. */
+/* An acknowledged push is in the state, on all shards, and stays there. */
 void check_acknowledged(sim_worker *w, const sim_call *call)
 {
     cluster *c = w->c;
@@ -67,7 +67,7 @@ void check_acknowledged(sim_worker *w, const sim_call *call)
     for (uint32_t k = 0; k < c->cut->n_chunks; k++) {
         const uint32_t t = c->cut->chunk[k].tensor;
         if ((call->tensor >= 0 && (uint32_t)call->tensor != t) || !is_trained(c, k)) continue;
-        if (w->pushed[k] == 0) continue; /* it was further than this rank, which has just come */
+        if (w->pushed[k] == 0) continue; /* it was ahead of this rank, which has just joined */
         const uint64_t seq = w->pushed[k] - 1;
         if (sim_is_free_rule(c)) model_saw_push(c->reference, k, w->rank, seq);
         if (!is_in(c, k, w->rank, seq))
@@ -82,7 +82,7 @@ static bool same_bits(double a, double b)
     return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
 }
 
-/* The ranks' numbers are those of this step, once each, and of those whose gradients count. */
+/* The ranks' numbers are of this step, once each, and of the ranks whose gradients count. */
 static void check_scalars(const sim_worker *w, const model_step *expected)
 {
     const wire_scalars *s = &w->outcome.scalars;
@@ -121,8 +121,8 @@ static void check_outcome(sim_worker *w)
     if (expected.outcome != PEN_APPLIED && w->rank == 0) w->c->result.skipped++;
 }
 
-/* After first values, or after a step.  eager: chunks end for themselves, and whoever comes late finds
- * some a round further than others. */
+/* After initial values, or after a step.  eager: chunks end independently, and a latecomer finds
+ * some a round ahead of others. */
 static uint64_t expected_version(const sim_worker *w, uint32_t chunk)
 {
     const bool is_first    = w->at == AT_COMMIT;
@@ -133,7 +133,7 @@ static uint64_t expected_version(const sim_worker *w, uint32_t chunk)
     return w->loaded[chunk];
 }
 
-/* bsp: exactly this version.  Else any that the chunk ever had. */
+/* bsp: exactly this version.  Otherwise any that the chunk ever had. */
 static bool holds_version(const sim_worker *w, uint32_t chunk, uint32_t crc)
 {
     model_reference *m = w->c->reference;
@@ -148,7 +148,7 @@ static bool holds_version(const sim_worker *w, uint32_t chunk, uint32_t crc)
     return false;
 }
 
-/* When step t begins, no rank is more than the bound behind. */
+/* When step t begins, no rank is behind by more than the bound. */
 static void check_start(sim_worker *w, uint32_t chunk)
 {
     const uint64_t slowest = model_slowest(w->c->reference, chunk), done = w->pushed[chunk];
@@ -175,7 +175,7 @@ void check_step(sim_worker *w)
     }
 }
 
-/* No step rests on a connection that was never there. */
+/* No step relies on a connection that never existed. */
 void check_ways(const sim_worker *w)
 {
     const cluster *c = w->c;
@@ -206,10 +206,10 @@ void check_calls(cluster *c)
     }
 }
 
-/* The verdict is the same sentence for everybody, and there is none while the job can go on. */
+/* The verdict is the same sentence for all members, and there is none while the job can go on. */
 void check_failure(cluster *c, const pen_error *why)
 {
-    if (why->status == PEN_NOT_A_MEMBER) return; /* for one alone */
+    if (why->status == PEN_NOT_A_MEMBER) return; /* for this worker only */
     if (c->result.sentence[0] == '\0') {
         c->result.verdict = why->status;
         snprintf(c->result.sentence, sizeof c->result.sentence, "%s", why->text);
@@ -232,7 +232,7 @@ static void check_shards_agree(cluster *c)
         }
 }
 
-/* Somebody whom the others gave up, or who came, or came again, when all was over. */
+/* A member that the others gave up, or that came, or came again, when all was over. */
 static bool is_no_member(life how, uint32_t birth, uint64_t incarnation)
 {
     return how == LIFE_CRASHED || (how == LIFE_FAILED && (birth > 0 || incarnation == 0));
@@ -266,7 +266,7 @@ void check_end(cluster *c)
         if (how == LIFE_RUNS) sim_wrong(c, "server %u has not ended", i);
     }
     left &= c->scheduler.life == LIFE_LEFT ||
-            (c->plan.must_go_on && c->scheduler.life == LIFE_CRASHED); /* it had nobody left */
+            (c->plan.must_go_on && c->scheduler.life == LIFE_CRASHED); /* no member was left */
     if (c->scheduler.life == LIFE_RUNS) sim_wrong(c, "the scheduler has not ended");
     c->result.in_order = left;
     c->result.is_over  = c->result.wrong[0] == '\0';
@@ -276,14 +276,14 @@ void check_end(cluster *c)
         sim_wrong(c, "not everybody left in good order, and the job could go on");
 }
 
-/* A process is one member, whatever schedulers come and go. */
+/* A process is one member, however often the scheduler restarts. */
 void check_incarnation(cluster *c, const char *who, uint64_t *first, uint64_t now)
 {
     if (*first != 0 && *first != now) sim_wrong(c, "%s goes on as another member than it was", who);
     *first = now;
 }
 
-/* A scheduler that keeps its state comes back: who was welcomed waits for it. */
+/* A scheduler that persists its state comes back: welcomed members wait for it. */
 void check_lost_scheduler(cluster *c, const char *who, const membership *m, const pen_error *why)
 {
     if (why->role != PEN_SCHEDULER || why->status != PEN_UNREACHABLE || m->incarnation == 0) return;

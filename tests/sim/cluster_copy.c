@@ -1,4 +1,4 @@
-/* cluster_copy.c - the copies of shards that a server holds here: what their threads do for them. */
+/* cluster_copy.c - the copies of shards on one server: the work of their threads. */
 #include "tests/sim/cluster_state.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@ enum { /* number spaces of a copy's peers: workers have the low one */
        PEER_LINK    = 1u << 30
 };
 
-/* ---- what a shard says ----------------------------------------------------------------------- */
+/* ---- messages of a shard --------------------------------------------------------------------- */
 static void shard_sends(void *user, uint32_t peer, const wire_data *d, buf *payload)
 {
     sim_copy *k = user;
@@ -50,7 +50,7 @@ static void shard_cuts(void *user, shard_capture *cut)
 {
     sim_copy *k   = user;
     sim_server *s = k->place->server;
-    check_copy(k); /* the update that made the cut whole is not known yet */
+    check_copy(k); /* the update that completed the capture is not known yet */
     mutation_cut(k, cut);
     check_cut(k, cut);
     sim_server_count_part(s, k->number, cut->step);
@@ -88,7 +88,7 @@ static void relink(sim_copy *k)
         if (!wanted[i] && k->link[i].t != NULL) net_hang_up(&k->link[i]);
 }
 
-/* ---- coming and going ------------------------------------------------------------------------ */
+/* ---- creating and closing -------------------------------------------------------------------- */
 static void destroy(sim_copy *k)
 {
     unlink_all(k);
@@ -189,7 +189,7 @@ static void seal(sim_server *s, sim_copy *k)
     k->is_sealed = true;
 }
 
-/* A copy gets a little time to hear what its primary logged last. */
+/* A copy gets a little time to receive what its primary logged last. */
 bool sim_copies_seal(sim_server *s, bool at_once)
 {
     s->n_reports = 0;
@@ -203,7 +203,7 @@ bool sim_copies_seal(sim_server *s, bool at_once)
     return true;
 }
 
-/* What a primary does not log any more, its copies need not wait for. */
+/* Copies need not wait for what a primary no longer logs. */
 void sim_copies_seal_primaries(sim_server *s)
 {
     wire_sealed_report report;

@@ -1,11 +1,11 @@
-/* cluster_fault.c - what happens to the cluster: deaths, rebirths, partitions, comers and goers. */
+/* cluster_fault.c - the plan's faults: deaths, restarts, partitions, joins and leaves. */
 #include "tests/sim/cluster_state.h"
 
 #include <inttypes.h>
 
 enum {
-    HEARTBEAT_MS = 2000, /* after so much silence a connection is taken for broken      */
-    RESTART_MS   = 700   /* until somebody notices that a process ended, and starts one */
+    HEARTBEAT_MS = 2000, /* after this much silence a connection counts as broken       */
+    RESTART_MS   = 700   /* until a launcher notices that a process ended, and restarts it */
 };
 
 static const char *const role_names[] = {"nobody", "scheduler", "server", "worker"};
@@ -33,7 +33,7 @@ static uint32_t birth_of(const cluster *c, sim_role role, uint32_t rank)
 static void begin(cluster *c, sim_role role, uint32_t rank)
 {
     if (role == SIM_SCHEDULER && c->scheduler.disk.writes > 0 && c->scheduler.disk.size == 0) {
-        c->scheduler.life = LIFE_LEFT; /* it had written that all is over, and died then */
+        c->scheduler.life = LIFE_LEFT; /* it had persisted that all is over, and died then */
         return;
     }
     sim_note(c, "%s %u begins", role_names[role], rank);
@@ -51,7 +51,7 @@ void fault_start(cluster *c, sim_role role, uint32_t rank)
     c->result.joins++;
 }
 
-/* ---- what the faults leave ------------------------------------------------------------------- */
+/* ---- what the faults permit ------------------------------------------------------------------ */
 static bool is_alive(const cluster *c, int32_t server)
 {
     const sim_server *s       = &c->server[server];
@@ -59,7 +59,7 @@ static bool is_alive(const cluster *c, int32_t server)
     return s->life == LIFE_RUNS && member != NULL && member->incarnation == s->incarnation;
 }
 
-/* Whether every shard has a member of its replica set that lives. */
+/* Whether every shard has a live member in its replica set. */
 static bool is_whole(const cluster *c)
 {
     for (uint32_t i = 0; i < c->record.n_replicas; i++) {
@@ -74,7 +74,7 @@ static bool is_whole(const cluster *c)
     return c->record.n_replicas > 0;
 }
 
-/* Whether a verdict is right from now on. */
+/* Whether a verdict is correct from now on. */
 static void judge(cluster *c, sim_role role, uint32_t rank)
 {
     if (!c->plan.must_go_on) return;
@@ -87,11 +87,11 @@ static void judge(cluster *c, sim_role role, uint32_t rank)
     if (role == SIM_WORKER && p->on_worker_loss == LOSS_CONTINUE &&
         workers < (p->workers_min > 0 ? p->workers_min : 1))
         c->is_excused = true;
-    /* Nobody else has first values. */
+    /* No other worker has initial values. */
     if (role == SIM_WORKER && rank == 0 && p->on_worker_loss == LOSS_CONTINUE &&
         !c->worker[0].has_loaded)
         c->is_excused = true;
-    /* Before training everybody is needed. */
+    /* Before training all members are needed. */
     if (!c->is_training) c->is_excused = true;
 }
 
@@ -116,7 +116,7 @@ void fault_ended(cluster *c, sim_role role, uint32_t rank)
     if (again) c->restart_ms[member_slot_of(role, rank)] = c->now_ms + RESTART_MS;
 }
 
-/* ---- what happens ---------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 static bool is_isolation(const sim_event *e)
 {
     return e->what == SIM_CUT_OFF || e->what == SIM_DEAF || e->what == SIM_MUTE;
@@ -137,7 +137,7 @@ static void swallow(cluster *c, const sim_event *e)
     control->is_swallowed = control->t != NULL;
 }
 
-/* What comes back is the scheduler of another job, as far as members know. */
+/* For members, the one that comes back is the scheduler of another job. */
 static void forget(cluster *c)
 {
     if (c->scheduler.life != LIFE_RUNS || c->scheduler.has_ended) return;
@@ -219,9 +219,9 @@ static void event_ends(cluster *c, uint32_t i)
     sim_note(c, "event %u ends: %d of %s %u", i, (int)e->what, role_names[e->role], e->rank);
     if (is_isolation(e)) {
         net_partition(c, e, c->happened[i].birth, false);
-        net_break(c, e, c->happened[i].birth); /* a stream that lost something does not go on */
+        net_break(c, e, c->happened[i].birth); /* a stream that lost a message cannot go on */
     }
-    if (e->what == SIM_NO_WAY) net_break(c, e, c->happened[i].birth); /* all is dialled anew */
+    if (e->what == SIM_NO_WAY) net_break(c, e, c->happened[i].birth); /* all is dialled again */
     if ((e->what == SIM_CRASH || e->what == SIM_FORGET) &&
         life_of(c, e->role, e->rank) == LIFE_CRASHED && !is_job_over(c) &&
         (e->role != SIM_WORKER || c->plan.on_worker_loss == LOSS_WAIT))

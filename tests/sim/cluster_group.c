@@ -1,15 +1,15 @@
-/* cluster_group.c - a job without servers: workers that apply each step together, and hold its state.
+/* cluster_group.c - a job without servers: workers that apply each step together and hold its state.
  *
- * The state is a number that depends on every step so far and on who contributed to it.  A step is over on each worker for
- * itself, some time after all members of its record have contributed; so when one dies or the epoch ends, some have applied
- * it and others have not.  Who has been sealed applies nothing until the next epoch, and who is behind its record's step
- * then takes the state of one that is not. */
+ * The state is a number that depends on every step so far and on its contributors.  A step ends on each worker by
+ * itself, some time after all members of its record have contributed; so when one dies or the epoch ends, some have
+ * applied it and others have not.  A sealed worker applies nothing until the next epoch; a worker behind its record's
+ * step then takes the state of one that is not. */
 #include "tests/sim/cluster_state.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { LATE_MS = 40 }; /* a step ends on one worker so much later than on another */
+enum { LATE_MS = 40 }; /* maximum delay between the ends of a step on two workers */
 
 static uint64_t now_of(const sim_worker *w)
 {
@@ -71,7 +71,7 @@ static bool have_all_contributed(const sim_worker *w)
     return true;
 }
 
-/* All that are in the job have the same state after the same step. */
+/* All workers in the job have the same state after the same step. */
 static void check_state(const sim_worker *w)
 {
     for (uint32_t i = 0; i < w->record.n_workers; i++) {
@@ -107,7 +107,7 @@ static bool fill(sim_worker *w)
     return false;
 }
 
-/* True when it moved on. */
+/* True if it made progress. */
 bool sim_group_step(sim_worker *w)
 {
     const uint64_t now = now_of(w);
@@ -127,7 +127,7 @@ bool sim_group_step(sim_worker *w)
     return true;
 }
 
-/* Nobody leaves before all have applied the last step: what it holds may be needed. */
+/* No worker leaves before all have applied the last step: its state may be needed. */
 bool sim_group_may_leave(const sim_worker *w)
 {
     if (w->is_sealed) return false;

@@ -1,4 +1,4 @@
-/* cluster_mutation.c - bugs the product does not have, so that the checks can be seen to fail. */
+/* cluster_mutation.c - bugs the product does not have, to show that the checks can fail. */
 #include "tests/sim/cluster_state.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ static bool is(const cluster *c, sim_mutation mutation)
     return c->plan.mutation == mutation;
 }
 
-int mutation_active; /* of common/base/mutation.h: the bug within the layers that this run has */
+int mutation_active; /* of common/base/mutation.h: this run's bug within the layers */
 
 void mutation_plan(const sim_server *s, wire_model *model)
 {
@@ -28,7 +28,7 @@ static uint64_t seq_of(const wire_data *d, uint32_t i)
     return d->seq != NULL ? d->seq[i] : d->step;
 }
 
-/* `seq <= clock` instead of `seq < clock` and the like: what was taken is taken once more. */
+/* As `seq <= clock` instead of `seq < clock`: an applied push is applied again. */
 static void shift_repeats(const cluster *c, wire_data *d)
 {
     static uint64_t shifted[4096];
@@ -41,7 +41,7 @@ static void shift_repeats(const cluster *c, wire_data *d)
     d->seq = shifted;
 }
 
-/* "It is as good as applied": the answer leaves before the work, which may then be lost. */
+/* The answer is sent before the work is done, which may then be lost. */
 static bool acknowledge_and_lose(sim_copy *s, uint32_t peer, const wire_data *d)
 {
     static const uint64_t zeros[4096];
@@ -66,7 +66,7 @@ static bool acknowledge_and_lose(sim_copy *s, uint32_t peer, const wire_data *d)
     return transport_send(s->place->listener.t, peer, c->out.data, c->out.size, NULL) == PEN_OK;
 }
 
-/* Rank 1 clips by a bound of its own: its half of the shards hears another factor than the rest. */
+/* Rank 1 clips by a bound of its own: its half of the shards gets another factor than the rest. */
 static void decide_locally(wire_data *d, uint32_t number)
 {
     if (!d->has_decision || d->decision.outcome != PEN_APPLIED || number != 0) return;
@@ -107,7 +107,7 @@ bool mutation_receive(sim_copy *s, uint32_t peer, wire_data *d, buf **payload)
     return true;
 }
 
-/* The shard's references are taken when the next step has ended. */
+/* The capture's references are taken when the next step has ended. */
 void mutation_cut(const sim_copy *s, shard_capture *cut)
 {
     if (is(s->place->server->c, SIM_SNAPSHOT_OF_NEXT) && s->number == 0) cut->step--;

@@ -1,5 +1,5 @@
-/* cluster_net.c - three simulated networks on one clock, each with its troubles: control, data, and
- * what servers say to each other. */
+/* cluster_net.c - three simulated networks on one clock, each with its faults: control, data, and
+ * messages between servers. */
 #include "tests/sim/cluster_state.h"
 
 #include "tests/support/transport_sim.h"
@@ -40,7 +40,7 @@ uint64_t net_due(const cluster *c)
     return due;
 }
 
-/* ---- trouble --------------------------------------------------------------------------------- */
+/* ---- faults ---------------------------------------------------------------------------------- */
 void net_trouble(cluster *c, bool on)
 {
     const sim_trouble *told[NETS] = {&c->plan.control, &c->plan.data, &c->plan.replica};
@@ -57,7 +57,7 @@ void net_trouble(cluster *c, bool on)
 
 typedef void (*named_fn)(cluster *c, const char *name, bool on);
 
-/* A process that was started anew listens elsewhere, unless the plan says that it has its address back. */
+/* A restarted process listens at a new address, unless the plan gives it the old one. */
 static void server_name(const cluster *c, uint32_t rank, uint32_t birth, char name[SIM_NAME_BYTES])
 {
     if (birth == 0 || c->plan.same_address)
@@ -194,7 +194,7 @@ void net_dial(cluster *c, endpoint *e, const char *address, const char *name)
     dial(c, e, id == sim_net_id(c->net[NET_DATA]) ? NET_DATA : NET_CONTROL, other, name);
 }
 
-/* Copies listen under the same names as for workers, in a network of their own. */
+/* Copies listen under the same names as for workers, in a separate network. */
 void net_dial_replica(cluster *c, endpoint *e, const char *address, const char *name)
 {
     char other[SIM_NAME_BYTES] = "";
@@ -220,7 +220,7 @@ void net_hang_up(endpoint *e)
     e->t = NULL;
 }
 
-/* One bit of a copy: the sender's bytes are its own. */
+/* Flips one bit of a copy: the sender's bytes are its own. */
 static void corrupt(cluster *c, net_plane plane, transport_event *event)
 {
     const uint32_t told    = plane == NET_DATA ? c->plan.data.corrupt : c->plan.replica.corrupt;
@@ -235,7 +235,7 @@ static void corrupt(cluster *c, net_plane plane, transport_event *event)
     c->result.corrupt++;
 }
 
-/* The trace of a run is what arrives, where, when and with which bytes. */
+/* The trace of a run: what arrives, where, when and with which bytes. */
 static void digest(cluster *c, const endpoint *e, const transport_event *event)
 {
     const uint32_t head = event->head_size > 0 ? crc32c(0, event->head, event->head_size) : 0;
@@ -312,7 +312,7 @@ void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message
                   why.text);
     else
         (void)transport_send(e->t, peer, c->out.data, c->out.size,
-                             NULL); /* what matters is said again */
+                             NULL); /* what matters is sent again */
 }
 
 bool net_say_data(cluster *c, endpoint *e, uint32_t peer, const wire_data *d, buf *payload)

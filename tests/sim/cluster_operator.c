@@ -1,5 +1,5 @@
-/* cluster_operator.c - whoever types `penstock scale` and `penstock drain`, and the launcher that starts what is
- * missing then. */
+/* cluster_operator.c - the operator of `penstock scale` and `penstock drain`, and the launcher that starts missing
+ * members. */
 #include "tests/sim/cluster_state.h"
 
 #include <stdio.h>
@@ -45,7 +45,7 @@ void sim_operator_wants(cluster *c, const sim_event *event)
     net_dial(c, &c->operator.control, address, "operator");
 }
 
-/* What is missing is started; what is too much is told by the scheduler. */
+/* Missing members are started; the scheduler tells surplus ones to leave. */
 static void resized(cluster *c, const wire_control *m)
 {
     const sim_event *e = &c->operator.wish;

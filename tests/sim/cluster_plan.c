@@ -1,4 +1,4 @@
-/* cluster_plan.c - plans: calm ones, and those drawn from a seed. */
+/* cluster_plan.c - plans: calm ones, and random ones from a seed. */
 #include "tests/sim/cluster_state.h"
 
 #include <inttypes.h>
@@ -50,7 +50,7 @@ static void draw_troubles(sim_plan *p, uint64_t *chance)
     p->data         = draw_trouble(chance);
     p->control      = draw_trouble(chance);
     p->control.drop = p->control.reorder = p->control.corrupt =
-        0; /* a stream loses its end, when it breaks, and nothing else */
+        0; /* a stream only loses its end, when it breaks */
     p->control.break_ms *= 4;
     p->heal_ms = draw_between(chance, 500, 20000);
 }
@@ -86,7 +86,7 @@ static void draw_manner(sim_plan *p, uint64_t *chance)
     p->verbs          = !decides && draw_chance(chance, 40);
     p->barrier_every  = draw_chance(chance, 40) ? draw_between(chance, 1, 4) : 0;
     p->snapshot_every = draw_chance(chance, 40) ? draw_between(chance, 1, 4) : 0;
-    if (draw_chance(chance, 20)) p->park_bytes_max = 1; /* nothing may be kept */
+    if (draw_chance(chance, 20)) p->park_bytes_max = 1; /* nothing may be buffered */
 }
 
 static sim_event draw_process(const sim_plan *p, uint64_t *chance)
@@ -124,8 +124,8 @@ sim_plan sim_plan_swarm(uint64_t seed)
     return sim_plan_swarm_of(seed, (model_mode)(draw_mix(seed) % (MODEL_ASYNC + 1)));
 }
 
-/* ---- copies, deaths, comers and goers -------------------------------------------------------- */
-/* Times lie so far apart that what was lost is whole again, or is known to be lost. */
+/* ---- copies, deaths, joins and leaves -------------------------------------------------------- */
+/* Events are so far apart that a lost copy is filled again, or is known to be lost. */
 static uint64_t next_time(uint64_t *chance, uint64_t *at)
 {
     const uint64_t least = 1 + *at;
@@ -139,7 +139,7 @@ static void draw_server_death(sim_plan *p, uint64_t *chance, uint64_t *at)
     e.rank      = (uint32_t)draw_below(chance, p->servers);
     e.from_ms   = next_time(chance, at);
     e.until_ms  = e.from_ms + draw_between(chance, 300, 3000);
-    *at         = e.until_ms + 6000; /* seen to be dead, and filled again */
+    *at         = e.until_ms + 6000; /* declared dead, and filled again */
     sim_plan_add(p, e);
 }
 
@@ -236,7 +236,7 @@ static void draw_events(sim_plan *p, uint64_t *chance)
 }
 
 /* A worker and a server, two workers, or a server and the one that has copies of its shards.  Links between servers are
- * watched until they are there. */
+ * watched until they are up. */
 sim_plan sim_plan_apart(uint64_t seed)
 {
     uint64_t chance  = draw_mix(seed + 733733);
@@ -248,7 +248,7 @@ sim_plan sim_plan_apart(uint64_t seed)
                         .to_role = kind == 1 ? SIM_WORKER : SIM_SERVER,
                         .from_ms = later ? draw_between(&chance, 1500, 3000) : 0};
     p.n_events       = 0;
-    p.task.steps     = 1000; /* two workers without a way train on until they are told */
+    p.task.steps     = 1000; /* two workers apart train on until they are told */
     p.think_ms       = 40;
     p.tensors        = 6; /* each server has a part */
     if (kind == 1 && p.task.workers < 2) p.task.workers = 2;
@@ -285,7 +285,7 @@ sim_plan sim_plan_lively(uint64_t seed)
     if (draw_chance(&chance, 50)) draw_troubles(&p, &chance);
     if (draw_chance(&chance, 50)) p.replica = draw_trouble(&chance);
     p.control.break_ms = p.control.break_ms > 0 ? p.control.break_ms + 3000 : 0;
-    p.barrier_every    = 0; /* those who come and go have not made the same calls */
+    p.barrier_every    = 0; /* workers that join or leave have not made the same calls */
     draw_events(&p, &chance);
     if (draw_chance(&chance, 20)) p.crash_at_keep = (uint32_t)draw_between(&chance, 3, 20);
     p.keep_is_lost = draw_chance(&chance, 50);

@@ -1,4 +1,4 @@
-/* cluster_program.c - the training program of a worker here, and the calls it waits for. */
+/* cluster_program.c - the training program of a worker, and the calls it waits for. */
 #include "tests/sim/cluster_state.h"
 
 #include <stdio.h>
@@ -47,11 +47,11 @@ void sim_call_end(sim_call *call, const pen_error *why)
     sim_worker_remember(w, why);
 }
 
-/* ---- the program: first values --------------------------------------------------------------- */
+/* ---- the program: initial values ------------------------------------------------------------- */
 static void load(sim_worker *w)
 {
     ps_client_request *r = sim_need(ps_client_open(w->ps_client, now_of(w)));
-    /* The rank 0 before this one may have died while it said them. */
+    /* A previous rank 0 may have died while it sent them. */
     const bool is_first = w->rank == 0 && (!w->is_late || w->step == 0);
     for (uint32_t t = 0; t < w->c->model.n_tensors; t++) {
         const uint64_t n = plan_tensor_elements(&w->c->tensor[t]);
@@ -72,7 +72,7 @@ static bool is_trained(const sim_worker *w, uint32_t tensor)
     return (w->c->tensor[tensor].flags & PEN_FROZEN) == 0;
 }
 
-/* Whose numbers are in a sum, and of which step, can be read from it. */
+/* A sum shows the ranks and the step of its numbers. */
 static wire_scalars scalars_of(const sim_worker *w)
 {
     return (wire_scalars){.n     = 2,
@@ -172,7 +172,7 @@ static void close_step(sim_worker *w)
     ps_client_step_close(w->ps_client, call, call->deadline_ms, now_of(w));
 }
 
-/* As programs do it with the key-value store of the job: all add, the last one says that all have. */
+/* As programs do with the job's key-value store: each adds one, and the last one announces it. */
 static void change_store(sim_worker *w, const char *name, const requests_change *change)
 {
     sim_call *call = sim_call_begin(w, name, -1, false);

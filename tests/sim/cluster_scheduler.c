@@ -1,4 +1,4 @@
-/* cluster_scheduler.c - what surrounds the scheduler's core here: its peers, and its disk. */
+/* cluster_scheduler.c - the shell of the scheduler's core: its peers and its disk. */
 #include "tests/sim/cluster_state.h"
 
 #include "common/base/log.h"
@@ -8,8 +8,8 @@
 #include <string.h>
 
 enum {
-    LINGER_MS = 1000,         /* the last verdict leaves after the end            */
-    GRACE_MS  = 60000,        /* others go on for so long while it is not there   */
+    LINGER_MS = 1000,         /* the last verdict is sent after the end           */
+    GRACE_MS  = 60000,        /* others go on this long while it is away          */
     TERM      = 1700000000000 /* of its first life                     */
 };
 
@@ -18,11 +18,11 @@ static uint64_t now(const sim_scheduler *s)
     return sim_now(s->c, &s->clock);
 }
 
-/* ---- what the core does ---------------------------------------------------------------------- */
+/* ---- the core's actions ---------------------------------------------------------------------- */
 static void send_all(void *user, const uint32_t *peers, uint32_t n, const wire_control *message)
 {
     sim_scheduler *s = user;
-    if (s->is_dying) return; /* it has died at a write: what would follow never happens */
+    if (s->is_dying) return; /* it has died at a write: nothing after it happens */
     if (message->kind == WIRE_EPOCH) check_record(s->c, message);
     if (message->kind == WIRE_PLAN) check_plan(s->c, message);
     if (message->kind == WIRE_PLAN) s->c->n_shards = message->u.plan.n_shards;
@@ -60,7 +60,7 @@ static bool refuses_to_write(const cluster *c)
     return false;
 }
 
-/* One write is whole or has not been; at the one that the plan names the process dies. */
+/* A write is atomic; at the one that the plan names the process dies. */
 static pen_status keeps(void *user, const void *bytes, size_t size)
 {
     sim_scheduler *s = user;

@@ -1,4 +1,4 @@
-/* cluster_server.c - a server process here: joining, beating, and what the scheduler says. */
+/* cluster_server.c - a server process: joining, beating, and messages of the scheduler. */
 #include "tests/sim/cluster_state.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 enum {
     RESEND_MS = 200,
-    LEVEL_MS  = 200 /* a copy may take so long to catch up with a sealed primary */
+    LEVEL_MS  = 200 /* maximum time for a copy to catch up with a sealed primary */
 };
 
 static uint64_t now(const sim_server *s)
@@ -16,7 +16,7 @@ static uint64_t now(const sim_server *s)
     return sim_now(s->c, &s->clock);
 }
 
-/* ---- saying ---------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 static void say(sim_server *s, const wire_control *message)
 {
     membership_send(&s->member, message);
@@ -91,7 +91,7 @@ static uint64_t primaries(const sim_server *s, bool idle_too)
     return shards;
 }
 
-/* A shard without trained chunks has nothing to cut, unless its server has no other. */
+/* A shard without trained chunks has nothing to capture, unless its server has no other. */
 void sim_server_count_part(sim_server *s, uint32_t number, int64_t step)
 {
     uint32_t i = 0;
@@ -126,7 +126,7 @@ static bool reaches_copies(const sim_server *s)
     return true;
 }
 
-/* A link that was there is not watched: who is silent there is suspected. */
+/* A link that was up is not watched: its silent end is suspected. */
 static void look_for_copies(sim_server *s)
 {
     for (uint32_t i = 0; i < s->c->n_servers; i++) {
@@ -181,7 +181,7 @@ static void try_to_seal(sim_server *s)
         abort();
 }
 
-/* ---- what the scheduler says ----------------------------------------------------------------- */
+/* ---- messages of the scheduler --------------------------------------------------------------- */
 static void take_enquiry(sim_server *s, int32_t rank)
 {
     wire_control c  = {.kind = WIRE_MISSING};
@@ -205,13 +205,13 @@ static void take_enquiry(sim_server *s, int32_t rank)
     say(s, &c);
 }
 
-/* It came later, and a worker cannot reach it: the job has others. */
+/* It joined late, and a worker cannot reach it: the job has others. */
 static bool is_turned_away(const sim_server *s, const pen_error *why)
 {
     return s->birth > 0 && s->c->plan.replicas > 0 && why->status == PEN_UNREACHABLE;
 }
 
-/* ---- what its membership says ---------------------------------------------------------------- */
+/* ---- actions of its membership --------------------------------------------------------------- */
 static void member_sends(void *user, const wire_control *message)
 {
     sim_server *s = user;
@@ -420,7 +420,7 @@ void sim_server_count(sim_server *s)
     s->c->result.held += stat_get(&s->stats, STAT_HELD);
 }
 
-/* What another process of this rank begins with: nothing. */
+/* A new process of this rank begins empty. */
 void sim_server_free(sim_server *s)
 {
     if (s->life == LIFE_RUNS) end(s, LIFE_CRASHED);

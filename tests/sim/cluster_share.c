@@ -1,9 +1,8 @@
-/* cluster_share.c - whose memory can be mapped by whom, and whether the record says so.
+/* cluster_share.c - which memory can be mapped by which worker, and whether the record agrees.
  *
- * Workers see the memory of those in their room (a /dev/shm of a machine or of containers that share one).  A liar tells
- * numbers that it has not read, and a blind one reads nothing: both are to be alone.  A boaster tells what it has read and
- * guesses the rest, which is to gain it nothing.
- */
+ * Workers see the memory of those in their room (a /dev/shm of a machine or of containers that share one).  A liar
+ * reports numbers that it has not read, and a blind one reads nothing: both must be alone.  A boaster reports what it
+ * has read and guesses the rest, and must gain nothing. */
 #include "tests/sim/cluster_state.h"
 
 #include "tests/sim/draw.h"
@@ -48,7 +47,7 @@ static bool can_map(const sim_sharing *s, uint32_t a, uint32_t b)
     return a == b || (s->room[a] == s->room[b] && !is_in(alone, a) && !is_in(alone, b));
 }
 
-/* With faults an answer may be late: who is missing then is alone. */
+/* With faults an answer may be late: a missing worker is alone then. */
 static bool is_exact(const sim_plan *p)
 {
     return p->n_events == 0 && p->control.break_ms == 0 && p->crash_at_keep == 0;

@@ -36,11 +36,11 @@ enum {
 
 typedef struct cluster cluster;
 #define SIM_SCALAR_RANKS UINT64_C(1) /* each gives 2^rank  */
-#define SIM_SCALAR_STEP  UINT64_C(2) /* each gives its step */
+#define SIM_SCALAR_STEP  UINT64_C(2) /* its step, from each */
 
 typedef enum { LIFE_ABSENT, LIFE_RUNS, LIFE_LEFT, LIFE_FAILED, LIFE_CRASHED } life;
 
-/* ---- clocks: cluster_time.c ------------------------------------------------------------------ */
+/* ---- clocks: cluster_view.c ------------------------------------------------------------------ */
 typedef struct {
     uint64_t per_mille, offset_ms; /* of a process's own clock */
 } sim_clock;
@@ -57,18 +57,18 @@ typedef struct { /* one end of connections */
     net_plane plane;
     char name[SIM_NAME_BYTES];  /* in the network; a dialler's is that of its process */
     char other[SIM_NAME_BYTES]; /* what a dialler dials */
-    bool is_swallowed;          /* it is up for both ends, and nothing comes through any more */
+    bool is_swallowed;          /* it is up for both ends, but delivers nothing any more */
 } endpoint;
 
 void net_open(cluster *c);
 void net_close(cluster *c);
 bool net_deliver(cluster *c);       /* what is due now */
-uint64_t net_due(const cluster *c); /* when the next message arrives; UINT64_MAX: nothing travels */
+uint64_t net_due(const cluster *c); /* arrival of the next message; UINT64_MAX: none is in flight */
 void net_trouble(cluster *c, bool on);
 void net_partition(cluster *c, const sim_event *who, uint32_t birth, bool on);
 void net_break(cluster *c, const sim_event *who, uint32_t birth); /* its connections */
 void net_kill(cluster *c, sim_role role, uint32_t rank);
-void net_break_one(cluster *c, net_plane plane); /* any connection, drawn */
+void net_break_one(cluster *c, net_plane plane); /* any connection, at random */
 
 void net_place_name(const cluster *c, uint32_t rank, uint32_t birth, int32_t place,
                     char name[SIM_NAME_BYTES]); /* place -1: its diallers */
@@ -76,7 +76,7 @@ uint32_t net_control_id(const cluster *c);
 void net_listen(cluster *c, endpoint *e, net_plane plane, const char *name);
 void net_dial(cluster *c, endpoint *e, const char *address, const char *name);
 void net_dial_replica(cluster *c, endpoint *e, const char *address, const char *name);
-void net_redial(cluster *c, endpoint *e); /* another connection in its place, as lifeline_renew() */
+void net_redial(cluster *c, endpoint *e); /* replaces the connection, as lifeline_renew() does */
 void net_hang_up(endpoint *e);
 bool net_recv(cluster *c, endpoint *e, transport_event *event); /* corrupts some payloads */
 bool net_hear(cluster *c, const endpoint *e, const transport_event *event, wire_control *message);
@@ -84,7 +84,7 @@ bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, 
 void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message);
 bool net_say_data(cluster *c, endpoint *e, uint32_t peer, const wire_data *d, buf *payload);
 
-/* ---- records of epochs, as they travel ------------------------------------------------------- */
+/* ---- records of epochs, as sent -------------------------------------------------------------- */
 typedef struct { /* a copy of an EPOCH that outlives its message */
     message_copy kept;
     uint64_t term, epoch;
@@ -120,7 +120,7 @@ typedef struct {
         size_t size;
         uint64_t writes, term;
     } disk;
-    bool is_dying; /* it crashes when this turn is over: nothing of it leaves any more */
+    bool is_dying; /* it crashes at the end of this turn: it sends nothing any more */
 } sim_scheduler;
 
 typedef struct sim_server sim_server;
@@ -141,7 +141,7 @@ struct sim_copy {     /* of a shard */
     bool is_sealed, is_authority;
     uint64_t *version;        /* [chunks] as last checked   */
     uint32_t *crc;            /* [chunks] likewise          */
-    const wire_data *message; /* as it was sent; NULL: none is being handled */
+    const wire_data *message; /* as sent; NULL: none is being handled */
     endpoint link[SIM_SERVERS_MAX];
     uint64_t link_to[SIM_SERVERS_MAX]; /* incarnation that is dialled */
 };
@@ -156,7 +156,7 @@ struct sim_server {
     uint64_t incarnation; /* as it was first welcomed */
     bool has_plan;
     bool owes_ready;                    /* until it reaches the copies of its shards */
-    uint64_t apart_ms[SIM_SERVERS_MAX]; /* when it says that it does not; 0: it does */
+    uint64_t apart_ms[SIM_SERVERS_MAX]; /* when to report it as unreachable; 0: it is reached */
     uint64_t nonce, nudge_ms;
     const char *address[SIM_PLACES_MAX]; /* scratch of HELLO */
     uint64_t stalled_until_ms;
@@ -216,7 +216,7 @@ typedef enum {
     AT_END
 } program_place;
 
-typedef struct { /* what an exchange borrows of a record */
+typedef struct { /* what a ps client borrows of a record */
     uint64_t to[SIM_SHARDS_MAX];
     char address[SIM_SHARDS_MAX][SIM_PLACE_BYTES];
 } sim_routes;
@@ -230,16 +230,16 @@ struct sim_worker {
     membership_client *membership_client;
     requests *requests;
     uint64_t incarnation; /* as it was first welcomed */
-    bool is_late;         /* it came when others were training        */
-    bool has_loaded;      /* first values are there; rank 0 said them */
+    bool is_late;         /* it joined when others were training      */
+    bool has_loaded;      /* initial values are there; rank 0 sent them */
     bool has_epoch, has_plan, is_committed, has_left, snapshot_wanted, wants_to_leave;
     uint64_t stalled_until_ms;
-    uint64_t unreached_ms[SIM_SERVERS_MAX]; /* when it says so; 0: it reaches it */
+    uint64_t unreached_ms[SIM_SERVERS_MAX]; /* when to report it as unreachable; 0: it is reached */
     uint64_t apart_ms[SIM_WORKERS_MAX];     /* the same of other workers */
 
     sim_view record;
     sim_routes routes[2];
-    int route; /* which of the two holds */
+    int route; /* the valid one of the two */
     uint32_t n_shards;
     uint32_t *shard_of;
     int64_t first_step, first_applied;
@@ -257,8 +257,8 @@ struct sim_worker {
     void *grad[SIM_TENSORS_MAX];
     uint32_t order[SIM_TENSORS_MAX];
     uint64_t *pushed; /* [chunks] number of the newest push, + 1; 0: none yet  */
-    uint64_t *loaded; /* [chunks] version of its first values                  */
-    int64_t sum;      /* of the ranks that have come to the barrier, when this one did */
+    uint64_t *loaded; /* [chunks] version of its initial values                */
+    int64_t sum;      /* sum of the ranks at the barrier when this one arrived */
     bool has_added;
     ps_client_outcome outcome;
     bool has_outcome;
@@ -304,13 +304,13 @@ struct cluster {
         uint64_t shards; /* bit by number: those whose part was reported */
     } part[SIM_CUTS_MAX];
     uint32_t n_parts, n_shards;
-    sim_view record; /* the newest that the scheduler has told anybody */
+    sim_view record; /* the newest that the scheduler has sent to any member */
     struct {
         uint64_t term, epoch;
-    } since;                           /* which all holders and workers are those of `record` */
+    } since;                           /* first epoch with the holders and workers of `record` */
     uint64_t founder[SIM_WORKERS_MAX]; /* [n_founders] incarnations of the first record */
     uint32_t n_founders;
-    uint64_t goodbye[SIM_WORKERS_MAX]; /* of each rank: the newest incarnation that has said BYE */
+    uint64_t goodbye[SIM_WORKERS_MAX]; /* of each rank: the newest incarnation that has sent BYE */
     uint32_t *shard_of;
 
     struct {
@@ -342,23 +342,23 @@ bool fault_needs(const sim_view *r, int32_t primary, int32_t copy);   /* of some
 bool fault_apart(const cluster *c, sim_role role, uint32_t rank, sim_role to_role, uint32_t to);
 
 enum {
-    SIM_MISSING_MS = 4000, /* until the system has said why a connection does not come */
-    SIM_DOUBT_MS   = 3500, /* the same, for one that was there                          */
+    SIM_MISSING_MS = 4000, /* until the system reports why a connection fails */
+    SIM_DOUBT_MS   = 3500, /* the same, for one that was up                             */
     SIM_MISSED_MS  = 1250  /* and again                                                 */
 };
-/* What reach.h does: when to say, and say again, that another is not reached.  *due_ms 0: it is reached. */
+/* As reach.h: when to report, and report again, that a peer is not reached.  *due_ms 0: it is reached. */
 bool fault_says(uint64_t *due_ms, bool is_missing, bool was_there, uint64_t now_ms);
-/* A process ended by itself, with an error: whoever started it starts it again, if the plan says. */
+/* A process ended by itself, with an error: its launcher restarts it, if the plan says so. */
 void fault_ended(cluster *c, sim_role role, uint32_t rank);
 
-void fault_start(cluster *c, sim_role role, uint32_t rank); /* if it is not there */
+void fault_start(cluster *c, sim_role role, uint32_t rank); /* if it is absent */
 
 /* ---- cluster_operator.c ---------------------------------------------------------------------- */
 void sim_operator_wants(cluster *c, const sim_event *event);
 bool sim_operator_turn(cluster *c);
 uint64_t sim_operator_due(const cluster *c);
 
-/* ---- the roles' files: `turn` is true when something was done -------------------------------- */
+/* ---- the roles' files: `turn` is true if there was progress ---------------------------------- */
 void sim_scheduler_begin(cluster *c);
 bool sim_scheduler_turn(sim_scheduler *s);
 uint64_t sim_scheduler_due(sim_scheduler *s);
@@ -380,7 +380,7 @@ void sim_server_count_part(sim_server *s, uint32_t number, int64_t step);
 
 /* cluster_copy.c: the copies of shards on one server */
 void sim_copies_install(sim_server *s);
-bool sim_copies_seal(sim_server *s, bool at_once); /* false: some copy is not level yet */
+bool sim_copies_seal(sim_server *s, bool at_once); /* false: some copy has not caught up yet */
 void sim_copies_seal_primaries(sim_server *s);
 void sim_copies_free(sim_server *s);
 bool sim_copies_turn(sim_server *s);
@@ -392,12 +392,12 @@ uint64_t sim_worker_due(const sim_worker *w);
 void sim_worker_crash(sim_worker *w);
 void sim_worker_end(sim_worker *w, life how);
 void sim_worker_exchange(sim_worker *w); /* makes it */
-bool sim_worker_reaches(sim_worker *w);  /* all servers that it needs; else it says so in time */
+bool sim_worker_reaches(sim_worker *w);  /* all servers that it needs; else it reports it in time */
 
 /* cluster_program.c */
-bool sim_program_advance(sim_worker *w); /* one move of the program; false: it waits */
+bool sim_program_advance(sim_worker *w); /* one action of the program; false: it waits */
 sim_call *sim_call_begin(sim_worker *w, const char *name, int32_t tensor, bool acknowledges);
-void sim_call_end(sim_call *call, const pen_error *why); /* why NULL: well */
+void sim_call_end(sim_call *call, const pen_error *why); /* why NULL: success */
 void sim_worker_remember(sim_worker *w, const pen_error *why);
 void sim_worker_free(sim_worker *w);
 
@@ -419,16 +419,15 @@ uint32_t sim_share_prove(void *worker, const wire_member *member, uint32_t n, in
 void check_sharing(cluster *c, const sim_view *next);
 
 /* ---- cluster_check.c ------------------------------------------------------------------------- */
-void check_record(cluster *c,
-                  const wire_control *epoch);          /* each that the scheduler tells anybody */
+void check_record(cluster *c, const wire_control *epoch); /* each that the scheduler sends */
 void check_plan(cluster *c, const wire_control *plan); /* likewise                              */
 void check_installed(sim_copy *s);                     /* after each epoch                      */
 void check_copy(sim_copy *s);                          /* after each message                    */
-void check_served(sim_copy *s, const wire_data *d, const buf *payload); /* what leaves a shard  */
+void check_served(sim_copy *s, const wire_data *d, const buf *payload); /* messages of a shard  */
 void check_part(cluster *c, int64_t step, uint64_t shards); /* each that a server reports */
 void check_complete(cluster *c, int64_t step, uint32_t n_shards);
 void check_cut(sim_copy *s, const shard_capture *cut);
-void check_pushed(sim_worker *w, const wire_data *d); /* what leaves a worker */
+void check_pushed(sim_worker *w, const wire_data *d); /* messages of a worker */
 void check_acknowledged(sim_worker *w, const sim_call *call);
 void check_step(sim_worker *w);       /* after each step      */
 void check_ways(const sim_worker *w); /* when it may begin its first step */
@@ -439,8 +438,8 @@ void check_failure(cluster *c, const pen_error *why);
 void check_end(cluster *c);
 
 /* ---- cluster_mutation.c ------------------------------------------------------------------------- */
-void mutation_plan(const sim_server *s, wire_model *model); /* what a server hears of the model */
-/* Between a shard and the network.  False: the message is swallowed. */
+void mutation_plan(const sim_server *s, wire_model *model); /* the model as a server receives it */
+/* Between a shard and the network.  False: the message is dropped. */
 bool mutation_receive(sim_copy *s, uint32_t peer, wire_data *d, buf **payload);
 void mutation_cut(const sim_copy *s, shard_capture *cut);
 

@@ -1,4 +1,4 @@
-/* cluster_view.c - what a process keeps of an epoch's record, and its clock. */
+/* cluster_view.c - a process's copy of an epoch's record, and its clock. */
 #include "tests/sim/cluster_state.h"
 
 #include <string.h>

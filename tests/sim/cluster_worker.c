@@ -1,4 +1,4 @@
-/* cluster_worker.c - what surrounds membership client and exchange of a worker here. */
+/* cluster_worker.c - the shell of a worker's membership client and ps client. */
 #include "tests/sim/cluster_state.h"
 
 #include <stdio.h>
@@ -24,14 +24,14 @@ void sim_worker_end(sim_worker *w, life how)
     hang_up(w);
 }
 
-/* ---- what the ps client does ------------------------------------------------------------------ */
+/* ---- actions of the ps client ----------------------------------------------------------------- */
 static sim_lane *lane_of(sim_worker *w, uint32_t number, uint32_t lane)
 {
     return &w->lane[number * w->c->plan.lanes + lane];
 }
 
-/* A payload that is lent is read until its bytes have left: a little later, and before its lane is
- * dialled anew. */
+/* A lent payload is read until its bytes have left: a little later, and before its lane is
+ * dialled again. */
 static void lend(sim_worker *w, sim_lane *l, const ps_client_piece *piece)
 {
     sim_loan *loan = sim_need(calloc(1, sizeof *loan));
@@ -52,7 +52,7 @@ static buf *pack(const ps_client_piece *pieces, uint32_t n, size_t size)
     return b;
 }
 
-/* What reach.h does: as long as there is no way to a server that it needs, it says so. */
+/* As reach.h: while a needed server is unreachable, it reports that. */
 static bool misses(const sim_worker *w, int32_t server)
 {
     if (!fault_no_way(w->c, w->rank, server)) return false;
@@ -63,7 +63,7 @@ static bool misses(const sim_worker *w, int32_t server)
     return false;
 }
 
-/* As workers of a group whose calls go by sockets do; nothing else of those calls is played. */
+/* As workers of a group whose calls use sockets do; nothing else of those calls is simulated. */
 static bool misses_worker(const sim_worker *w, uint32_t rank)
 {
     bool is_member = false;
@@ -196,7 +196,7 @@ static const char *const hosts[SIM_WORKERS_MAX]  = {"w0", "w1", "w2", "w3", "w4"
 static const char *const servers[SIM_SHARDS_MAX] = {"s0", "s1", "s2", "s3", "s4",
                                                     "s5", "s6", "s7", "s8", "s9"};
 
-/* Where each shard is, by the newest record. */
+/* The server of each shard in the newest record. */
 static void find_routes(sim_worker *w)
 {
     sim_routes *routes = &w->routes[w->route];
@@ -296,7 +296,7 @@ static void install(sim_worker *w)
                 redial(w, n, l);
 }
 
-/* ---- what the membership client says ------------------------------------------------------------------- */
+/* ---- actions of the membership client ------------------------------------------------------------------ */
 static void membership_client_sends(void *user, const wire_control *message)
 {
     sim_worker *w = user;
@@ -380,7 +380,7 @@ static void failed(void *user, const pen_error *why)
     requests_fail(w->requests, why);
     if (w->ps_client != NULL) ps_client_fail(w->ps_client, why, now_of(w));
     for (int i = 0; i < SIM_CALLS_MAX;
-         i++) /* pen_init and pen_commit: nobody but us waits for them */
+         i++) /* pen_init and pen_commit: no other worker waits for them */
         if (w->call[i].is_pending && w->ps_client == NULL) sim_call_end(&w->call[i], why);
 }
 
@@ -440,7 +440,7 @@ static void make_membership_client(sim_worker *w)
     if (w->membership_client == NULL) sim_wrong(w->c, "%s", why.text);
 }
 
-/* ---- what requests say ----------------------------------------------------------------------- */
+/* ---- actions of requests --------------------------------------------------------------------- */
 static void requests_send(void *user, const wire_control *message)
 {
     sim_worker *w = user;
@@ -525,7 +525,7 @@ static bool drain_lane(sim_worker *w, uint32_t number, uint32_t lane)
     return any;
 }
 
-/* lane NULL: what has left by now. */
+/* lane NULL: everything due by now. */
 static void take_back(sim_worker *w, const sim_lane *lane)
 {
     for (sim_loan **at = &w->loans; *at != NULL;) {
@@ -585,7 +585,7 @@ bool sim_worker_turn(sim_worker *w)
         redial_cut(w);
     }
     if (w->why.status == PEN_OK || w->pending > 0) return any;
-    sim_worker_end(w, LIFE_FAILED); /* a program whose call failed ends, without goodbye */
+    sim_worker_end(w, LIFE_FAILED); /* a program whose call failed ends without a goodbye */
     fault_ended(w->c, SIM_WORKER, w->rank);
     return true;
 }
@@ -640,7 +640,7 @@ void sim_worker_begin(cluster *c, uint32_t rank)
     make_room(w);
     sim_group_begin(w);
     sim_call_begin(w, "pen_init", -1, false)->deadline_ms =
-        UINT64_MAX - 1; /* init_timeout_ms is what bounds it */
+        UINT64_MAX - 1; /* bounded by init_timeout_ms instead */
     snprintf(name, sizeof name, "worker%u", rank);
     snprintf(scheduler, sizeof scheduler, "sim://%u/scheduler", net_control_id(c));
     net_dial(c, &w->control, scheduler, name);
@@ -653,7 +653,7 @@ void sim_worker_crash(sim_worker *w)
     sim_worker_end(w, LIFE_CRASHED);
 }
 
-/* What another process of this rank begins with: nothing. */
+/* A new process of this rank begins empty. */
 void sim_worker_free(sim_worker *w)
 {
     if (w->life == LIFE_RUNS) sim_worker_end(w, LIFE_CRASHED);

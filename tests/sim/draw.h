@@ -1,4 +1,4 @@
-/* draw.h - seeded random numbers: all chance of a simulation comes from here. */
+/* draw.h - seeded random numbers: the only source of chance in a simulation. */
 #ifndef TESTS_SIM_DRAW_H
 #define TESTS_SIM_DRAW_H
 

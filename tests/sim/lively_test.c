@@ -1,4 +1,4 @@
-/* Clusters in which processes die, come back, come late and leave, and the job goes on.  runs.h says how to replay
+/* Clusters in which processes die, restart, come late and leave, and the job goes on.  runs.h explains how to replay
  * a run. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "tests/sim/draw.h"
 #include "tests/sim/runs.h"
 
-/* A job that can lose what the test takes from it, and lasts long enough to be whole again. */
+/* A job that survives what the test removes, and lasts long enough to recover. */
 static void lasting(sim_plan *p, uint32_t servers, uint32_t replicas)
 {
     p->servers        = servers;
@@ -122,7 +122,7 @@ static void sim_one_server_dies_after_the_other(void **state)
     assert_true(t.promotions > 0 || runs_is_replay());
 }
 
-/* Turned away, it comes again, until there is a way: nobody else is blamed, and training ends. */
+/* Turned away, it comes again until there is a way: no other member is blamed, and training ends. */
 static void keep_apart(sim_plan *p, uint64_t *chance, uint32_t worker, uint32_t server)
 {
     const uint64_t from  = draw_between(chance, 300, 1500),
@@ -210,7 +210,7 @@ static void sim_the_scheduler_comes_back_and_nobody_notices(void **state)
     assert_true(t.keeps > 0 || runs_is_replay());
 }
 
-/* What it knew is gone, and its members must not go on in what it takes for a new job. */
+/* It has lost its state, and its members must not continue in what it takes for a new job. */
 static void forget_the_job(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 2, 1);
@@ -334,7 +334,7 @@ static void sim_a_host_is_lost_with_its_server_and_its_worker(void **state)
     assert_true(t.fills > 0 || runs_is_replay());
 }
 
-/* ---- comers and goers ------------------------------------------------------------------------ */
+/* ---- joins and leaves ------------------------------------------------------------------------ */
 static void grow_and_shrink(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 2, (uint32_t)draw_below(chance, 2));
@@ -412,11 +412,11 @@ static void sim_no_record_says_of_two_that_they_share_memory_that_is_not_shared(
     assert_true(t.shared > 0 || runs_is_replay());
 }
 
-/* 570, 3563: the scheduler died while it kept that the job was over; back again, it did not see that all workers had left.
- * 11502: a newcomer in a dead worker's place died before the epoch named it, and nobody else could take the place.
- * 18041: an epoch was kept that rested on a server which had died after it sealed; then the scheduler died.
- * 29545: who had said BYE crashed before the answer came, and the judge still waited for it.
- * 99913: a worker's death was being looked into when the scheduler kept its state and died: nobody judged it any more. */
+/* 570, 3563: the scheduler died while it persisted the job's end; restarted, it missed that all workers had left.
+ * 11502: a newcomer in a dead worker's place died before the epoch named it, and no other could take the place.
+ * 18041: a persisted epoch relied on a server that had died after it sealed; then the scheduler died.
+ * 29545: a worker crashed after BYE and before the answer, and the judge still waited for it.
+ * 99913: the scheduler persisted and died during a death query about a worker: the query was never finished. */
 static void sim_seeds_that_failed_once_do_not_fail_again(void **state)
 {
     (void)state;

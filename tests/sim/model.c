@@ -1,4 +1,4 @@
-/* model.c - the task of a simulated job, and the reference that knows what it comes to. */
+/* model.c - the task of a simulated job, and the reference that calculates its result. */
 #include "tests/sim/model.h"
 
 #include "common/base/crc.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRADIENT_SPAN = 17 }; /* small whole numbers: sums of them are exact in any order */
+enum { GRADIENT_SPAN = 17 }; /* small integers: sums of them are exact in any order */
 
 /* ---- the task -------------------------------------------------------------------------------- */
 static uint64_t hash(const model_task *task, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
@@ -24,7 +24,7 @@ float model_first(const model_task *task, uint32_t tensor, uint64_t element)
     return (float)(hash(task, 1, 0, tensor, element) % 1000) / 8 + 1;
 }
 
-/* Whose gradient of this step is not finite; -1: nobody's. */
+/* The rank whose gradient of this step is not finite; -1: none. */
 static int32_t spoiler(const model_task *task, uint64_t step)
 {
     const uint64_t h = hash(task, 2, step, 0, 0);
@@ -75,10 +75,10 @@ enum { UNKNOWN = -1 };
 typedef struct { /* one update */
     uint32_t crc;
     uint32_t ranks;                 /* eager: who contributed                          */
-    uint32_t rank;                  /* ssp, async: whose push                          */
+    uint32_t rank;                  /* ssp, async: the pusher                          */
     uint64_t incarnation;           /* of that rank                                    */
     uint64_t seq;                   /* of that push                                    */
-    uint32_t step[MODEL_RANKS_MAX]; /* of the gradient that each rank brought          */
+    uint32_t step[MODEL_RANKS_MAX]; /* of the gradient that each rank contributed      */
 } update_row;
 
 typedef struct { /* number seq of a rank's pushes of one chunk */
@@ -88,9 +88,9 @@ typedef struct { /* number seq of a rank's pushes of one chunk */
 typedef struct {
     said_row *said;
     uint64_t n;
-    int64_t clock; /* ssp, async: pushes applied; UNKNOWN: it has not pushed since it came */
+    int64_t clock; /* ssp, async: pushes applied; UNKNOWN: it has not pushed since it joined */
     uint64_t incarnation;
-    int64_t seen; /* newest push it was told counts; -1 */
+    int64_t seen; /* newest push that it was told counts; -1 */
 } rank_state;
 
 typedef struct {
@@ -98,7 +98,7 @@ typedef struct {
     uint32_t first_crc;
     update_row *row; /* row[v]: from version v to v + 1 */
     uint64_t updates, capacity;
-    uint64_t seen; /* newest version that somebody has */
+    uint64_t seen; /* newest version that was observed */
     rank_state rank[MODEL_RANKS_MAX];
     uint32_t live;
     bool trained;
@@ -111,7 +111,7 @@ struct model_reference {
     model_step *step;     /* [task.steps + 1]; decided steps: those that were walked */
     uint32_t *step_ranks; /* [task.steps + 1] who contributes                        */
     uint64_t walked;
-    int64_t applied, seen_step; /* seen: newest step that ended for somebody; -1 */
+    int64_t applied, seen_step; /* seen: newest step that ended for some rank; -1 */
     float *sum;
 };
 
@@ -177,7 +177,7 @@ void model_destroy(model_reference *self)
     free(self);
 }
 
-/* The rules as textbooks have them, in float as the servers keep values. */
+/* The rules as in textbooks, in float as on the servers. */
 static void update(model_reference *self, uint32_t chunk, const update_row *row,
                    const float *gradient, double gscale)
 {
@@ -197,7 +197,7 @@ static void update(model_reference *self, uint32_t chunk, const update_row *row,
     k->updates++;
 }
 
-/* ---- what identities mean -------------------------------------------------------------------- */
+/* ---- meaning of identities ------------------------------------------------------------------- */
 const char *model_says(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t incarnation,
                        uint64_t seq, uint64_t step)
 {
@@ -231,7 +231,7 @@ static void add_gradient(model_reference *self, uint32_t chunk, uint32_t rank, u
             (float)weight * model_gradient(&self->task, rank, step, at->tensor, at->start + i);
 }
 
-/* What those ranks bring with number seq. */
+/* The contributions of those ranks with number seq. */
 static update_row gather(const model_reference *self, uint32_t chunk, uint64_t seq, uint32_t ranks)
 {
     update_row row = {.ranks = ranks, .seq = seq};
@@ -253,7 +253,7 @@ static double sum_all(model_reference *self, uint32_t chunk, const update_row *r
     return total;
 }
 
-/* Squares of whole numbers: their sum is exact, so the order does not matter. */
+/* Squares of integers: their sum is exact, so the order does not matter. */
 static double squares(model_reference *self, uint64_t step, uint32_t ranks, bool *finite)
 {
     double total = 0;
@@ -322,7 +322,7 @@ static void walk_round(model_reference *self, uint32_t chunk, const update_row *
 
 model_step model_at(model_reference *self, uint64_t step)
 {
-    if (self->task.mode == MODEL_EAGER) /* nobody decides: every step counts */
+    if (self->task.mode == MODEL_EAGER) /* no decision: every step counts */
         return (model_step){.clip = 1, .bad_rank = -1, .applied = (int64_t)step + 1};
     while (self->walked <= step) walk_step(self);
     return self->step[step];
@@ -339,8 +339,7 @@ bool model_crc(model_reference *self, uint32_t chunk, uint64_t version, uint32_t
 {
     const chunk_state *k   = &self->chunk[chunk];
     const model_mode mode  = self->task.mode;
-    const uint64_t highest = self->task.steps,
-                   more    = 16; /* who comes late has fewer left of some */
+    const uint64_t highest = self->task.steps, more = 16; /* a latecomer has fewer left of some */
     while (mode == MODEL_DECIDE && k->trained && k->updates < version && self->walked < highest)
         walk_step(self);
     while (mode == MODEL_EAGER && k->trained && k->updates < version && k->updates < highest + more)
@@ -397,7 +396,7 @@ uint64_t model_slowest(const model_reference *self, uint32_t chunk)
     return slowest;
 }
 
-/* ---- what is observed ------------------------------------------------------------------------ */
+/* ---- observations ---------------------------------------------------------------------------- */
 void model_saw_version(model_reference *self, uint32_t chunk, uint64_t version)
 {
     if (version > self->chunk[chunk].seen) self->chunk[chunk].seen = version;
@@ -422,7 +421,7 @@ static uint32_t mask_of(const uint64_t incarnation[MODEL_RANKS_MAX])
     return mask;
 }
 
-/* Walked anew when it is asked for: the history says how. */
+/* Recalculated on demand: the history determines it. */
 static void forget_steps(model_reference *self)
 {
     for (uint32_t c = 0; c < self->cut->n_chunks; c++) first_values(self, c);
@@ -439,7 +438,7 @@ const char *model_settle(model_reference *self, uint64_t step,
     return NULL;
 }
 
-/* Clocks as they were when the chunk had `version` updates, and values. */
+/* Clocks when the chunk had `version` updates, and values. */
 static const char *forget_updates(model_reference *self, uint32_t chunk, uint64_t version)
 {
     chunk_state *k      = &self->chunk[chunk];

@@ -1,16 +1,16 @@
-/* model.h - what training should have given: an independent reference, made from the history alone.
+/* model.h - the expected result of training: an independent reference, made from the history alone.
  *
- * DESIGN.  Gradients, weights and first values are pure functions of (seed, rank, step, tensor,
+ * DESIGN.  Gradients, weights and initial values are pure functions of (seed, rank, step, tensor,
  * element), so the reference needs no message to know what every rank pushed.  It shares no code
  * with the shards: no simd kernel, no update rule, no decision.
- *   bsp         a version of a chunk is a number of applied steps; the reference walks them itself
+ *   bsp         a version of a chunk is a number of applied steps; the reference applies them itself
  *   ssp, async  the reference is told which push was applied next to a chunk, refuses one that was
  *               applied before or out of its rank's order, and applies it, too
- * Either way it keeps the checksum of every version of every chunk.
+ * In both cases it keeps the checksum of every version of every chunk.
  *
- * Who is in the job may change.  The reference is told by the scheduler's records, never by a
- * shard: from which step (or from which version of a chunk) on who contributes.  What it had made of
- * later ones is forgotten, unless somebody has seen it: then it says so.
+ * Members may change.  The scheduler's records, never a shard, tell the reference which ranks contribute,
+ * from which step (or from which version of a chunk) on.  It then forgets its results for later steps,
+ * and reports an error if one of them was observed.
  */
 #ifndef TESTS_SIM_MODEL_H
 #define TESTS_SIM_MODEL_H
@@ -38,7 +38,7 @@ float model_gradient(const model_task *task, uint32_t rank, uint64_t step, uint3
                      uint64_t element);
 double model_weight(const model_task *task, uint32_t rank, uint64_t step);
 
-/* A whole tensor's gradients in the type they travel in. */
+/* A whole tensor's gradients in their type on the wire. */
 void model_fill_gradient(const model_task *task, const wire_tensor *desc, uint32_t tensor,
                          uint32_t rank, uint64_t step, void *out);
 
@@ -50,7 +50,7 @@ typedef struct {
     double norm, clip;
     int64_t applied;  /* after this step */
     uint32_t ranks;   /* bit by rank: who contributed */
-    int32_t bad_rank; /* whose gradient is not finite; -1 */
+    int32_t bad_rank; /* the rank whose gradient is not finite; -1 */
 } model_step;
 
 model_reference *model_create(const model_task *task, const wire_model *wire, const plan *cut);
@@ -60,20 +60,20 @@ void model_destroy(model_reference *self); /* NULL is fine */
 bool model_crc(model_reference *self, uint32_t chunk, uint64_t version, uint32_t *crc);
 uint64_t model_newest(const model_reference *self, uint32_t chunk); /* version */
 
-/* bsp: what this step comes to. */
+/* bsp: the result of this step. */
 model_step model_at(model_reference *self, uint64_t step);
 
-/* ---- what is observed ------------------------------------------------------------------------ */
-/* Pushes with numbers of their own: number seq of this rank and chunk is its gradient of `step`.
+/* ---- observations ---------------------------------------------------------------------------- */
+/* Pushes with numbers: number seq of this rank and chunk is its gradient of `step`.
  * NULL, or what is wrong with that: an identity never means two things. */
 const char *model_says(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t incarnation,
                        uint64_t seq, uint64_t step);
 
-/* ssp, async: the primary applied this push to this chunk.  NULL, or what is wrong with that. */
+/* ssp, async: the primary applied this push to this chunk.  NULL, or an error. */
 const char *model_apply(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq);
 
-/* Somebody outside the servers has got this version of the chunk, the end of this step, or was told
- * that this push counts: it must never be forgotten. */
+/* A worker has received this version of the chunk, the end of this step, or the acknowledgement of
+ * this push: it must never be lost. */
 void model_saw_version(model_reference *self, uint32_t chunk, uint64_t version);
 void model_saw_step(model_reference *self, uint64_t step);
 void model_saw_push(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq);

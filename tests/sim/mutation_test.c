@@ -1,4 +1,4 @@
-/* Bugs that the product does not have are put into it, one at a time, and each is found.  Those of cluster.h sit
+/* Bugs that the product does not have are inserted one at a time, and each is found.  Those of cluster.h sit
  * between its layers; those of common/base/mutation.h are switches inside them. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 enum { SEEDS_MAX = 2000 };
 
 /* ---- between the layers ---------------------------------------------------------------------- */
-/* Each planted bug is found within a few seeds, by the check that is for it. */
+/* Each planted bug is found within a few seeds, by the check designed for it. */
 static void check_mutation(sim_mutation mutation, model_mode mode, bool verbs, const char *sentence)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -117,7 +117,7 @@ static void kill(sim_plan *p, uint32_t server, uint64_t at)
                                 .until_ms = at + 3000});
 }
 
-/* One shard, and a copy that hears of everything late: its primary dies in between. */
+/* One shard, and a copy that receives everything late: its primary dies in between. */
 static void narrow_window(sim_plan *p, uint64_t *chance)
 {
     begin_anew(p);
@@ -148,7 +148,7 @@ static void lose_both(sim_plan *p, uint64_t *chance)
     kill(p, 1, at + draw_between(chance, 900, 1300));
 }
 
-/* A primary that is given up, and comes back to others who have gone on. */
+/* A primary that is given up, and returns to others that have gone on. */
 static void isolate(sim_plan *p, uint64_t *chance)
 {
     begin_anew(p);
@@ -165,7 +165,7 @@ static void isolate(sim_plan *p, uint64_t *chance)
     p->data.delay_ms = 100;
 }
 
-/* Somebody's connection to the scheduler says nothing any more, and every worker is needed. */
+/* A connection to the scheduler goes silent, and every worker is needed. */
 static void swallow(sim_plan *p, uint64_t *chance)
 {
     begin_anew(p);
@@ -177,7 +177,7 @@ static void swallow(sim_plan *p, uint64_t *chance)
                                 .from_ms = draw_between(chance, 500, 2500)});
 }
 
-/* The scheduler is away for longer than a connection may be; what: whether it still knows the job when it is back. */
+/* The scheduler is away for longer than a connection may be; what: whether it still knows the job after its restart. */
 static void lose_scheduler(sim_plan *p, uint64_t *chance, sim_what what)
 {
     begin_anew(p);
@@ -188,7 +188,7 @@ static void lose_scheduler(sim_plan *p, uint64_t *chance, sim_what what)
                                 .until_ms = at + draw_between(chance, 1500, 5000)});
 }
 
-/* Workers alone, sealed in the middle of short steps: by a scheduler that is back while all of them live. */
+/* Workers without servers, sealed in the middle of short steps by a scheduler that returns while all of them live. */
 static sim_plan quick_peers(uint64_t seed, uint64_t *chance)
 {
     sim_plan p = sim_plan_peers(seed);
@@ -211,7 +211,7 @@ static void lose_control(sim_plan *p, uint64_t *chance)
     kill(p, 0, draw_between(chance, 500, 3000));
 }
 
-/* Lively clusters, with what this bug needs to show drawn more often. */
+/* Lively clusters that draw the conditions of this bug more often. */
 static sim_plan plan_for(int mutation, uint64_t seed)
 {
     uint64_t chance = draw_mix(seed * 31 + (uint64_t)mutation);
@@ -242,7 +242,7 @@ static sim_plan plan_for(int mutation, uint64_t seed)
         p.task.workers   = 3;
         p.on_worker_loss = LOSS_CONTINUE;
         p.workers_min    = 1;
-        sim_plan_add(&p, p.event[0]); /* and a worker with it: what is not committed is dropped */
+        sim_plan_add(&p, p.event[0]); /* and a worker with it: uncommitted state is dropped */
         p.event[1].role = SIM_WORKER;
         p.event[1].rank = 2;
         break;
@@ -255,13 +255,13 @@ static sim_plan plan_for(int mutation, uint64_t seed)
     case MUTATION_RESEND_FROM_NEXT:
         p.replica = (sim_trouble){.drop = 10, .reorder = 30, .delay_ms = 30, .break_ms = 300};
         p.heal_ms = 20000;
-        /* Else a copy that waits for the gap to close is suspected, and filled anew. */
+        /* Else a copy that waits for the gap to close is suspected, and filled again. */
         if (mutation == MUTATION_RESEND_FROM_NEXT) p.lease_ms = 3600000;
         break;
     case MUTATION_RENEWAL_LOST: swallow(&p, &chance); break;
     case MUTATION_STALE_INCARNATION:
         lose_scheduler(&p, &chance, SIM_FORGET);
-        p.has_state         = false; /* so that it does not ask them what number they had */
+        p.has_state         = false; /* so that it does not ask them for their number */
         p.event[0].until_ms = p.event[0].from_ms + draw_between(&chance, 100, 800);
         break;
     case MUTATION_GRACE_NOT_GRANTED: lose_scheduler(&p, &chance, SIM_CRASH); break;
@@ -293,7 +293,7 @@ static sim_plan plan_for(int mutation, uint64_t seed)
     return p;
 }
 
-/* Whether a run of this plan goes wrong, with the bug or without it. */
+/* Whether a run of this plan fails, with the bug or without it. */
 static bool is_wrong(int mutation, uint64_t seed, bool is_mutated, char *how, size_t size)
 {
     sim_plan p         = plan_for(mutation, seed);
@@ -355,7 +355,7 @@ static void sim_rules_that_another_stands_behind_can_be_missed(void **state)
     assert_int_equal(MUTATION_IDS - MUTATION_NO_INCARNATION_CHECK, 3);
 }
 
-/* SIM_SEED and SIM_MUTATION in the environment: this run alone, with a trace.  SIM_SOUND: without the bug. */
+/* SIM_SEED and SIM_MUTATION in the environment: only this run, with a trace.  SIM_SOUND: without the bug. */
 static int replay(const char *name)
 {
     char how[128];

@@ -15,21 +15,21 @@ typedef struct { /* over all runs of a test */
 } runs_totals;
 
 typedef enum {
-    RUNS_IN_ORDER,    /* everybody leaves with a goodbye */
-    RUNS_IN_DISORDER, /* somebody does not               */
+    RUNS_IN_ORDER,    /* all members leave with a goodbye */
+    RUNS_IN_DISORDER, /* some member does not            */
     RUNS_EITHER
 } runs_ending;
 
 typedef void (*runs_plan_fn)(sim_plan *p, uint64_t *chance);
 
-uint64_t runs_seeds_of(uint64_t usual); /* so many, or as many as was asked for */
+uint64_t runs_seeds_of(uint64_t usual); /* this many, or as many as requested */
 uint64_t runs_seed(void);               /* of a replay */
 bool runs_is_replay(void);
 
-/* One run; a wrong one fails the test and says how to see it again. */
+/* One run; a failure fails the test and prints how to replay it. */
 sim_result runs_one(const char *test, const sim_plan *asked, runs_ending how);
 
-/* Runs this plan with n seeds; all modes in turn, unless the plan says another. */
+/* Runs this plan with n seeds; all modes in turn, unless the plan sets one. */
 runs_totals runs_check(const char *test, uint64_t n, runs_ending how, runs_plan_fn change);
 
 /* "300 runs: 5 deaths, ..." */

@@ -1,5 +1,5 @@
-/* The scheduler alone with 1,000 workers and 100 servers: how many messages and bytes it sends, and how long it takes,
- * to let them join, to go on for a while, to replace a server that died, and to take a worker that comes late. */
+/* The scheduler alone with 1,000 workers and 100 servers: messages, bytes and time
+ * to let them join, to run for a while, to replace a server that died, and to add a late worker. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ enum {
     MEMBERS  = WORKERS + SERVERS,
     TENSORS  = 200,
     ROWS_MAX = 1024,
-    NEWCOMER = MEMBERS, /* peer number of a process that comes in another's place */
+    NEWCOMER = MEMBERS, /* peer number of a process in another's place */
     PEERS    = MEMBERS + 1,
     LEASE_MS = 10000
 };
@@ -50,7 +50,7 @@ static double cpu_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* ---- what the scheduler says ----------------------------------------------------------------- */
+/* ---- messages of the scheduler --------------------------------------------------------------- */
 static void send_all(void *user, const uint32_t *peers, uint32_t n, const wire_control *m)
 {
     rig *r = user;
@@ -94,7 +94,7 @@ static pen_status keeps(void *user, const void *data, size_t size)
     return size > 0 ? PEN_OK : PEN_STORE;
 }
 
-/* ---- what members say ------------------------------------------------------------------------ */
+/* ---- messages of members --------------------------------------------------------------------- */
 static bool is_worker(uint32_t peer)
 {
     return peer < WORKERS;
@@ -228,7 +228,7 @@ static void join_all(rig *r)
     end(r, "1,000 workers and 100 servers join", 0, 10 * MEMBERS, 250000000, 20);
 }
 
-/* Steps do not pass through the scheduler: what it hears of them is a beat ten times a lease. */
+/* Steps do not pass through the scheduler: it only receives a beat ten times a lease. */
 static void train(rig *r)
 {
     begin(r);

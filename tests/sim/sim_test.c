@@ -1,4 +1,4 @@
-/* Whole clusters on a simulated clock and network, one seed per run: faults, deaths, deadlines.  runs.h says how
+/* Whole clusters on a simulated clock and network, one seed per run: faults, deaths, deadlines.  runs.h explains how
  * to replay one. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -108,8 +108,8 @@ static void sim_every_swarm_ends_in_good_order(void **state)
     assert_true(t.applied > 0);
 }
 
-/* 14192: values came, damaged and then whole, while the repeat of their push was queued; it was sent from a buffer that
- * was given back. */
+/* 14192: values arrived, damaged and then whole, while the repeat of their push was queued; it was sent from a buffer
+ * that was already returned. */
 static void sim_seeds_that_failed_once_end_in_good_order(void **state)
 {
     (void)state;
@@ -213,7 +213,7 @@ static void long_job(sim_plan *p)
     p->think_ms   = 40;
 }
 
-/* Who dies before it has joined is missed at init_timeout_ms only. */
+/* A process that dies before it has joined is missed at init_timeout_ms only. */
 static sim_event *draw_member(sim_plan *p, uint64_t *chance, sim_what what, sim_role role)
 {
     sim_event *e = draw_victim(p, chance, what, role);
@@ -225,7 +225,7 @@ static void kill_worker(sim_plan *p, uint64_t *chance)
 {
     long_job(p);
     p->end_ms = draw_member(p, chance, SIM_CRASH, SIM_WORKER)->from_ms +
-                6000; /* all is over by then: grace 1 s, inquest 250 ms, last words 1 s */
+                6000; /* all is over by then: grace 1 s, death query 250 ms, last messages 1 s */
 }
 
 static void sim_worker_death_ends_every_call_with_the_same_sentence(void **state)
@@ -304,8 +304,8 @@ static void sim_verdict_names_the_dead_worker(void **state)
     assert_non_null(strstr(r.sentence, "worker 1"));
 }
 
-/* ---- who cannot reach whom ------------------------------------------------------------------- */
-/* Amid all faults of the network: only the two ends are named, by all, before the lease is over. */
+/* ---- unreachable pairs ----------------------------------------------------------------------- */
+/* Under all network faults: only the two ends are named, by all, before the lease is over. */
 static sim_plan apart(uint64_t seed, bool from_the_beginning, uint32_t *worker, uint32_t *server)
 {
     uint64_t chance = draw_mix(seed + 411);
@@ -340,7 +340,7 @@ static void check_apart(const char *test, bool from_the_beginning)
             strstr(r.sentence, to) == NULL)
             fail_msg("seed %llu: %s%s is not in '%s'", (unsigned long long)seed, from, to,
                      r.sentence);
-        /* Without one rule for all steps, a worker may have ended all of its own before. */
+        /* Without one rule for all steps, a worker may have finished all of its own before. */
         assert_true(r.failed == p.task.workers || (!from_the_beginning && r.failed > 0));
         if (from_the_beginning) assert_true(r.applied == 0);
         applied += r.applied;
@@ -366,7 +366,7 @@ static const char *name_of(char name[24], sim_role role, uint32_t rank)
     return name;
 }
 
-/* "A (host) cannot reach B (host) at ...", or the other way round, and no third. */
+/* "A (host) cannot reach B (host) at ...", or the other way round, and no third member. */
 static bool names_both(const char *sentence, const sim_event *e)
 {
     char a[24], b[24], other[24];
@@ -433,7 +433,7 @@ static void sim_deadlines_hold_under_all_faults(void **state)
 }
 
 /* ---- the simulator itself -------------------------------------------------------------------- */
-/* ---- whose memory is shared ------------------------------------------------------------------ */
+/* ---- shared memory --------------------------------------------------------------------------- */
 static void share(sim_plan *p, uint64_t *chance)
 {
     sim_plan_share(p, chance);

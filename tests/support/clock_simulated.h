@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 
 typedef struct {
-    clock_source source; /* first: it is asked by this address */
+    clock_source source; /* first: the clock is found by this address */
     uint64_t ns;
 } clock_simulated;
 

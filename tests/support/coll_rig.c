@@ -40,7 +40,7 @@ static pen_ctx *make_context(int rank, int n, const char *const *settings)
     return ctx;
 }
 
-/* Who proves what, as the scheduler finds it out. */
+/* The proofs, as the scheduler would find them. */
 static void share(rig *r, coll_member *members, int n)
 {
     int32_t rank[RIG_RANKS_MAX];

@@ -1,6 +1,6 @@
 /* coll_rig.h - a job of several members in one process, without scheduler or client: a thread for each rank.
  *
- * Contexts are made as pen_init() makes them, engines get each other's addresses by hand.
+ * Contexts are created as pen_init() does; the rig passes the engines' addresses on.
  */
 #ifndef TESTS_SUPPORT_COLL_RIG_H
 #define TESTS_SUPPORT_COLL_RIG_H
@@ -22,12 +22,12 @@ struct rig {
     atomic_int failures;
 };
 
-/* settings: of every rank, ended by NULL; one that begins with "R:" is rank R's alone.  job may be NULL. */
+/* settings: of every rank, ended by NULL; one that begins with "R:" is for rank R only.  job may be NULL. */
 void rig_start(rig *r, int n, const char *const *settings, const coll_job *job);
 void rig_run(rig *r, rig_fn fn); /* in all ranks at once */
 void rig_stop(rig *r);
 
-/* Counts and prints what is not so. */
+/* Counts failures and prints them. */
 #define rig_check(r, so) rig_check_at((r), (so), #so, __FILE__, __LINE__)
 void rig_check_at(rig *r, bool so, const char *text, const char *file, int line);
 

@@ -298,7 +298,7 @@ void copies_change_roles(copies *c, copies_how how, uint32_t primary)
     (void)change(c, how, primary);
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- inspecting ------------------------------------------------------------------------------ */
 static bool is_same(const void *a, const void *b, size_t bytes)
 {
     return (a == NULL || b == NULL) ? a == b : memcmp(a, b, bytes) == 0;

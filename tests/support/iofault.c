@@ -1,14 +1,14 @@
-/* iofault.c - a library to preload: it counts the calls that change files below one folder, and lets one of them fail.
+/* iofault.c - a library to preload: it counts the calls that change files below one folder, and makes one of them fail.
  *
  *   IOFAULT_DIR    the folder
- *   IOFAULT_AT     which call, from 1; 0 lets all pass
+ *   IOFAULT_AT     which call, from 1; 0: none fails
  *   IOFAULT_HOW    kill    the process dies instead of the call
- *                  torn    half of what a write was given is written, then the process dies
- *                  lose    the process dies, and of what was not brought to the disk a part is lost, as when the power
- *                          fails: writes without fsync() of the file, names without fsync() of their folder
+ *                  torn    a write writes half of its bytes, then the process dies
+ *                  lose    the process dies, and a part of what was not synced to the disk is lost, as in a power
+ *                          failure: writes without fsync() of the file, names without fsync() of their folder
  *                  enospc  from this call on there is no space
  *                  eio     this call fails
- *                  short   a write writes half of what it was given, once
+ *                  short   a write writes half of its bytes, once
  *   IOFAULT_SEED   lose: which part; 0 loses all of it
  *   IOFAULT_COUNT  file into which the number of calls is written when the process exits
  */
@@ -36,9 +36,9 @@ enum { UNDO_MAX = 4096 };
 typedef enum { PASS, KILL, TORN, LOSE, NO_SPACE, IO_ERROR, SHORT } fault;
 typedef enum { WRITTEN, RENAMED, REMOVED, MADE } change;
 
-typedef struct { /* how to take one change back */
+typedef struct { /* how to undo one change */
     change what;
-    bool is_done; /* on the disk, for good */
+    bool is_done; /* synced */
     char folder[PATH_MAX], path[PATH_MAX], other[PATH_MAX];
     int fd; /* WRITTEN */
     off_t offset, size;
@@ -91,7 +91,7 @@ static bool path_of(int fd, char path[PATH_MAX])
     return is_below(path);
 }
 
-/* ---- losing what is not on the disk ---------------------------------------------------------- */
+/* ---- losing what was not synced -------------------------------------------------------------- */
 static undo *note(change what, const char *path)
 {
     char copy[PATH_MAX];
@@ -127,7 +127,7 @@ static void note_write(int fd, off_t offset, size_t n)
     }
 }
 
-/* Another name for what is about to lose its own. */
+/* Another name for a file that is about to lose its own. */
 static void hide(const char *path, char other[PATH_MAX])
 {
     char copy[PATH_MAX];
@@ -207,7 +207,7 @@ static fault next_call(bool takes_space)
     return strcmp(how, "short") == 0 ? SHORT : PASS;
 }
 
-/* True: the call is made as it was asked for. */
+/* True: the call is made unchanged. */
 static bool passes(bool takes_space)
 {
     switch (next_call(takes_space)) {
@@ -282,7 +282,7 @@ SHOWN ssize_t write(int fd, const void *data, size_t n)
     return done;
 }
 
-/* As one block of bytes, so that it can be cut anywhere. */
+/* As one block of bytes, so that it can be split anywhere. */
 static ssize_t gathered(int fd, const struct iovec *iov, int count, off_t offset)
 {
     size_t n = 0, filled = 0;
@@ -320,7 +320,7 @@ SHOWN int ftruncate(int fd, off_t size)
     return rc;
 }
 
-/* ---- bringing to the disk -------------------------------------------------------------------- */
+/* ---- syncing --------------------------------------------------------------------------------- */
 static int synced(int fd, int (*call)(int fd))
 {
     if (!concerns(fd)) return call(fd);

@@ -1,4 +1,4 @@
-/* order3.c - counts in one table of open addresses: contexts, and contexts with the byte that followed. */
+/* order3.c - counts in one open-addressing table: contexts, and contexts with the byte that followed. */
 #include "order3.h"
 
 #include <math.h>

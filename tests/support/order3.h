@@ -1,4 +1,4 @@
-/* order3.h - a model of bytes that only counts: what a text looks like to somebody who remembers a few letters. */
+/* order3.h - a byte model that only counts: it predicts a byte from the few bytes before it. */
 #ifndef TESTS_ORDER3_H
 #define TESTS_ORDER3_H
 
@@ -10,7 +10,7 @@ enum { ORDER3_MOST = 3 };
 
 typedef struct order3 order3;
 
-/* A model that looks at the `order` bytes before (0 to 3).
+/* A model that uses the `order` bytes before (0 to 3).
  * Ownership  the caller's, for order3_free(); NULL: no memory.
  * Source     Witten & Bell, "The Zero-Frequency Problem", IEEE Transactions on Information Theory 37(4), 1991, method C,
  *            interpolated with the next shorter context: P(c|h) = (n(hc) + kinds(h) P(c|h')) / (n(h) + kinds(h)), where
@@ -23,7 +23,7 @@ bool order3_learn(order3 *m, const uint8_t *bytes, size_t n); /* once; false: no
 double order3_chance(const order3 *m, const uint8_t *before, int known,
                      uint8_t byte); /* known bytes end at before */
 
-/* Mean of -log2 of the chances of all bytes, the first ones with what is known before them. */
+/* Mean of -log2 of the probability of each byte; the first bytes have shorter contexts. */
 double order3_bits(const order3 *m, const uint8_t *bytes, size_t n);
 
 #endif

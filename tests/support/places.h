@@ -1,4 +1,4 @@
-/* places.h - where the memory of a process lies that it lends to others: the segments behind its descriptors. */
+/* places.h - the memory that a process lends to others: the segments behind its descriptors. */
 #ifndef TESTS_SUPPORT_PLACES_H
 #define TESTS_SUPPORT_PLACES_H
 
@@ -11,7 +11,7 @@
 
 enum { PLACES_MAX = 64 };
 
-typedef struct { /* as the layer that lends writes it */
+typedef struct { /* as the lending layer writes it */
     uint64_t id, size, offset, closed;
     int32_t pid, fd;
 } place;

@@ -1,4 +1,4 @@
-/* resident.h - how much memory this process has in use. */
+/* resident.h - how much memory this process uses. */
 #ifndef TESTS_SUPPORT_RESIDENT_H
 #define TESTS_SUPPORT_RESIDENT_H
 
@@ -15,7 +15,7 @@ static inline long resident_mib(void)
     return resident * (sysconf(_SC_PAGESIZE) >> 10) >> 10;
 }
 
-/* Whether that is what the program needs: a sanitizer keeps what was freed, and shadows of all. */
+/* Whether that is what the program needs: a sanitizer keeps freed memory, and shadows of all memory. */
 static inline bool resident_is_meant(void)
 {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

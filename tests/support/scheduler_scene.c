@@ -1,3 +1,4 @@
+/* scheduler_scene.c - plays the members of a scheduler core, and decodes the messages it sends. */
 #include "tests/support/scheduler_scene.h"
 
 #include <setjmp.h>
@@ -22,7 +23,7 @@ struct scene_letter {
 
 enum { TERM = 7, BEAT_MS = 500 };
 
-/* ---- what it says ---------------------------------------------------------------------------- */
+/* ---- what it sends --------------------------------------------------------------------------- */
 void scene_assert_travels(const wire_control *message)
 {
     wire_arena *arena = wire_arena_create(64 << 20);
@@ -200,7 +201,7 @@ uint32_t scene_count_role(const wire_control *c, int32_t server, int32_t role)
     return found;
 }
 
-/* ---- what is said to it ---------------------------------------------------------------------- */
+/* ---- what it receives ------------------------------------------------------------------------ */
 wire_control scene_hello(int32_t role, int32_t rank, int32_t world, int32_t servers, uint64_t nonce)
 {
     static const char *const addresses[] = {"tcp://devbox:1", "tcp://devbox:2"};

@@ -32,7 +32,7 @@ static inline pen_status server_thread_start(const server_settings *settings, se
     return status;
 }
 
-/* Waits as server_serve() does, then closes.  *why is set when it has failed. */
+/* Waits as server_serve() does, then closes.  *why is set on failure. */
 static inline pen_status server_thread_join(server_thread *t, pen_error *why)
 {
     pthread_join(t->thread, NULL);

@@ -46,7 +46,7 @@ static void accepts(walk *w, const config_row *row, const char *text)
     require(row, config_set(w->rows, w->settings, row->name, text, &why) == PEN_OK,
             "'%s' was refused: %s", text, why.text);
 
-    /* What it now holds, written and read again, is what it holds. */
+    /* Its value, written and read again, is equal. */
     char written[CONFIG_TEXT_BYTES];
     memcpy(w->before, w->settings, w->size);
     config_get(w->rows, w->settings, row->name, written, sizeof written);

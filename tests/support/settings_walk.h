@@ -4,10 +4,10 @@
 
 #include "common/base/config.h"
 
-/* Fails the running cmocka test, with the row's name, unless of every row: the name is snake_case
- * and its own, the field lies inside the struct and overlaps no other, the doc is a sentence, the
+/* Fails the running cmocka test, with the row's name, unless for every row: the name is snake_case
+ * and unique, the field lies inside the struct and overlaps no other, the doc is a sentence, the
  * default is accepted, smallest and largest value are accepted, one beyond each is refused with the
- * row's name in the sentence, and a refusal leaves every byte of the struct as it was. */
+ * row's name in the sentence, and a refusal leaves every byte of the struct unchanged. */
 void settings_walk(const config_row *rows, size_t struct_size);
 
 #endif

@@ -1,4 +1,4 @@
-/* shard_rig.c - the hand that drives shards in tests. */
+/* shard_rig.c - drives shards in tests. */
 #include "tests/support/shard_rig.h"
 
 #include "common/base/crc.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what a shard sees of the outside -------------------------------------------------------- */
+/* ---- a shard's environment ------------------------------------------------------------------- */
 static const void *copied(const void *data, size_t bytes)
 {
     if (data == NULL || bytes == 0) return NULL;
@@ -342,7 +342,7 @@ void rig_step(rig *r, uint64_t step, int64_t applied, rig_gradient g, rig_decisi
     rig_flush(r);
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- inspecting ------------------------------------------------------------------------------ */
 static bool is_about(const rig_message *m, uint32_t chunk)
 {
     if (chunk == UINT32_MAX) return true;

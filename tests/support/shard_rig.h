@@ -1,6 +1,6 @@
-/* shard_rig.h - shards driven by hand: a few ranks, a small model, and every message that was sent.
+/* shard_rig.h - shards without processes: a few ranks, a small model, and every message that was sent.
  *
- * The rig is the network and the workers' arithmetic: it cuts gradients into the plan's chunks,
+ * The rig is the network and the workers' arithmetic: it splits gradients into the plan's chunks,
  * sends them, and derives decisions from PREPARED as a worker does.  Nothing is lost or reordered
  * unless the test does so.
  */
@@ -55,10 +55,10 @@ typedef struct {
     uint64_t park_bytes_max; /* 0: 64 MiB */
     admission admission;
     shard_offload offload,
-        offload_of_copies; /* of the rig's shards, and of those copies_rig.h adds */
+        offload_of_copies; /* for the rig's shards, and those that copies_rig.h adds */
     uint64_t first_step;
     int64_t applied;
-    void (*outside)(void *user, shard_outside *out); /* the test's own additions; NULL: none */
+    void (*outside)(void *user, shard_outside *out); /* additions of the test; NULL: none */
     void *user;
 } rig_options;
 
@@ -66,9 +66,9 @@ typedef struct {
 rig *rig_create(const wire_model *model, const rig_options *o);
 void rig_destroy(rig *r);
 
-shard_outside rig_outside_of(rig_outside *o); /* for a shard that the test makes */
+shard_outside rig_outside_of(rig_outside *o); /* for a shard that the test creates */
 uint64_t rig_incarnation(int32_t rank);
-uint32_t rig_peer(int32_t rank); /* the peer number a rank's messages come from */
+uint32_t rig_peer(int32_t rank); /* the peer number of a rank's messages */
 uint32_t rig_shard_of(const rig *r, uint32_t chunk);
 
 /* INIT of every chunk by rank 0; value i of tensor t is rig_value(t, i). */
@@ -79,17 +79,17 @@ void rig_init(rig *r);
 typedef float (*rig_gradient)(int32_t rank, uint64_t step, uint32_t tensor, uint64_t i);
 float rig_noise(int32_t rank, uint64_t step, uint32_t tensor, uint64_t i);
 
-/* One chunk's push as one message; flags as in wire.h.  Then the shard's answers are in r->sent. */
+/* One chunk's push as one message; flags as in wire.h.  The shard's answers are in r->sent afterwards. */
 void rig_push(rig *r, int32_t rank, uint64_t step, uint32_t chunk, uint32_t flags, rig_gradient g);
-/* The same with every field of the message in the test's hand. */
+/* The same; the test sets every field of the message. */
 void rig_deliver(rig *r, uint32_t to, int32_t rank, wire_data *d, buf *payload);
 buf *rig_payload(const rig *r, uint32_t chunk, int32_t rank, uint64_t step,
-                 rig_gradient g); /* as it travels */
+                 rig_gradient g); /* its type on the wire */
 void rig_push_all(rig *r, int32_t rank, uint64_t step, uint32_t flags, rig_gradient g);
 void rig_flush(rig *r);
 void rig_forget_sent(rig *r); /* the messages so far */
 
-/* From the PREPARED messages to `rank` in r->sent.  False: some partition of trained chunks is
+/* From the PREPARED messages to `rank` in r->sent.  False: a partition of trained chunks is
  * missing. */
 typedef struct {
     wire_decision decision;
@@ -103,10 +103,10 @@ void rig_pull(rig *r, int32_t rank, uint64_t step, const rig_decision *decision)
 /* Push by all ranks in rank order, flush, decide, pull by all, flush. */
 void rig_step(rig *r, uint64_t step, int64_t applied, rig_gradient g, rig_decision *out);
 
-/* The newest message of a kind to a rank, with this chunk (UINT32_MAX: any); NULL. */
+/* The newest message of a kind to a rank, with this chunk (UINT32_MAX: any); NULL: none. */
 const rig_message *rig_find(const rig *r, wire_kind kind, int32_t rank, uint32_t chunk);
 uint32_t rig_count_sent(const rig *r, wire_kind kind, int32_t rank); /* messages */
-/* One float32 of a tensor as the shards hold it. */
+/* One float32 of a tensor in the shards' memory. */
 float rig_param(const rig *r, uint32_t tensor, uint64_t i);
 uint32_t rig_params_crc(const rig *r); /* of all values in plan order, from the shards */
 uint32_t rig_slots_crc(const rig *r);

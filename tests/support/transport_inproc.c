@@ -1,8 +1,8 @@
 /* transport_inproc.c - messages between threads of one process, by reference.
  *
- * A listener is a name in a registry; dialling it makes a pair of queues.  One lock guards all queues
+ * A listener is a name in a registry; dialling it creates a pair of queues.  One lock guards all queues
  * and the registry: this transport is for tests and for a scheduler in the same process, not for bulk
- * data.  A dialler whose listener is not there, or goes, is connected when one of that name comes.
+ * data.  A dialler whose listener is absent, or closes, is connected when one of that name comes.
  */
 #include "common/base/why.h"
 #include "common/net/transport/transport.h"
@@ -42,7 +42,7 @@ typedef struct endpoint {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static endpoint *endpoints;
-static unsigned names; /* made up so far, for inproc://... */
+static unsigned names; /* names generated so far, for inproc://... */
 
 static bool deliver(endpoint *to, transport_event_kind kind, uint32_t peer, const void *head,
                     size_t head_size, buf *body)
@@ -152,8 +152,8 @@ static int inproc_poll_fd(void *state)
     return ((endpoint *)state)->fd;
 }
 
-/* As over a socket, what is too large is the receiver's to refuse: *is_refused, and its body is for
- * the caller to release, outside the lock. */
+/* As over a socket, the receiver refuses what is too large: *is_refused, and the caller releases its body
+ * outside the lock. */
 static pen_status pass(endpoint *to, uint32_t peer, const void *head, size_t head_size, buf *body,
                        bool *is_refused)
 {

@@ -1,4 +1,4 @@
-/* transport_sim.c - a network in memory: a sorted list of what is on its way, and a generator of trouble. */
+/* transport_sim.c - a network in memory: a sorted list of messages in flight, and a generator of faults. */
 #include "tests/support/transport_sim.h"
 #include "common/base/why.h"
 #include "tests/support/transports.h"
@@ -16,12 +16,12 @@ enum {
 
 typedef struct endpoint endpoint;
 
-typedef struct item { /* on its way, or in an inbox */
+typedef struct item { /* in flight, or in an inbox */
     struct item *next;
     uint64_t due_ms, order;
     endpoint *to;
-    uint32_t peer;       /* of the receiver: who sends       */
-    uint32_t connection; /* it was sent on; stale ones vanish */
+    uint32_t peer;       /* of the receiver: the sender      */
+    uint32_t connection; /* the connection it was sent on; stale ones vanish */
     transport_event_kind kind;
     buf *body;
     size_t head_size;
@@ -38,9 +38,9 @@ struct endpoint {
 
     endpoint *listener;     /* of a dialler that is connected */
     uint32_t number;        /* its connection; 0 = none       */
-    bool is_known;          /* to the listener: it has spoken */
+    bool is_known;          /* to the listener: it has sent something */
     uint64_t connect_at_ms; /* when it tries again            */
-    uint64_t latest_ms[2];  /* newest delivery promised, to the listener and back: keeps order */
+    uint64_t latest_ms[2];  /* newest promised delivery, to the listener and back: keeps order */
 };
 
 typedef struct {
@@ -55,13 +55,13 @@ struct sim_net {
     sim_counts counts;
     endpoint *endpoints;
     item *flying;     /* sorted by (due, order) */
-    uint32_t names;   /* made up so far, for sim://ID/... */
-    bool runs_itself; /* by the real clock, whenever an endpoint looks */
+    uint32_t names;   /* names generated so far, for sim://ID/... */
+    bool runs_itself; /* by the real clock, whenever an endpoint receives */
     cut cuts[CUTS_MAX];
     size_t n_cuts;
 };
 
-/* A net is found by number, in its own thread only. */
+/* A net is found by number, only in its own thread. */
 static _Thread_local sim_net *nets[NETS_MAX], *self_driven;
 
 /* splitmix64 */
@@ -267,7 +267,7 @@ static const endpoint *sender_of(sim_net *net, const item *i)
     return i->to == dialler ? dialler->listener : dialler;
 }
 
-/* What a message meets when it arrives: the connection it was sent on may be gone, or cut. */
+/* The fate of a message that arrives: the connection it was sent on may be gone, or partitioned. */
 static void land(sim_net *net, item *i)
 {
     const endpoint *from = sender_of(net, i);
@@ -336,7 +336,7 @@ static pen_status open_endpoint(endpoint *e, const char *address, const transpor
     return PEN_OK;
 }
 
-/* At the end of the list: the order of events must not depend on addresses of memory. */
+/* At the end of the list: the order of events must not depend on memory addresses. */
 static void enter(endpoint *e)
 {
     endpoint **link = &e->net->endpoints;
@@ -380,7 +380,7 @@ static int sim_poll_fd(void *state)
     return -1;
 }
 
-/* When it arrives: never before what was sent earlier on this connection, unless it is overtaken on purpose. */
+/* The time of arrival: never before what was sent earlier on this connection, unless reordering is intended. */
 static uint64_t draw_due(sim_net *net, uint64_t *latest_ms)
 {
     uint64_t due = clock_ms(net->clock) + draw_delay(net);
@@ -403,7 +403,7 @@ static pen_status send_once(endpoint *e, endpoint *dialler, endpoint *to, const 
     return PEN_OK;
 }
 
-/* Why `to` would not have the message; NULL: it would. */
+/* Why `to` would refuse the message; NULL: it accepts. */
 static const char *fault_of(const endpoint *to, size_t head_size, const buf *body)
 {
     if (head_size > to->head_max) return "a head that is too large";
@@ -482,7 +482,7 @@ static void drop_flying_to(sim_net *net, const endpoint *e)
     }
 }
 
-/* What a closing endpoint has on its way arrives ahead of the news that it is gone. */
+/* What a closing endpoint has in flight arrives before the event of its end. */
 static void land_flying_from(sim_net *net, const endpoint *e, uint64_t until_ms)
 {
     for (item **link = &net->flying; *link != NULL && (*link)->due_ms <= until_ms;) {
@@ -525,7 +525,7 @@ const transport_ops transport_sim = {
     .doc    = "A simulated network with seeded faults; for tests of whole clusters in one process.",
     .any_address  = "sim://self/*",
     .stays_inside = true,
-    .keeps_order  = false, /* if told to reorder */
+    .keeps_order  = false, /* if reordering is on */
     .state_size   = sizeof(endpoint),
     .listen       = sim_listen,
     .dial         = sim_dial,

@@ -5,7 +5,7 @@
  * ends.  Nothing moves by itself: the owner advances the clock to sim_net_next_ms() and calls
  * sim_net_deliver().  The same seed and the same calls give the same run.
  *
- * Without an owner: "sim://self/<name>" is a net of the calling thread that has no faults, goes by the
+ * Without an owner: "sim://self/<name>" is a net of the calling thread that has no faults, uses the
  * real clock and moves when one of its endpoints receives.
  */
 #ifndef TESTS_SUPPORT_TRANSPORT_SIM_H
@@ -30,22 +30,22 @@ uint32_t sim_net_id(const sim_net *net);
 
 void sim_net_faults(sim_net *net, const sim_faults *faults);
 
-/* Messages from endpoint `from` to endpoint `to` vanish while on.  "*" is everybody.  One way: two
+/* Messages from endpoint `from` to endpoint `to` vanish while on.  "*" is every endpoint.  One way: two
  * calls for both. */
 void sim_net_partition(sim_net *net, const char *from, const char *to, bool on);
 
-/* Cuts the connection of a dialler: what is in flight is lost, both ends see DOWN, and after
+/* Disconnects a dialler: what is in flight is lost, both ends see DOWN, and after
  * reconnect_ms UP again under a new peer number. */
 void sim_net_break(sim_net *net, const char *dialler, const char *listener, uint32_t reconnect_ms);
 
-/* As if the process of that name were killed: its connections end and no other will be made.  Its
+/* As if the process of that name were killed: its connections end and no other is made.  Its
  * endpoints may still be closed, and do nothing else. */
 void sim_net_kill(sim_net *net, const char *name);
 
 uint64_t sim_net_next_ms(const sim_net *net); /* when something is due next; UINT64_MAX: nothing */
 bool sim_net_deliver(sim_net *net);           /* what is due now; true if anything was */
 
-/* How much was sent, and what became of it. */
+/* How much was sent, and its fate. */
 typedef struct {
     uint64_t sent, delivered, dropped, repeated, reordered, bytes;
 } sim_counts;

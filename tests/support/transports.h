@@ -1,4 +1,4 @@
-/* transports.h - the transports that only tests have: within one process, and the network that is played. */
+/* transports.h - the transports of tests: within one process, and the simulated network. */
 #ifndef TESTS_SUPPORT_TRANSPORTS_H
 #define TESTS_SUPPORT_TRANSPORTS_H
 
@@ -6,7 +6,7 @@
 
 extern const transport_ops transport_inproc, transport_sim;
 
-static inline void add_test_transports(void) /* again is fine */
+static inline void add_test_transports(void) /* may be called again */
 {
     transport_add(&transport_inproc);
     transport_add(&transport_sim);

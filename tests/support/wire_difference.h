@@ -1,4 +1,4 @@
-/* wire_difference.h - do two messages say the same?  For tests and fuzzers. */
+/* wire_difference.h - are two messages equal?  For tests and fuzzers. */
 #ifndef TESTS_SUPPORT_WIRE_DIFFERENCE_H
 #define TESTS_SUPPORT_WIRE_DIFFERENCE_H
 

@@ -1,5 +1,5 @@
-/* param_memory_test.c - memory that the SDK holds: initial values equal for every range, gradients that are zero at their
- * first view, several names for one tensor; by a program that runs alone. */
+/* param_memory_test.c - memory that the SDK holds: initial values equal for every range, gradients that are zero at
+ * their first view, several names for one tensor; by a program that runs alone. */
 #include "penstock.h"
 #include "worker/tensor/init.h"
 

@@ -1,5 +1,5 @@
-/* proof_test.c - both ends of a connection prove that they belong to the job, and no other peer gets in: every flipped bit
- * of every message, other tokens, roles and places, replays and reflections. */
+/* proof_test.c - both ends of a connection prove that they belong to the job, and no other peer gets in: every
+ * flipped bit of every message, other tokens, roles and places, replays and reflections. */
 #include "common/net/auth/secret.h"
 #include "common/net/transport/proof.h"
 

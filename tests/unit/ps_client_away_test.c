@@ -1,5 +1,5 @@
-/* ps_client_away_test.c - gradients that a shard has received are the program's again, and values that stay on the shards: the
- * ps client without socket, thread or clock, with one shard. */
+/* ps_client_away_test.c - gradients that a shard has received are the program's again, and values that stay on the
+ * shards: the ps client without socket, thread or clock, with one shard. */
 #include "common/base/crc.h"
 #include "common/base/log.h"
 #include "worker/ps/ps_client.h"

@@ -445,8 +445,8 @@ static void test_sharded_shards_of_a_node_add_up_across_nodes(void **state)
     forget(ddp);
 }
 
-/* Rank order inside each micro-batch, micro-batches one after the other: equal in all modes, and by rounding only different
- * from one sum over all micro-batches. */
+/* Rank order inside each micro-batch, micro-batches one after the other: equal in all modes, and by rounding only
+ * different from one sum over all micro-batches. */
 static void test_sharded_sums_of_each_micro_batch_are_added_in_their_order(void **state)
 {
     (void)state;

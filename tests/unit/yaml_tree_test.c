@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-/* */
 #include <cmocka.h>
 
 static const char two[] = "kind: Job # a comment\n"
