@@ -1,7 +1,7 @@
 /* clock.h - the time: real, or simulated.
  *
- * CLOCK_MONOTONIC, which stops while a laptop sleeps: a lease must not run out behind a closed lid.  Cores never
- * read a clock; every event carries `now`.
+ * CLOCK_MONOTONIC, which stops while a laptop sleeps: a lease must not expire behind a closed lid.  Cores never read a
+ * clock; every event carries `now`.
  */
 #ifndef COMMON_CLOCK_H
 #define COMMON_CLOCK_H

@@ -265,7 +265,7 @@ void config_defaults(const config_row *rows, void *settings)
             continue;
         }
         const pen_status status = set_row(r, settings, r->dfl, &why);
-        assert(status == PEN_OK); /* a default out of its own range is our bug */
+        assert(status == PEN_OK); /* a default outside of its own range is our bug */
         (void)status;
     }
 }
@@ -302,7 +302,7 @@ void config_get(const config_row *rows, const void *settings, const char *key, c
 
 /* ---- sources --------------------------------------------------------------------------------- */
 
-/* One source being read: a key may come only once in it. */
+/* One source being read: each key may appear once in it. */
 typedef struct {
     const config_row *rows;
     void *settings;

@@ -18,7 +18,7 @@
 enum {
     LINE_BYTES = 2048,
     ALLOWED_SETS =
-        64, /* times ALLOWED_WAYS = most lines a minute from all hostile peers together */
+        64, /* times ALLOWED_WAYS = maximum lines a minute from all hostile peers together */
     ALLOWED_WAYS = 4,
     ALLOWED_MS   = 60 * 1000
 };

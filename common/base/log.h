@@ -36,8 +36,8 @@ void log_format_as(const char *role, int rank); /* role: BORROWED for good */
 /* The name of this process in sentences: "server 1", "scheduler"; "this process" if unset. */
 void log_own_name(char *text, size_t size);
 
-/* One such object, with its newline.  level < 0: a line of a program, with stream ("stdout") instead.  Invalid
- * UTF-8 becomes '?'.  Returns its length; truncates `text` to fit. */
+/* Formats one such object, with its newline.  level < 0: a program's line, with stream ("stdout") instead.  Invalid
+ * UTF-8 becomes '?'.  Returns the length; truncates `text` to fit. */
 size_t log_json(char *line, size_t size, int level, const char *role, int rank, const char *stream,
                 const char *text);
 

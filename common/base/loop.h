@@ -18,8 +18,8 @@
 
 typedef struct loop loop;
 
-/* Handles what is ready now, at most a bounded batch.  Returns true if it did anything: it is then
- * called again before the loop sleeps. */
+/* Handles a bounded batch of what is ready.  Returns true if it did anything; the loop then calls it again before
+ * sleeping. */
 typedef bool (*loop_drain_fn)(void *user);
 typedef void (*loop_fn)(void *user);
 
@@ -48,7 +48,7 @@ pen_status loop_add(loop *self, int fd, loop_drain_fn drain, void *user, pen_err
  * again.  Call before closing the descriptor. */
 void loop_remove(loop *self, void *user);
 
-/* Hooks run at the end of every turn, in the order they were given. */
+/* Hooks run at the end of every turn, in the order they were added. */
 pen_status loop_before_sleep(loop *self, loop_fn fn, void *user, pen_error *why);
 
 uint64_t loop_now_ms(const loop *self); /* of the current turn; clock_real */

@@ -39,7 +39,7 @@ static struct timespec after(uint64_t wait_ms)
     return t;
 }
 
-/* Call with the lock.  True: nothing is pending any more. */
+/* Call with the lock held.  True: nothing is pending. */
 static bool settle(loop_call *q, const struct timespec *until)
 {
     while (q->is_pending && !q->is_closed)

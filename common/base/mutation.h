@@ -43,9 +43,9 @@
     X(GRACE_NOT_GRANTED, "a member does not wait for a scheduler that promised to come back")      \
     X(READY_NOT_AWAITED, "the first step begins before all workers have reached all")
 
-/* Rules with a second rule behind them, so that nothing goes wrong without one.  The epoch changes with every term
- * and incarnation, and its fence keeps out old messages.  A learner reported as caught up becomes a backup only if
- * its sealed log is as long as its primary's. */
+/* Rules backed up by a second rule: switching off one alone does no harm.  The epoch changes with every term and
+ * incarnation, and its fence keeps out old messages.  A learner reported as caught up becomes a backup only if its
+ * sealed log is as long as its primary's. */
 #define MUTATION_BACKED_ROWS(X)                                                                    \
     X(NO_INCARNATION_CHECK, "messages for or from an earlier incarnation are taken")               \
     X(TERM_IGNORED, "messages of an earlier scheduler are taken")                                  \

@@ -12,7 +12,7 @@
 
 enum { LINE = 64 };
 
-/* With an unused line behind it.  0: overflow. */
+/* Includes an unused line after the array.  0: overflow. */
 static size_t bytes_of(const array_want *want)
 {
     size_t bytes;

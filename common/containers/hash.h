@@ -1,4 +1,4 @@
-/* hash.h - hash tables (uthash) and the hash behind them (xxHash).  uthash.h is included here alone. */
+/* hash.h - hash tables (uthash) and their hash function (xxHash).  Only this file includes uthash.h. */
 #ifndef COMMON_HASH_H
 #define COMMON_HASH_H
 

@@ -157,7 +157,7 @@ static const http_route *find_route(const http *h, const char *path)
     return route->path != NULL ? route : NULL;
 }
 
-/* Every page costs time of the loop. */
+/* Every page takes loop time. */
 static bool asks_too_often(http *h, const http_request *request)
 {
     rate *r = &h->asks[request->from % ASKS_PLACES];

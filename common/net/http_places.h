@@ -1,8 +1,8 @@
 /* http_places.h - the connections of one HTTP listener: time limits, and which one makes room.  Pure.
  *
  * A connection sends its request or reads its answer; both have a limit on their total time, however steadily bytes
- * drip.  If a new connection or answer is one too many, the oldest ends: a probe, which asks at once, is not
- * starved by connections that never finish.
+ * drip.  If a new connection or answer exceeds a limit, the oldest ends: connections that never finish cannot starve a
+ * probe, which asks at once.
  */
 #ifndef COMMON_HTTP_PLACES_H
 #define COMMON_HTTP_PLACES_H

@@ -238,7 +238,7 @@ proof_stage proof_take(proof *self, const void *head, size_t size, proof_message
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-/* An IPv4 address in IPv6 is the IPv4 address: who listens at all addresses may see it so. */
+/* Converts an IPv4-mapped address to IPv4: a listener on all addresses may see it mapped. */
 static bool address_of(const struct sockaddr_in6 *a, struct in6_addr *number)
 {
     *number = a->sin6_addr;

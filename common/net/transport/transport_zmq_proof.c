@@ -1,7 +1,7 @@
 /* transport_zmq_proof.c - proofs (proof.h) on the connections of ZeroMQ.
  *
- * DESIGN A listener.  Until a connection has proven itself, its messages come only here, its end is not reported,
- * and transport_zmq_watch.c treats it as a stranger.  Its only state is a proof, stored with its record in peers.h.
+ * DESIGN  A listener.  Until a connection has proven itself, its messages come only here, its end is not reported, and
+ * transport_zmq_watch.c treats it as a stranger.  Its only state is a proof, stored with its record in peers.h.
  * A dialler.  ZeroMQ would reconnect by itself, send messages queued for the proven peer on the new connection, and
  * append its messages to those of the old one, indistinguishably.  So with proofs a socket serves one connection:
  * ZeroMQ's reconnect interval is infinite, and the endpoint redials with a new socket.
@@ -98,7 +98,7 @@ prove_result prove_dialled(endpoint *e, size_t frames, const char **fault)
     dialled *l = &e->link;
     proof_message out;
     if (l->broke) return PROVE_DROP;
-    const size_t size = frames == 1 ? zmq_msg_size(&e->head) : 0; /* there is no such message */
+    const size_t size = frames == 1 ? zmq_msg_size(&e->head) : 0; /* no such message exists */
     proof_take(&l->proof, zmq_msg_data(&e->head), size, &out);
     if (l->proof.stage == PROOF_FAILED) {
         *fault = l->proof.fault;

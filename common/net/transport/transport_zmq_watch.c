@@ -1,35 +1,33 @@
-/* transport_zmq_watch.c - the limits that ZeroMQ does not have, and how a connection over them is ended.
+/* transport_zmq_watch.c - limits that ZeroMQ lacks, and how a connection that exceeds them is ended.
  *
  * DESIGN
- * What is known.  The kernel counts the bytes of each connection (TCP_INFO).  What it received and we did not
- * take is in ZeroMQ's queue, or in a message that is not whole yet; what we gave and it has not been acknowledged
- * waits for a peer that does not read.
+ * Counting.  The kernel counts the bytes of each connection (TCP_INFO).  Received bytes that we did not take are in
+ * ZeroMQ's queue, or in an incomplete message; bytes we sent without an acknowledgement wait for a peer that does not
+ * read.
  *
- * A message without end.  ZeroMQ keeps the frames of a message until its last one, however many.  A look is taken
- * at all counts on a tick; when the queue was found dry after that, everything whole had been taken, so what is
- * left of the count is one unfinished message and what the kernel still holds.  More than the largest message and
- * SLACK_BYTES: the connection is ended.  What may pile up is a tick's worth of a link above that.
+ * Endless messages.  ZeroMQ stores the frames of a message until the last one, however many.  Each tick records all
+ * counts.  When the queue was then found dry, everything complete had been taken, so the rest of the count is one
+ * unfinished message and what the kernel still holds.  Beyond the largest message plus SLACK_BYTES, the connection is
+ * ended.  At most one tick's traffic of a link can pile up above that.
  *
- * Ending.  ZeroMQ has no call for it.  Connecting its descriptor to nobody does: the kernel resets the connection and
- * drops what it holds, and ZeroMQ's thread finds it ended and closes.  (After shutdown() a sender that does not stop
- * is read from for as long as it keeps up.)
- * A descriptor may have been given to another connection meanwhile; the kernel's cookie of the socket tells, and
- * whoever is hit in the instant between looking and ending dials again.
+ * Ending.  ZeroMQ has no call for it.  Disconnecting the descriptor works (a connect to AF_UNSPEC): the kernel resets
+ * the connection and drops its buffers, and ZeroMQ's thread sees the end and closes.  (After shutdown() ZeroMQ would
+ * keep reading from a sender that does not stop.)  The descriptor may belong to another connection by then; the
+ * kernel's socket cookie shows that, and a connection hit in the instant between check and end dials again.
  *
- * Rates.  Each address may connect RATE_BURST times, and RATE_A_SECOND times a second from then on.  Beyond that a
- * connection ends before a handshake is worked on, unless a peer that has spoken lives at the same address: then it
- * may be a member that comes back, and a stranger beside it is bounded by the other limits alone.
+ * Rates.  Each address may connect RATE_BURST times, and then RATE_A_SECOND times a second.  Beyond that a connection
+ * ends before its handshake, unless a peer that has sent messages lives at the same address: then it may be a returning
+ * member, and a stranger beside it is bounded by the other limits alone.
  *
- * Strangers.  With proofs (proof.h) who has not proven itself is ended after STRANGER_MS, or STRANGER_BYTES.
+ * Strangers.  With proofs (proof.h) a peer that has not proven itself is ended after STRANGER_MS, or STRANGER_BYTES.
+ * Beyond STRANGERS at once plus the number admitted, each new one ends the oldest.
  *
- * Beyond STRANGERS at once, and as many as have been let in, the oldest is ended for each new one.
+ * Observers.  The bytes waiting for all non-members have a common bound.  They are counted on sending, not on a tick:
+ * the answer to a small request may be large.
  *
- * Guests.  What waits for those who are no members has a bound for all together, and is counted when it is given,
- * not on a tick: an answer to a small question may be large.
- *
- * Silent ones.  Who connects and says nothing costs a descriptor until the handshake's time is over.  Beyond
- * connections_max the oldest silent one (with proofs: the oldest stranger) is ended for each new one, so a flood pushes
- * out itself.
+ * Silent connections.  A connection that sends nothing costs a descriptor until the handshake times out.  Beyond
+ * connections_max each new connection ends the oldest silent one (with proofs: the oldest stranger), so a flood only
+ * displaces itself.
  */
 #include "common/net/transport/transport_zmq.h"
 
@@ -52,32 +50,30 @@ enum {
     TICK_MS         = 100,
     FD_MAX          = 1 << 20,
     SLACK_BYTES     = 64 << 20, /* what the kernel may hold */
-    HEARTBEAT_BYTES = 16,       /* of a tick */
+    HEARTBEAT_BYTES = 16,       /* per tick */
     CURVE_BYTES     = 33,       /* of each frame: command, nonce, tag, flags */
     SHORT_FRAME     = 255,
     BLAMES_A_SECOND = 10,
     STRANGER_MS     = 5000,
     STRANGER_BYTES  = 16 << 10,
-    STRANGERS =
-        32, /* at once, of those who had time for a proof: one that greets and says no more costs ZeroMQ */
-    STRANGERS_MAX =
-        96, /* some 60 KiB; and of all: many may come at once when a job starts                          */
-    PROOF_MS      = 100,
-    RATE_BURST    = 8192, /* as many as dial at once from one host when a large job starts */
-    RATE_A_SECOND = 100
+    STRANGERS       = 32, /* at once, with time for a proof: a silent stranger costs ZeroMQ */
+    STRANGERS_MAX   = 96, /* some 60 KiB; and in total: many may come at once when a job starts */
+    PROOF_MS        = 100,
+    RATE_BURST      = 8192, /* a large job dials this often from one host at its start */
+    RATE_A_SECOND   = 100
 };
 
 struct watched {
     bool lives, is_ended; /* is_ended: by us */
     bool is_trusted;
-    bool has_look;       /* `look` was taken at the last tick */
+    bool has_look;       /* `look` was set at the last tick */
     uint64_t cookie;     /* of the socket */
-    uint64_t order;      /* of acceptance */
-    uint64_t address;    /* of the other side, as one number; 0: none */
-    uint64_t took, gave; /* bytes on the wire, as far as we know */
+    uint64_t order;      /* order of acceptance */
+    uint64_t address;    /* of the peer, as one number; 0: none */
+    uint64_t took, gave; /* known bytes on the wire */
     uint64_t look;       /* received at the last tick */
     rate blames;
-    uint64_t since_ms; /* when it was accepted */
+    uint64_t since_ms; /* time of acceptance */
 };
 
 void watch_init(endpoint *e, const transport_options *o)
@@ -92,7 +88,7 @@ void watch_init(endpoint *e, const transport_options *o)
     w->observers_bytes_max = o->observers_bytes_max;
     w->message_bytes_max   = largest > INT64_MAX / 4 ? INT64_MAX / 2 : 2 * largest + SLACK_BYTES;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 2 < w->connections_max)
-        w->connections_max = (uint32_t)(files.rlim_cur / 2); /* others need descriptors too */
+        w->connections_max = (uint32_t)(files.rlim_cur / 2); /* leaves descriptors for others */
 }
 
 void watch_fini(endpoint *e)
@@ -133,14 +129,14 @@ static void end_connection(endpoint *e, int fd)
     if (connect(fd, &nobody, sizeof nobody) != 0) shutdown(fd, SHUT_RDWR);
 }
 
-/* Nobody's connection yet: it has said nothing, or nothing that proves anything. */
+/* Not a peer's connection yet: it has sent nothing, or has not proven itself. */
 static bool is_stranger(const endpoint *e, int fd)
 {
     return e->options.proof != NULL ? !peers_has_admitted(&e->peers, fd)
                                     : peers_is_silent(&e->peers, fd);
 }
 
-/* HOST:PORT of the other side; empty where there is none. */
+/* HOST:PORT of the peer; empty if unknown. */
 static void notify_from(int fd, char from[TRANSPORT_FROM_BYTES])
 {
     struct sockaddr_storage at = {0};
@@ -167,7 +163,7 @@ static void end_peer(endpoint *e, int fd, const char *text)
     end_connection(e, fd);
 }
 
-/* The oldest of them, or -1; how many there are. */
+/* Returns the oldest stranger, or -1, and their number. */
 static int oldest_stranger(const endpoint *e, uint32_t *n)
 {
     int oldest = -1;
@@ -181,7 +177,7 @@ static int oldest_stranger(const endpoint *e, uint32_t *n)
     return oldest;
 }
 
-/* For each that is accepted at most one is ended, so their number stays where it is beyond what is allowed. */
+/* Ends at most one for each accepted connection, so their number stays constant above the limit. */
 static void make_way(endpoint *e, uint64_t now_ms)
 {
     const watch *w = &e->watch;
@@ -225,7 +221,7 @@ static bool has_peer_at(const endpoint *e, uint64_t address)
     return false;
 }
 
-/* Whether this address has connected too often.  Two that share a place in the table share their allowance. */
+/* Whether this address has connected too often.  Addresses that share a table slot share their allowance. */
 static bool comes_too_often(endpoint *e, uint64_t address, uint64_t now_ms)
 {
     rate *r = &e->watch.rate[address % WATCH_RATES];
@@ -261,7 +257,7 @@ void watch_ended(endpoint *e, int fd)
 
 /* ---- counting --------------------------------------------------------------------------------- */
 
-/* A message's frames on the wire.  Exact but for which of two frames is short. */
+/* A message's size on the wire.  Exact except for which of two frames is short. */
 static uint64_t wire_bytes(const endpoint *e, uint64_t bytes, int frames)
 {
     const uint64_t each = e->has_keys ? CURVE_BYTES : 0;
@@ -289,7 +285,7 @@ static bool exceeds(uint64_t more, uint64_t less, uint64_t limit)
 
 /* ---- what waits for those who are not trusted -------------------------------------------------- */
 
-/* Given, and not acknowledged by the other side's kernel.  Where nobody counts that (a Unix-domain socket), nothing. */
+/* Bytes sent and not acknowledged by the peer's kernel; 0 if they are not counted (a Unix-domain socket). */
 static uint64_t waiting_for(int fd, const watched *c)
 {
     uint64_t received, acked;
@@ -297,7 +293,7 @@ static uint64_t waiting_for(int fd, const watched *c)
     return c->gave > acked ? c->gave - acked : 0;
 }
 
-/* Of all; the one for which most waits: *worst, or -1. */
+/* The sum over all observers; *worst: the one with most bytes waiting, or -1. */
 static uint64_t count_observers(endpoint *e, int *worst, uint64_t *most)
 {
     uint64_t all = 0;
@@ -315,7 +311,7 @@ static uint64_t count_observers(endpoint *e, int *worst, uint64_t *most)
     return all;
 }
 
-/* The sum that is kept forgets no byte that has arrived; it is counted anew only after so many more. */
+/* The running sum ignores acknowledgements, so it is an upper bound; recounts only after enough new bytes. */
 static void relieve(endpoint *e)
 {
     watch *w = &e->watch;
@@ -375,7 +371,7 @@ void watch_blame(endpoint *e, uint32_t peer)
 
 /* ---- looking ---------------------------------------------------------------------------------- */
 
-/* They are received and never taken.  A peer that sends as little as that of something else gains as little. */
+/* Heartbeats are received but never taken.  A peer that sends other data at this low rate gains just as little. */
 static void forgive_heartbeats(watched *c, uint64_t received)
 {
     c->took += HEARTBEAT_BYTES;
@@ -390,7 +386,7 @@ static void judge(endpoint *e, int fd, watched *c, bool is_dry)
         end_peer(e, fd, "a message without end: its connection was ended");
         return;
     }
-    if (!is_dry && c->has_look && w->queue_bytes_max == 0) return; /* the look still holds */
+    if (!is_dry && c->has_look && w->queue_bytes_max == 0) return; /* the count is still valid */
     if (!counts_of(fd, c, &received, &acked)) return;
     forgive_heartbeats(c, received);
     const uint64_t limit = w->queue_bytes_max;
@@ -402,7 +398,7 @@ static void judge(endpoint *e, int fd, watched *c, bool is_dry)
     c->has_look = true;
 }
 
-/* Who has proven nothing gets no more time than a handshake does, and no more memory than a few messages take. */
+/* An unproven peer gets no more time than a handshake, and no more memory than a few messages. */
 static void judge_stranger(endpoint *e, int fd, const watched *c)
 {
     uint64_t received, acked;
