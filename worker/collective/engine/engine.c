@@ -1,4 +1,4 @@
-/* engine.c - the engine: what it is made of, who joined, the thread "pen-coll". */
+/* engine.c - the engine: creation and destruction, and the members that joined. */
 #include "worker/collective/engine/engine.h"
 
 #include "common/base/clock.h"
@@ -78,7 +78,7 @@ static pen_status open_links(coll_engine *e, pen_error *why)
         else
             log_notice("no shared memory; collectives use sockets: %s", reason.text);
     }
-    /* Without a look at the driver: a process that uses no device gets nothing of it. */
+    /* Does not touch the driver: a process that uses no device must not load it. */
     if (e->place != NULL && device_all[0]->event_new != NULL && !device_is_host(device_all[0]) &&
         device_place_create(&e->device_place, &reason) == PEN_OK)
         add_address(e, device_place_address(e->device_place));
@@ -143,7 +143,7 @@ static void free_members(coll_engine *e)
     free(e->loss);
 }
 
-/* Groups that the program did not free go with the engine. */
+/* Frees groups that the program did not free. */
 static void free_groups(coll_engine *e)
 {
     while (e->n_groups > 0) {
@@ -271,7 +271,7 @@ static pen_status set_peers(coll_engine *e, const coll_member *members, int n, u
     return status;
 }
 
-/* More members than cores: who spins keeps another from working. */
+/* With more members than cores, spinning keeps other members from working. */
 static void choose_spin(coll_engine *e)
 {
     int here = 0;

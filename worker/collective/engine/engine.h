@@ -1,14 +1,14 @@
-/* engine.h - groups and the calls in progress on them; who drives; deadlines; the flight recorder.
+/* engine.h - groups and their calls in progress; which thread drives them; deadlines; the flight recorder.
  *
  * DESIGN
  * Groups.    pen_group.  The world exists after joining; pen_group_new(), _split() and _shrink() make others.  A new
  *            group picks its path: node if all members share memory, wire if none do, else hier.  Calls on device
- *            memory take `device` when all share memory, else they are staged through host memory.
+ *            memory take `device` if all share memory, else they are staged through host memory.
  * Driving.   Calls of a group run one after another in call order.  A blocking caller advances its own group and sleeps
  *            on the doorbell (node) or in poll (mesh).  The thread "pen-coll" advances calls that no thread waits for,
- *            and sleeps when there are none.
+ *            and sleeps when it has none.
  * Verdicts.  A failed call fails its group.  The member that notices asks the scheduler (coll_job.fault), and all
- *            members get the first answer as their sentence.  Without an answer within lease_ms the local one stands.
+ *            members get the first answer as their sentence.  Without an answer within the lease, the local one stands.
  */
 #ifndef WORKER_COLL_ENGINE_H
 #define WORKER_COLL_ENGINE_H
@@ -23,25 +23,25 @@ typedef struct coll_engine coll_engine;
 
 typedef struct {
     int rank, local_rank, node;
-    int sharing; /* lowest rank of those that can map each other's memory; own rank: none can */
+    int sharing; /* lowest rank of the set that can map each other's memory; own rank: no other can */
     uint64_t incarnation;
     const char *host;
     uint32_t n_addresses;
     const char *const *address; /* from coll_engine_addresses() of that member */
 } coll_member;
 
-/* What the engine needs from the job.  Called on any thread; may not wait.  All are optional (NULL: alone). */
+/* What the engine needs from the job.  Called on any thread; must not wait.  All are optional (NULL: alone). */
 typedef struct {
-    /* This member's call failed (TIMED_OUT, CORRUPT, ...): coll_engine_fault() follows with everyone's sentence. */
+    /* This member's call failed (TIMED_OUT, CORRUPT, ...): coll_engine_fault() follows with the sentence for all. */
     void (*fault)(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
                   const pen_error *why);
-    /* The call is overdue: the job logs the missing members, alive or not.  what: "barrier 'epoch end' (call 212)". */
-    void (*overdue)(
-        void *user, const char *what, uint64_t waited_ms, const int *missing, int n,
-        bool is_quiet); /* is_quiet: not logged; the job only checks whether the call can end */
+    /* The call is overdue: the job logs the missing members, alive or not.  what: "barrier 'epoch end' (call 212)".
+     * is_quiet: not logged; the job only checks whether the call can end. */
+    void (*overdue)(void *user, const char *what, uint64_t waited_ms, const int *missing, int n,
+                    bool is_quiet);
     /* The survivors of the group must agree on their list: coll_engine_shrunk() follows. */
     void (*shrink)(void *user, uint64_t group, const int *ranks, int n);
-    /* Cannot connect to that worker: the job finds one sentence for all. */
+    /* Connecting to that worker fails: the job finds one sentence for all. */
     void (*unreached)(void *user, int rank, const char *address, const char *words);
 } coll_job;
 
@@ -52,7 +52,7 @@ typedef struct {
     const worker_env *env;
     const struct auth *auth; /* may be NULL */
     stat_set *stats;
-    /* The group of all, usable after joining, at once when alone; NULL when the engine has freed it. */
+    /* The group of all workers: usable after joining, at once when alone; NULL after the engine has freed it. */
     _Atomic(pen_group *) *world;
     void (*begin_thread)(void); /* first in each thread of the engine */
 } coll_setup;
@@ -61,33 +61,33 @@ pen_status coll_engine_create(const coll_setup *setup, const coll_job *job, void
                               coll_engine **engine, pen_error *why);
 void coll_engine_destroy(coll_engine *engine); /* every call in progress has ended */
 
-/* Now and then, from any thread: reads the network while no call is in progress, so that strangers cannot fill this
- * worker's memory with what they send. */
+/* Call it periodically, from any thread: reads the network while no call is in progress, so that strangers cannot fill
+ * this worker's memory with their messages. */
 void coll_engine_look(coll_engine *engine);
 
 /* Whether all connections that the present groups need are up.  Any thread. */
 bool coll_engine_is_linked(coll_engine *engine);
 
-/* For HELLO, before joining: "tcp://HOST:PORT", "node:...", "cuda:UUID" when there is a device, "host:ID" when one is
- * set, and "same:...", the settings that must be equal on all members. */
+/* For HELLO, before joining: "tcp://HOST:PORT", "node:...", "cuda:..." with a device, "host:ID" with a host_id, and
+ * "same:...", the settings that must be equal on all members. */
 const char *const *coll_engine_addresses(const coll_engine *engine, uint32_t *n);
 
-/* For HELLO: a number in this process's memory, for peers that can map it; 0: it shares none. */
+/* For HELLO: a number in this process's memory, for peers that can map it; 0: it shares no memory. */
 uint64_t coll_engine_number(const coll_engine *engine);
-/* Opens the memory of others by their addresses: ranks of the readable ones, and their numbers, [n] each.  Returns how
- * many.  Skips members with another host_id: the user has set them apart. */
+/* Opens the memory of others by their addresses.  Writes the ranks of the readable ones and their numbers, [n] each,
+ * and returns how many.  Skips members with another host_id: the user has separated them. */
 uint32_t coll_engine_prove(const coll_engine *engine, const coll_member *members, int n,
                            int32_t *rank, uint64_t *number);
 
 /* From the thread "pen-io". */
 void coll_engine_joined(coll_engine *engine, const coll_member *members, int n, uint64_t job);
-void coll_engine_lost(coll_engine *engine, int rank,
-                      const pen_error *why); /* the job goes on without it */
+/* The job continues without this member. */
+void coll_engine_lost(coll_engine *engine, int rank, const pen_error *why);
 void coll_engine_fault(coll_engine *engine, uint64_t group, uint64_t call, const pen_error *why);
 void coll_engine_shrunk(coll_engine *engine, uint64_t group, uint64_t new_group,
                         const int *survivors, int n, const pen_error *why);
-void coll_engine_fail(coll_engine *engine,
-                      const pen_error *why); /* the job is over: every call ends with this */
+/* The job is over: every call ends with this sentence. */
+void coll_engine_fail(coll_engine *engine, const pen_error *why);
 
 /* The last 1,000 calls as JSON lines, oldest first, for `penstock status --stuck`; async-signal-unsafe.  malloc()ed. */
 char *coll_engine_recorder(coll_engine *engine);

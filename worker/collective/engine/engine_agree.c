@@ -1,5 +1,5 @@
-/* engine_agree.c - settings of collectives that all members must have alike: shown among the addresses, compared when
- * the job has joined, so that who differs is named instead of missed. */
+/* engine_agree.c - settings of collectives that must be equal on all members: sent as one of the addresses, compared
+ * when the job has joined, so that a difference is named before it does harm. */
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/why.h"
@@ -9,7 +9,7 @@
 
 static const char prefix[] = "same:";
 
-/* Others may differ: whoever has no shared memory shows no address of it.  The last may hold what parts the others. */
+/* Other settings may differ.  The last value may contain the separator of the others. */
 static const char *const agreed[] = {"deterministic",  "two_level",      "coll_lanes",
                                      "park_bytes_max", "device_backend", "coll_algorithm"};
 enum { AGREED = sizeof agreed / sizeof *agreed };
@@ -32,7 +32,7 @@ static const char *text_of(const coll_member *m)
     return NULL;
 }
 
-/* "name=value" at `text`; false: it is another one.  *size: of the value. */
+/* "name=value" at `text`; false: another name.  *size: of the value. */
 static bool read_value(const char *text, int which, const char **value, int *size)
 {
     const size_t n = strlen(agreed[which]);

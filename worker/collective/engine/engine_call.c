@@ -1,4 +1,4 @@
-/* engine_call.c - how a call begins: checked, numbered, queued, and left to who drives it. */
+/* engine_call.c - how a call begins: checked, numbered, queued, and left to its driver. */
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/clock.h"
@@ -24,7 +24,7 @@ void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint6
     c->begun_ms = now_ms();
     c->begun_ns = trace_begin();
     c->since_ns = stat_begin(g->engine->setup.stats);
-    /* The label is kept: the program's may be gone when a sentence needs it. */
+    /* A copy: the program's label may be gone when a sentence needs it. */
     snprintf(c->label, sizeof c->label, "%s", call->label != NULL ? call->label : "");
     c->call.label  = c->label;
     c->deadline_ms = deadline_ms;
@@ -48,7 +48,7 @@ static uint64_t write_down(coll_engine *e, const engine_call *c)
     return recorder_begin(&e->record, &entry);
 }
 
-/* A group of one never waits: its calls end where they are made. */
+/* A group of one never waits: its calls end before this returns. */
 static void drive_now(coll_engine *e, pen_group *g)
 {
     while (g->head != NULL) {

@@ -1,13 +1,12 @@
-/* engine_device.c - calls whose buffers lie in the memory of a device: the path of their own, or a way round it.
+/* engine_device.c - calls with buffers in device memory: on the device path, or through host memory.
  *
  * DESIGN
- * Members on one host work on each other's device memory (device.h); a team for that is made when the first such call
- * is carried out.  Elsewhere, and where peers' devices cannot be reached, a call goes through host memory: copied in
- * on the caller's stream, carried out, copied out on the caller's stream.  Nothing here waits: a copy is asked for its
- * event.
- * Alike.  Whether a team can be made may differ from member to member, and some may give memory of the host by
- * mistake.  So the first such call of a group is preceded by a vote on the group's own path, whose header is that of
- * the call itself; later, members mark which memory each call of the group has.
+ * Members on one host work on each other's device memory (device.h); the first such call creates a team for that.
+ * Elsewhere, and if peers' devices cannot be reached, a call goes through host memory: copied in on the caller's
+ * stream, run, copied out on the caller's stream.  Nothing here waits: copies are polled by their event.
+ * Alike.  Some members may be unable to create a team, and some may pass host memory by mistake.  So before the first
+ * such call of a group, members vote on the group's own path, with the header of the call itself; later, each member
+ * marks which memory each call of the group has.
  */
 #include "worker/collective/engine/engine_internal.h"
 
@@ -23,7 +22,7 @@ struct engine_stage {
     const device_ops *ops;
     int device;
     device_event *event;
-    void *in, *out; /* host memory; one and the same for a broadcast */
+    void *in, *out; /* host memory; the same for a broadcast */
     const void *from;
     void *to; /* the caller's */
     size_t in_bytes, out_bytes;
@@ -38,8 +37,7 @@ static const device_ops *host(void)
 }
 
 /* ---- whose memory ---------------------------------------------------------------------------- */
-/* A member without elements has no buffer to go by: then its stream says that it means a device, or else the call
- * before. */
+/* A member without elements has no buffer to inspect: a stream then means a device, else the previous call decides. */
 static const device_ops *ops_of(engine_call *c)
 {
     const pen_group *g = c->g;
@@ -64,7 +62,7 @@ static bool may_have_team(const coll_engine *e, const pen_group *g)
     return true;
 }
 
-/* NCCL is looked for only where it may be wanted: that loads it. */
+/* Looks for NCCL only if it may be used, because that loads it. */
 static device_options options_of(const coll_engine *e, const device_ops *ops)
 {
     device_options o = {.ops         = ops,
@@ -256,7 +254,7 @@ bool engine_goes_round_device(engine_call *c, pen_error *why)
     return begin_stage(c, why) == PEN_OK;
 }
 
-/* A vote tells by itself, and so do the headers of a path that carries both kinds. */
+/* Without a device team, the headers show the difference: those of a vote, or of a path that carries both kinds. */
 pen_status engine_compare_memory(engine_call *c, pen_error *why)
 {
     const pen_group *g = c->g;
@@ -277,7 +275,7 @@ pen_status engine_stage_return(engine_call *c, pen_error *why)
     return copy(s, s->to, s->out, s->out_bytes, why);
 }
 
-/* A copy under way uses the caller's memory and ours: it ends by itself, soon. */
+/* Waits for a copy in progress, which uses the caller's memory and ours: it ends by itself, soon. */
 void engine_stage_end(engine_call *c)
 {
     const struct timespec pause = {.tv_nsec = 50000};

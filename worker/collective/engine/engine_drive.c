@@ -1,4 +1,4 @@
-/* engine_drive.c - calls in progress: driven, waited for, ended, told. */
+/* engine_drive.c - calls in progress: driven, waited for, ended, reported. */
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/clock.h"
@@ -162,8 +162,8 @@ static void warn(coll_engine *e, engine_call *c, uint64_t now, bool is_quiet)
     int missing[MISSING_MAX];
     char name[160];
     const uint64_t waited = now - c->begun_ms;
-    if (!is_quiet) c->warn_at_ms = now + waited; /* each time after twice as long */
-    c->tell_at_ms = now + e->verdict_ms / 2; /* a wait that cannot end is found within a lease */
+    if (!is_quiet) c->warn_at_ms = now + waited; /* intervals double */
+    c->tell_at_ms = now + e->verdict_ms / 2;     /* finds a wait that cannot end within a lease */
     if (e->job.overdue == NULL) return;
     write_name(c, name, sizeof name);
     pthread_mutex_unlock(&e->lock);
@@ -172,7 +172,7 @@ static void warn(coll_engine *e, engine_call *c, uint64_t now, bool is_quiet)
     pthread_mutex_lock(&e->lock);
 }
 
-/* The call in progress answers for those that queue behind it, too. */
+/* A deadline of a queued call also ends the call in progress. */
 static bool check_time(coll_engine *e, engine_call *c)
 {
     const uint64_t now = now_ms();
@@ -188,7 +188,7 @@ static bool check_time(coll_engine *e, engine_call *c)
     return false;
 }
 
-/* The others' calls may lie in the other kind of memory, and so on another path. */
+/* The others' calls may use the other kind of memory, and therefore another path. */
 static bool check_memory(coll_engine *e, engine_call *c)
 {
     pen_error why;
@@ -201,7 +201,7 @@ static bool check_memory(coll_engine *e, engine_call *c)
     return true;
 }
 
-/* ---- the stations of a call: each goes on to the next when it is DONE; without the lock ------- */
+/* ---- the stages of a call: when one is DONE, the next begins; without the lock ---------------- */
 static coll_state run(engine_call *c, bool *did, pen_error *why)
 {
     coll_state state = path_advance(c, did, why);
@@ -269,7 +269,7 @@ static bool step(coll_engine *e, engine_call *c)
     bool did = false;
     pthread_mutex_unlock(&e->lock);
     const coll_state state = go_on(c, &did, &why);
-    /* Who gave up may have done so for this reason, which is the better one. */
+    /* A peer may have given up for this reason, which is the better one. */
     if (state == COLL_FAILED && why.status == PEN_PEER_LOST &&
         engine_compare_memory(c, &why) != PEN_OK)
         c->is_one_sided = true;
@@ -283,7 +283,7 @@ static bool step(coll_engine *e, engine_call *c)
     return true;
 }
 
-/* What led to a failure, for who looks closer: with log_level=info. */
+/* The calls before a failure, logged with log_level=info. */
 static void log_newest(coll_engine *e)
 {
     char *rest, *text = recorder_json(&e->record, e->rank, now_ms(), ENGINE_LOGGED_CALLS);
@@ -295,7 +295,7 @@ static void log_newest(coll_engine *e)
     pthread_mutex_lock(&e->lock);
 }
 
-/* A call that has all it needs is done, whatever was found meanwhile. */
+/* A call that has all it needs succeeds, even if its group has failed meanwhile. */
 static void end_first(coll_engine *e, engine_call *c)
 {
     pen_error why;
@@ -308,7 +308,7 @@ static void end_first(coll_engine *e, engine_call *c)
     if (state == COLL_DONE) finish(e, c, PEN_OK, NULL);
 }
 
-/* Everything that queues ends with the group's sentence. */
+/* Ends all queued calls with the group's sentence. */
 static void end_all(coll_engine *e, pen_group *g)
 {
     if (g->head->state != CALL_QUEUED && g->head->state != CALL_FAULTING) end_first(e, g->head);
@@ -353,7 +353,7 @@ void engine_add_links(const pen_group *g, engine_links *links)
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
-/* With the lock held; one turn of a thread that waits for something of the group, or is woken by who has one. */
+/* With the lock held: one turn of a waiting thread.  It drives the group, or sleeps while another thread does. */
 static void attend_once(coll_engine *e, pen_group *g, const bool *has_ended)
 {
     engine_links links = {0};

@@ -24,14 +24,14 @@ pen_status engine_refuse(const coll_engine *e, const pen_group *g, pen_error *wh
     return e->has_failed || g->has_failed ? why->status : PEN_OK;
 }
 
-/* A mismatch is found alike by all, if not in so many words; anything else may look different from elsewhere. */
+/* All members find the same mismatch; any other failure may look different to other members. */
 static bool needs_a_verdict(const coll_engine *e, const engine_call *c, const pen_error *why)
 {
     return e->job.fault != NULL && c->g->size > 1 &&
            (why->status != PEN_MISMATCH || c->is_one_sided);
 }
 
-/* A peer that gave up has its reasons, and tells the job itself: its sentence is the better one. */
+/* A peer that gave up knows why, and reports it to the job itself: its sentence is the better one. */
 static bool is_an_echo(const pen_error *why)
 {
     return why->status == PEN_PEER_LOST;
@@ -63,8 +63,8 @@ void engine_local_failure(coll_engine *e, engine_call *c, const pen_error *why)
     if (patience == 0) report(e, c);
 }
 
-/* For a lease: a scheduler that is silent for so long counts as gone, which ends all calls in its own words.  Who stops
- * waiting for one that is only slow has a sentence of its own, another one than its peers'. */
+/* Waits for one lease: a scheduler that is silent for longer counts as gone, and that ends all calls with its own
+ * sentence.  A member that stops waiting earlier would end with another sentence than its peers. */
 void engine_await_verdict(coll_engine *e, engine_call *c)
 {
     const uint64_t now = clock_ms(&clock_real);
@@ -115,7 +115,7 @@ void coll_engine_lost(coll_engine *e, int rank, const pen_error *why)
 
 void coll_engine_fault(coll_engine *e, uint64_t group, uint64_t call, const pen_error *why)
 {
-    (void)call; /* the sentence names it; calls of a failed group are over, whichever it was */
+    (void)call; /* the sentence names it; all calls of a failed group end */
     pthread_mutex_lock(&e->lock);
     for (int i = 0; i < e->n_groups; i++)
         if (e->group[i]->id == group) engine_group_fail(e->group[i], why, false);

@@ -1,12 +1,12 @@
 /* engine_internal.h - what the files of the engine share.
  *
  * DESIGN
- * Locks.     `lock` guards groups, their queues and the flight recorder; it is never held while a path works or while
- *            foreign code is called.  `mesh_lock` is the engine's lock of mesh.h: it is held around every function of
- *            mesh.h and of the wire path.  No thread holds both.
- * Drivers.   A group is driven by one thread at a time (is_driven): a thread that waits for one of its calls, or
- *            "pen-coll" when none does.  A driver marks the group, releases the lock, advances the path, takes the
- *            lock again and records the result.
+ * Locks.     `lock` guards groups, their queues and the flight recorder; it is never held while a path works or foreign
+ *            code is called.  `mesh_lock` is the engine's lock of mesh.h: it is held around every function of mesh.h
+ *            and of the wire path.  No thread holds both.
+ * Drivers.   One thread at a time drives a group (is_driven): a thread that waits for one of its calls, or "pen-coll"
+ *            if none does.  A driver marks the group, releases the lock, advances the path, takes the lock again and
+ *            records the result.
  * Callbacks. An ended call is set aside; its callback runs without the lock.
  */
 #ifndef WORKER_COLL_ENGINE_INTERNAL_H
@@ -24,18 +24,17 @@
 #include <stdatomic.h>
 
 enum {
-    ENGINE_NAP_US       = 5000, /* longest sleep: deadlines and failures are seen after it */
-    ENGINE_NAP_POLL_US  = 100,  /* with two kinds of link, where a thread can sleep on one only, or
-                                  with a device, whose events wake no thread */
-    ENGINE_ECHO_MS      = 200,  /* how long a peer that gave up may take to explain */
+    ENGINE_NAP_US       = 5000, /* longest sleep: deadlines and failures are checked after it */
+    ENGINE_NAP_POLL_US  = 100,  /* with two kinds of link (a thread sleeps on one), or a device */
+    ENGINE_ECHO_MS      = 200,  /* time for a peer that gave up to report why */
     ENGINE_FAULT_MS     = 500,  /* minimum wait for the scheduler's verdict */
     ENGINE_LOGGED_CALLS = 10,   /* after a failure */
     ENGINE_ADDRESSES    = 5,
     ENGINE_ADDRESS_SIZE = 512
 };
 
-/* AGREEING: members find out whether all can reach each other's devices.  STAGING and RETURNING: device buffers are
- * copied to or from host memory. */
+/* AGREEING: members vote whether all can reach each other's devices.  STAGING and RETURNING: device buffers are copied
+ * to or from host memory. */
 typedef enum {
     CALL_QUEUED,
     CALL_AGREEING,
@@ -51,21 +50,21 @@ typedef struct engine_call {
     struct engine_call *next, *prev;
     pen_group *g;
     coll_call call;
-    call_state state;      /* its driver's */
+    call_state state;      /* only its driver uses it */
     bool has_ended;        /* under the lock */
-    const coll_path *path; /* of this call: its group's, or that of device memory */
+    const coll_path *path; /* its group's, or the device path */
     void *team;
-    uint64_t path_seq; /* of the calls that this path's team carries */
+    uint64_t path_seq; /* counts the calls of this path's team */
     bool on_mesh;
-    struct engine_stage *stage; /* device memory goes through host memory; else NULL */
+    struct engine_stage *stage; /* the copies in host memory of device buffers; else NULL */
     const device_ops *ops;      /* of its buffers */
     coll_call vote;             /* AGREEING: the call that runs first */
-    int32_t can, all_can;       /* its input and output */
+    int32_t can, all_can;       /* the vote's input and output */
     bool is_one_sided;          /* a mismatch that other members may not have found */
     uint64_t seq, begun_ms, deadline_ms, warn_at_ms, tell_at_ms, report_at_ms, fault_until_ms;
-    uint64_t begun_ns, since_ns; /* for the timeline, and for the counters; 0: off */
-    bool is_reported;            /* the job knows that it failed here */
-    uint64_t entry;              /* of the record */
+    uint64_t begun_ns, since_ns; /* for the timeline, for the counters; 0: off */
+    bool is_reported;            /* the job knows of its failure here */
+    uint64_t entry;              /* in the flight recorder */
     pen_status status;
     coll_done_fn done; /* NULL: the waiting thread owns the call */
     void *user;
@@ -97,8 +96,8 @@ struct coll_engine {
 
     pthread_mutex_t mesh_lock;
     mesh *mesh;
-    int mesh_fd,
-        news_fd; /* to sleep on; news_fd: an eventfd that wakes threads asleep on the mesh */
+    /* to sleep on; news_fd: an eventfd that wakes threads asleep on the mesh */
+    int mesh_fd, news_fd;
     atomic_int mesh_sleepers;
     schedule_table *table;
     node_place *place;          /* NULL: no shared memory */
@@ -110,19 +109,19 @@ struct coll_engine {
 
     /* The members; written once, by coll_engine_joined(). */
     int n_members;
-    void *members;                                 /* the memory of what has n_members */
+    void *members;                                 /* the memory of the arrays [n_members] */
     char **host, **node_address, **device_address; /* [n_members] */
     int *local_rank, *node_of;                     /* [n_members] from the scheduler */
-    int *place_of; /* [n_members] lowest rank of those that can map each other's memory */
+    int *place_of; /* [n_members] lowest rank of the set that can map each other's memory */
     bool *is_lost; /* under the lock, [n_members] */
-    /* under the lock, [n_members] how; NULL: nobody is lost, or there is no memory to say */
+    /* under the lock, [n_members] how each was lost; NULL: none was, or memory ran out */
     pen_error *loss;
 
-    /* of the groups that are made when first asked for; taken before the others */
+    /* guards the groups that are made on first use; taken before the other locks */
     pthread_mutex_t making;
     pthread_mutex_t lock;
-    pthread_cond_t ended,
-        work; /* a call ended or a group is free to be driven; "pen-coll" has work */
+    /* ended: a call ended or a group can be driven; work: "pen-coll" has work */
+    pthread_cond_t ended, work;
     pen_group **group;
     int n_groups;
     pen_group *node_group, *across_group;
@@ -135,35 +134,35 @@ struct coll_engine {
     record record;
 };
 
-/* ---- engine_sleep.c ----------------------------------------------------------------------------------------------- */
+/* ---- engine_sleep.c ------------------------------------------------------------------------------------------ */
 /* What a driver of groups sleeps on. */
 typedef struct {
-    bool node, wire, polled; /* doorbell, mesh; something without a wake-up */
+    bool node, wire, polled; /* doorbell, mesh, a link without a wake-up */
 } engine_links;
 bool engine_mesh_advance(coll_engine *e);
-/* Wakes other threads asleep on the mesh: messages that this one read may be for them. */
+/* Wakes other threads that sleep on the mesh: messages that this thread read may be for them. */
 void engine_pass_on(coll_engine *e);
 void engine_nap(coll_engine *e, uint32_t seen, engine_links links);
-/* Wakes all threads in engine_nap() and those that wait for work; any lock but mesh_lock. */
+/* Wakes all threads in engine_nap() and those that wait for work; not with mesh_lock held. */
 void engine_wake(coll_engine *e);
-/* With the lock held: waits for `ended` until until_ms (0: no limit).  Not 0: the time has passed. */
+/* With the lock held: waits for `ended` until until_ms (0: no limit).  Not 0: the time is over. */
 int engine_await(coll_engine *e, uint64_t until_ms);
 
-/* ---- engine_call.c ------------------------------------------------------------------------------------------------ */
-/* Fills a call; the caller keeps what it points to. */
+/* ---- engine_call.c ------------------------------------------------------------------------------------------- */
+/* Fills a call; what it points to stays BORROWED. */
 void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
-/* Queues it; not PEN_OK: nothing was begun. */
+/* Queues it; not PEN_OK: the call has not begun. */
 pen_status engine_call_begin(engine_call *c, pen_error *why);
-pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms,
-                      pen_error *why); /* begins and waits */
+/* Begins a call and waits for it. */
+pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why);
 
-/* ---- engine_drive.c ----------------------------------------------------------------------------------------------- */
-/* With the lock held; releases it while the path works.  True: it made progress. */
+/* ---- engine_drive.c ------------------------------------------------------------------------------------------ */
+/* Called with the lock held; releases it while the path works.  True: it made progress. */
 bool engine_drive(coll_engine *e, pen_group *g);
 void engine_add_links(const pen_group *g, engine_links *links); /* under the lock */
 void engine_notify(coll_engine *e); /* without the lock: callbacks of calls that ended */
 void engine_call_free(engine_call *c);
-/* Drives its group until it has ended. */
+/* Drives the call's group until the call has ended. */
 pen_status engine_call_wait(engine_call *c, pen_error *why);
 /* Drives the group's calls until *news, which callbacks change, differs from `seen`, or until until_ms (0: no limit).
  * False: no call is left to drive; a callback may be about to run on another thread. */
@@ -171,36 +170,36 @@ bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long s
                    uint64_t until_ms);
 
 /* ---- engine_device.c ---- */
-/* Sets path, team and on_mesh, and the call's next state: AGREEING (c->vote runs first), STAGING, or RUNNING (ready to
+/* Sets path, team, on_mesh and the call's next state: AGREEING (c->vote runs first), STAGING or RUNNING (ready to
  * start). */
 pen_status engine_choose_path(engine_call *c, pen_error *why);
-pen_status engine_settle_device(engine_call *c, pen_error *why); /* the vote is over: likewise */
-/* The first call on devices failed on all members before it moved anything: STAGING is next.  False: another failure. */
+pen_status engine_settle_device(engine_call *c, pen_error *why); /* the same after the vote */
+/* True: the first call on devices failed on all members and moved nothing; STAGING is next.  False: another failure. */
 bool engine_goes_round_device(engine_call *c, pen_error *why);
-pen_status engine_compare_memory(engine_call *c, pen_error *why); /* of the others; OK, MISMATCH */
-coll_state engine_stage_state(engine_call *c, pen_error *why);    /* of the copy under way */
+pen_status engine_compare_memory(engine_call *c, pen_error *why); /* across members: OK, MISMATCH */
+coll_state engine_stage_state(engine_call *c, pen_error *why);    /* of the copy in progress */
 pen_status engine_stage_return(engine_call *c, pen_error *why);
-void engine_stage_end(engine_call *c); /* a call without a stage: nothing */
+void engine_stage_end(engine_call *c); /* does nothing without a stage */
 
-/* ---- engine_path.c ------------------------------------------------------------------------------------------------ */
+/* ---- engine_path.c ------------------------------------------------------------------------------------------- */
 void engine_take_path_of_group(engine_call *c); /* path, team, on_mesh and the next path_seq */
-/* A call failed in shared memory because a member cannot map the others: it and all later calls use sockets.  False: it
- * failed for another reason.  By the driver, without the lock. */
+/* True: a call failed in shared memory because a member cannot map the others; it and all later calls use sockets.
+ * False: another failure.  By the driver, without the lock. */
 bool engine_goes_round_node(engine_call *c, const pen_error *why);
 
-/* ---- engine_fault.c ----------------------------------------------------------------------------------------------- */
+/* ---- engine_fault.c ------------------------------------------------------------------------------------------ */
 void engine_group_fail(pen_group *g, const pen_error *why, bool names_call); /* under the lock */
-/* A new group with a member that was lost before has failed: nobody will say so again.  Under the lock. */
+/* Fails a new group that has a lost member: that loss is not reported again.  Under the lock. */
 void engine_group_inherit(coll_engine *e, pen_group *g);
-/* Why nothing can begin on the group; PEN_OK: it can.  Under the lock. */
+/* Why no call can begin on the group; PEN_OK: it can.  Under the lock. */
 pen_status engine_refuse(const coll_engine *e, const pen_group *g, pen_error *why);
-void engine_local_failure(coll_engine *e, engine_call *c,
-                          const pen_error *why);           /* under the lock, which it leaves */
-void engine_await_verdict(coll_engine *e, engine_call *c); /* likewise */
+/* Both under the lock, which they release for a while. */
+void engine_local_failure(coll_engine *e, engine_call *c, const pen_error *why);
+void engine_await_verdict(coll_engine *e, engine_call *c);
 
 typedef struct self_message self_message;
 
-/* ---- engine_message.c: point to point ------------------------------------------------------------------------------ */
+/* ---- engine_message.c: point to point ------------------------------------------------------------------------ */
 typedef struct {
     bool is_send;
     int peer, tag;
@@ -215,17 +214,17 @@ pen_status engine_transfer_begin(pen_group *g, const engine_transfer *t, uint64_
                                  void (*done)(void *user, const mesh_result *result), void *user,
                                  pen_error *why);
 
-/* ---- engine_thread.c ---------------------------------------------------------------------------------------------- */
-pen_status engine_thread_start(coll_engine *e, pen_error *why); /* under the lock; once */
-bool engine_message_look(engine_message *m); /* without it: whether it has ended, and how */
+/* ---- engine_thread.c ----------------------------------------------------------------------------------------- */
+pen_status engine_thread_start(coll_engine *e, pen_error *why); /* under the lock; starts it once */
+bool engine_message_look(engine_message *m); /* without the lock: whether it has ended, and how */
 
-/* ---- engine_agree.c ------------------------------------------------------------------------------------------------- */
-/* "same:deterministic=yes|...": what is shown among the addresses. */
+/* ---- engine_agree.c ------------------------------------------------------------------------------------------ */
+/* "same:deterministic=yes|...": one of the addresses. */
 void engine_write_agreed(const coll_engine *e, char *text, size_t size);
-/* MISMATCH: names the setting, its values and two ranks, in the same words on all.  by_rank[n]: hosts are not NULL. */
+/* MISMATCH: names the setting, its values and two ranks, with one sentence on all.  by_rank[n]: no host is NULL. */
 pen_status engine_compare_agreed(const coll_member *by_rank, int n, pen_error *why);
 
-/* ---- self.c --------------------------------------------------------------------------------------------------------- */
+/* ---- self.c -------------------------------------------------------------------------------------------------- */
 extern const coll_path coll_path_self; /* a group of one: its team is NULL */
 
 #endif

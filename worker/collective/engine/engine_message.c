@@ -1,4 +1,4 @@
-/* engine_message.c - point to point: the mesh carries it, on every group. */
+/* engine_message.c - point to point, on every group: the mesh carries it. */
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/clock.h"
@@ -65,7 +65,7 @@ pen_status engine_transfer_begin(pen_group *g, const engine_transfer *t, uint64_
     }
     pthread_mutex_lock(&e->lock);
     status = engine_thread_start(e, why);
-    if (status == PEN_OK) LIST_APPEND(e->messages, m); /* what was sent first is looked at first */
+    if (status == PEN_OK) LIST_APPEND(e->messages, m); /* oldest first */
     pthread_mutex_unlock(&e->lock);
     if (status != PEN_OK) {
         pthread_mutex_lock(&e->mesh_lock);

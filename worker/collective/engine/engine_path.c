@@ -1,4 +1,4 @@
-/* engine_path.c - which way a call of a group goes, and what happens when that way does not exist for all members. */
+/* engine_path.c - which path a call takes, and what happens if that path fails for some members. */
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/log.h"
@@ -14,8 +14,7 @@ void engine_take_path_of_group(engine_call *c)
     c->path_seq  = ++g->path_seq;
 }
 
-/* Who refused is on the wire with its first call of the group, so this is the group's first call here too: no call
- * ends without all members. */
+/* The member that refused makes the group's first call on the wire; so this is the first call here, too. */
 bool engine_goes_round_node(engine_call *c, const pen_error *why)
 {
     pen_group *g   = c->g;
@@ -27,7 +26,7 @@ bool engine_goes_round_node(engine_call *c, const pen_error *why)
     pthread_mutex_lock(&e->lock);
     group_take_wire(g);
     pthread_mutex_unlock(&e->lock);
-    g->path_seq--; /* the wire counts this call, as it does on who refused */
+    g->path_seq--; /* the wire counts this call, as on the member that refused */
     engine_take_path_of_group(c);
     memset(c->op, 0, sizeof c->op);
     return true;

@@ -13,7 +13,7 @@ bool engine_mesh_advance(coll_engine *e)
     return did;
 }
 
-/* What one thread took from the mesh may be for another, which sleeps on the mesh. */
+/* A message that one thread read may be for another, which sleeps on the mesh. */
 void engine_pass_on(coll_engine *e)
 {
     const uint64_t one = 1;
@@ -24,7 +24,7 @@ void engine_pass_on(coll_engine *e)
 
 void coll_engine_look(coll_engine *e)
 {
-    if (e->mesh == NULL || pthread_mutex_trylock(&e->mesh_lock) != 0) return; /* who has it looks */
+    if (e->mesh == NULL || pthread_mutex_trylock(&e->mesh_lock) != 0) return; /* its holder looks */
     const bool did = mesh_advance(e->mesh);
     mesh_look(e->mesh);
     pthread_mutex_unlock(&e->mesh_lock);

@@ -1,4 +1,4 @@
-/* engine_thread.c - the thread "pen-coll": calls and messages that nobody waits for. */
+/* engine_thread.c - the thread "pen-coll": calls and messages that no thread waits for. */
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/clock.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* ---- messages -------------------------------------------------------------------------------- */
-/* Ended by itself, by its deadline or by the loss of a member of its group. */
+/* A message ends by itself, by its deadline or by the failure of its group. */
 bool engine_message_look(engine_message *m)
 {
     coll_engine *e = m->g->engine;
@@ -40,7 +40,7 @@ bool engine_message_look(engine_message *m)
     return true;
 }
 
-/* Only "pen-coll" takes from the list; others add at its end. */
+/* Only "pen-coll" removes from the list; other threads append. */
 static bool advance_messages(coll_engine *e)
 {
     pthread_mutex_lock(&e->lock);

@@ -1,4 +1,4 @@
-/* group.c - groups: names that need no message, and which path carries which group. */
+/* group.c - groups: ids that need no message, and the choice of a path. */
 #include "worker/collective/engine/group.h"
 
 #include "common/base/log.h"
@@ -21,7 +21,7 @@ uint64_t group_hash(uint64_t seed, const void *data, size_t size)
 
 static uint64_t never_small(uint64_t id)
 {
-    return id > 16 ? id : id + 17; /* small ones are given by hand: the world's */
+    return id > 16 ? id : id + 17; /* small ids are reserved: the world's is 1 */
 }
 
 uint64_t group_child_id(pen_group *parent, const int *ranks, int n)
@@ -58,7 +58,7 @@ static bool enlist(coll_engine *e, pen_group *g)
     return is_there;
 }
 
-/* The thread "pen-coll" may be inside this group's path: it leaves soon, for a path does not wait. */
+/* The thread "pen-coll" may be inside this group's path: it leaves soon, because a path never waits. */
 static void strike(coll_engine *e, pen_group *g)
 {
     pthread_mutex_lock(&e->lock);
@@ -145,8 +145,8 @@ void group_destroy(pen_group *g)
 /* ---- who is where ---------------------------------------------------------------------------- */
 typedef struct {
     int *host_of;             /* [size] position of the first member on the same host */
-    int n_hosts, inside_size; /* members on this one's host */
-    bool is_even;             /* as many on every host */
+    int n_hosts, inside_size; /* inside_size: members on this host */
+    bool is_even;             /* the same number on every host */
 } layout;
 
 static bool look_at(const coll_engine *e, const pen_group *g, layout *l)
@@ -210,7 +210,7 @@ static void part_free(part *p)
     free(p->address);
 }
 
-/* NULL where peers cannot be mapped, which one log line says, and what tells peers: then the wire carries all. */
+/* NULL: peers cannot be mapped; logged once and marked for the peers, and the wire carries all. */
 static node_team *make_node(coll_engine *e, uint64_t id, const part *p)
 {
     node_team *team = NULL;
@@ -294,7 +294,7 @@ static pen_status make_hier(coll_engine *e, pen_group *g, const layout *l, pen_e
     return status;
 }
 
-/* By what all know of all: a member without shared memory is a host of its own, for itself too. */
+/* Uses only what all members know: a member without shared memory counts as a host, also for itself. */
 static bool wants_two_levels(const coll_engine *e, const pen_group *g, const layout *l)
 {
     return e->two_level != TWO_LEVEL_NO && l->n_hosts > 1 && l->n_hosts < g->size;

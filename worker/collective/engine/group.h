@@ -1,12 +1,12 @@
-/* group.h - what a pen_group is: members in order, the path that carries their calls, and the queue of those calls.
+/* group.h - a pen_group: members in order, the path that carries their calls, and the queue of those calls.
  *
  * DESIGN
- * Names.     A group has an id that all members compute alike, without a message: a hash of its parent's id, its
- *            members' RANKs and how often the same members were put together before.  The world's is 1.
+ * Names.     All members compute a group's id alike, without a message: a hash of its parent's id, its members' RANKs
+ *            and how often the same members formed a group before.  The world's id is 1.
  * Paths.     Chosen when the group is made, from what every member knows of every other, so all choose alike:
- *            alone: self; one host: node; one member on each host: wire; several on several: hier.  What a member
- *            finds by itself, that it cannot map the others, all learn in the group's first call (node.h, hier.c).
- * Order.     Calls run one after another, as they were made.  Fields below the line belong to engine_drive.c.
+ *            alone: self; one host: node; one member on each host: wire; several on several: hier.  If one member
+ *            finds that it cannot map the others, all learn it in the group's first call (node.h, hier.c).
+ * Order.     Calls run one after another, in call order.  Fields below the line belong to engine_drive.c.
  */
 #ifndef WORKER_COLL_GROUP_H
 #define WORKER_COLL_GROUP_H
@@ -23,7 +23,7 @@ struct wire_team;
 
 typedef enum { GROUP_SELF, GROUP_NODE, GROUP_WIRE, GROUP_HIER } group_carrier;
 
-typedef struct { /* a set of members that became a group of its own, and how often */
+typedef struct { /* a set of members that became a group, and how often */
     uint64_t members;
     uint32_t times;
 } group_child;
@@ -34,71 +34,70 @@ struct pen_group {
     uint64_t id;
     int size, rank;
     int *ranks;    /* [size] RANK of each position */
-    bool is_world; /* of some time: who asks it for its members gets those of now */
+    bool is_world; /* perhaps of an earlier epoch: queries are answered by the present one */
     group_carrier carrier;
     const coll_path *path;
     void *team; /* path's */
     struct node_team *node;
-    struct wire_team *wire; /* of every group of two or more: point to point goes here too */
+    struct wire_team *wire; /* of every group of two or more: also carries point to point */
     struct hier_team *hier;
-    struct device_team *device; /* made when the first call on device memory comes, by its driver */
-    /* all members have agreed whether devices carry the group's calls, which */
-    bool device_is_settled;
+    struct device_team *device;    /* created by the driver of the first call on device memory */
+    bool device_is_settled;        /* all members have agreed on device_carries */
     bool was_on_device;            /* the newest call */
-    bool device_carries;           /* says */
+    bool device_carries;           /* devices carry the group's calls */
     uint64_t path_seq, device_seq; /* calls that each has carried: a team's count up by one */
     group_child *child;
     uint32_t n_children;
 
     /* ---- under the engine's lock ---- */
     uint64_t seq;             /* of the newest call */
-    struct engine_call *head; /* a list, in the order they were made */
+    struct engine_call *head; /* a list, in call order */
     int waiters;              /* threads that wait for a call of the group, and drive it */
-    bool is_driven;           /* one thread is inside the path */
-    bool has_failed;          /* for good; what every later call says: */
+    bool is_driven;           /* a thread is inside the path */
+    bool has_failed;          /* for good; every later call fails with: */
     pen_error failure;
     bool names_call;             /* the call in progress is added to that sentence */
-    bool has_shrunk;             /* coll_engine_shrunk() came: */
-    uint64_t successor;          /* id of the group that goes on */
+    bool has_shrunk;             /* coll_engine_shrunk() was called, with: */
+    uint64_t successor;          /* id of the group that continues */
     int *survivors, n_survivors; /* RANKs */
     pen_error shrink_why;
 };
 
-/* A group of members ranks[n] (RANKs), this one among them, which the engine carries from now on.  Waits for nobody, and
- * reaches out for its members. */
+/* Makes a group of members ranks[n] (RANKs), this one among them, and adds it to the engine.  Dials its members, but
+ * waits for none. */
 pen_status group_create(struct coll_engine *engine, uint64_t id, const int *ranks, int n,
                         pen_group **g, pen_error *why);
 void group_destroy(pen_group *g); /* no call in progress; NULL is fine */
 
-/* The world of a context that has not joined yet: members are counted, nothing is carried. */
+/* The world of a context that has not joined yet: it has members, but no path. */
 pen_group *group_create_world(pen_ctx *ctx, int size, int rank);
-/* Chooses and makes what carries it. */
+/* Chooses its path, creates the teams, and adds it to the engine. */
 pen_status group_connect(struct coll_engine *engine, pen_group *g, pen_error *why);
 
-/* Dials those of its members that its calls will need a connection to. */
+/* Dials the members that its calls need a connection to. */
 pen_status group_reach(struct coll_engine *engine, const pen_group *g, pen_error *why);
 
-/* Sockets carry it from now on, whatever did before.  Under the engine's lock, by its driver. */
+/* Switches to sockets, whatever its path was.  Under the engine's lock, by its driver. */
 void group_take_wire(pen_group *g);
 
 /* ---- group_make.c ---- */
-/* The members of this worker's node, or those with its local rank.  Belongs to the engine, which is NULL before the job
- * has begun.  NULL: *why. */
+/* The members of this worker's node, or those with its local rank.  BORROWED from the engine, which is NULL before the
+ * job has begun.  NULL: *why. */
 pen_group *group_of_kind(struct coll_engine *engine, pen_group_kind kind, pen_error *why);
 
-/* Called by all new members, which are ranks[n] of the parent; waits for them.  On failure *g is NULL. */
+/* All new members call it, which are ranks[n] of the parent; waits for them.  On failure *g is NULL. */
 pen_status group_new(pen_group *parent, const int *ranks, int n, uint64_t deadline_ms,
                      pen_group **g, pen_error *why);
 
-/* Called by all members of the parent.  color -1: no new group here, and *g stays as it was. */
+/* All members of the parent call it.  color -1: no new group here, and *g is unchanged. */
 pen_status group_split(pen_group *parent, int color, int key, uint64_t deadline_ms, pen_group **g,
                        pen_error *why);
 
 /* ---- group_shrink.c ---- */
-/* Waits for the survivors of a group that failed: they agree who they are. */
+/* Waits until the survivors of a failed group agree on their list. */
 pen_status engine_shrink(pen_group *g, uint64_t deadline_ms, pen_group **survivors, pen_error *why);
 
-/* Counts this set of members as a child and returns the id all members find for it; 0: no memory. */
+/* Records this set of members as a child and returns its id, the same on all members; 0: no memory. */
 uint64_t group_child_id(pen_group *parent, const int *ranks, int n);
 uint64_t group_hash(uint64_t seed, const void *data, size_t size);
 

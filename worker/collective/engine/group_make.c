@@ -1,4 +1,4 @@
-/* group_make.c - groups out of other groups: those of every job, and those whose members meet in a call. */
+/* group_make.c - groups made from other groups: those of every job, and those that members make in a call. */
 #include "common/base/why.h"
 #include "worker/collective/engine/engine_internal.h"
 
@@ -11,7 +11,7 @@ static bool belongs(const coll_engine *e, int rank, pen_group_kind kind)
                                   : e->local_rank[rank] == e->local_rank[e->rank];
 }
 
-/* Ids are the same for all members: the kind, and the lowest RANK. */
+/* All members compute the same id: from the kind and the lowest RANK. */
 static pen_group *make_kind(coll_engine *e, pen_group_kind kind, pen_error *why)
 {
     pen_group *g = NULL;
@@ -29,7 +29,7 @@ static pen_group *make_kind(coll_engine *e, pen_group_kind kind, pen_error *why)
     return g;
 }
 
-/* Two threads may ask for it at the same time: the first one's is kept. */
+/* Two threads may call at the same time: the first one makes the group. */
 pen_group *group_of_kind(coll_engine *e, pen_group_kind kind, pen_error *why)
 {
     if (e == NULL || e->n_members == 0) {
@@ -76,7 +76,7 @@ typedef struct {
     int32_t color, key;
 } choice;
 
-/* Members of this member's color, by key and then by place in the parent. */
+/* The members with this member's color, by key and then by position in the parent. */
 static int select_members(const pen_group *parent, const choice *all, int *ranks)
 {
     int n           = 0;

@@ -1,4 +1,4 @@
-/* group_shrink.c - how the survivors of a group go on: they ask the job who they are, and make a group of those. */
+/* group_shrink.c - how the survivors of a group continue: the job tells them who they are, and they make a group. */
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/why.h"
@@ -48,7 +48,7 @@ static pen_status await_survivors(coll_engine *e, pen_group *g, uint64_t deadlin
         *why   = g->shrink_why;
         status = why->status;
     }
-    if (status != PEN_OK) g->has_shrunk = false; /* it may be tried again */
+    if (status != PEN_OK) g->has_shrunk = false; /* the program may try again */
     pthread_mutex_unlock(&e->lock);
     return status;
 }

@@ -36,7 +36,7 @@ void recorder_end(record *r, uint64_t handle, pen_status status, uint64_t now_ms
     e->ended_ms       = now_ms;
 }
 
-/* A label is text of the program: what JSON does not allow in a string becomes '?'. */
+/* A label is the program's text: characters that JSON does not allow in a string become '?'. */
 static void plain(const char *label, char *text)
 {
     size_t i = 0;

@@ -1,4 +1,4 @@
-/* recorder.h - the flight recorder: the last calls of this member, to find out which member hangs and where.
+/* recorder.h - the flight recorder: the last calls of this member, to find which member hangs, and where.
  *
  * A ring of RECORD_CALLS entries.  Its owner's lock guards it.
  */
@@ -26,10 +26,10 @@ void recorder_fini(record *r);
 
 /* Returns a handle for recorder_end(). */
 uint64_t recorder_begin(record *r, const recorder_entry *entry);
-void recorder_end(record *r, uint64_t handle, pen_status status,
-                  uint64_t now_ms); /* ignores overwritten entries */
+/* Ignores overwritten entries. */
+void recorder_end(record *r, uint64_t handle, pen_status status, uint64_t now_ms);
 
-/* The newest `most`, one JSON object on each line, oldest first; malloc()ed, NULL: no memory. */
+/* The newest `most` entries, one JSON object a line, oldest first; malloc()ed; NULL: no memory. */
 char *recorder_json(const record *r, int rank, uint64_t now_ms, uint64_t most);
 
 #endif

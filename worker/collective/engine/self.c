@@ -1,4 +1,4 @@
-/* self.c - the path of a group of one: what comes in goes out. */
+/* self.c - the path of a group of one: copies the input to the output, scaled. */
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/why.h"

@@ -13,7 +13,7 @@ struct self_message {
     int tag;
     pen_dtype dtype;
     size_t n;
-    void *data; /* a send: a copy, OWNED; a receive that waits: where to */
+    void *data; /* a send: a copy, OWNED; a waiting receive: its buffer */
     void (*done)(void *user, const mesh_result *result);
     void *user;
 };
@@ -39,7 +39,7 @@ static bool fits(int tag, int other)
     return tag == PEN_ANY || other == PEN_ANY || tag == other;
 }
 
-/* The first of the list that fits, taken out; NULL: none. */
+/* Removes the first of the list that fits; NULL: none. */
 static self_message *take(self_message **list, int tag)
 {
     self_message *m = *list;
@@ -70,7 +70,7 @@ static self_message *make(const engine_transfer *t)
     return m;
 }
 
-/* A send ends at once.  A receive that was waiting for it is returned, to be told without the lock. */
+/* A send ends at once.  Returns a receive that waited for it; its callback runs later, without the lock. */
 static pen_status send(coll_engine *e, const engine_transfer *t, self_message **receiver,
                        mesh_result *received, pen_error *why)
 {
@@ -150,7 +150,7 @@ pen_status self_transfer_run(coll_engine *e, const engine_transfer *t, uint64_t 
     return result->status;
 }
 
-/* Receives that nobody will ever answer end with the engine. */
+/* Ends receives that no send will answer. */
 void self_messages_end(coll_engine *e)
 {
     mesh_result ended = {0};

@@ -1,7 +1,7 @@
-/* self_message.h - point to point of a group of one: to itself.
+/* self_message.h - point to point in a group of one: a member sends to itself.
  *
  * A send is copied and ends at once; a receive takes the first message with its tag, or waits for it.  All groups of
- * one of a context share a queue.
+ * one in a context share a queue.
  */
 #ifndef WORKER_COLL_SELF_MESSAGE_H
 #define WORKER_COLL_SELF_MESSAGE_H
