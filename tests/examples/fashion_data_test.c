@@ -96,7 +96,7 @@ static void assert_good(const fixture *f)
     data_free(&set);
 }
 
-/* The files must be refused with a sentence that holds `part`, and nothing be left behind. */
+/* The files must be refused with a sentence that contains `part`, and leave nothing behind. */
 static void assert_refused(const fixture *f, const char *part)
 {
     data_set set;

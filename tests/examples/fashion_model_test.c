@@ -55,8 +55,8 @@ static double mean_loss(fixture *f)
     return model_train(&f->m, ROWS, 1.0, note_ready, f) / ROWS;
 }
 
-/* Goal: backward() is the derivative of forward().  Method: walk a little way along the gradient of one
- * tensor at a time; the loss must change by the length of the way times the gradient's norm. */
+/* Goal: backward() is the derivative of forward(). Method: take a short step along the gradient of
+ * one tensor at a time; the loss must change by the step's length times the gradient's norm. */
 static void check_tensor(fixture *f, int t)
 {
     const size_t n = model_tensor_values(&f->m.ops->tensors[t]);

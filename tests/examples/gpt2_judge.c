@@ -1,11 +1,12 @@
-/* gpt2_judge.c - what a sample of gpt2 is worth beside the text that it was trained on:
+/* gpt2_judge.c - rates a sample of gpt2 against its training text:
  *
  *     gpt2_judge TEXT|- SAMPLE|- [ORDER]
  *     gpt2_judge TEXT|-                      writes the text as gpt2 learns it
  *
- * The first prints one line of JSON: bits per byte that a counting model of that order (3) needs for the last tenth of the text after it
- * has learned the rest; how many of the sample's words of at least four letters are in the text; and how many bytes the
- * longest run has that the sample shares with the text.  "-": the default text; no sample.
+ * The first prints one line of JSON: bits per byte of a counting model of that order (3) on the
+ * last tenth of the text, after learning the rest; how many of the sample's words of at least four
+ * letters are in the text; and the bytes of the longest run that sample and text share. "-": the
+ * default text; no sample.
  */
 #include "order3.h"
 #include "text/text.h"
@@ -21,7 +22,7 @@ typedef struct {
     size_t words, known;
 } tally;
 
-/* The next word at or after *at, in small letters; 0: there is none. */
+/* The next word at or after *at, in lower case; 0: none. */
 static size_t next_word(const text *t, size_t *at, char word[WORD_MOST + 1])
 {
     while (*at < t->n && !isalpha(t->bytes[*at])) ++*at;
@@ -60,7 +61,7 @@ static tally count_words(const text *corpus, const text *sample)
     return sum;
 }
 
-/* ---- the longest common run: halve what is not known, and look every run of that length up ----- */
+/* ---- the longest common run: bisect its length, and look up every run of that length ----------- */
 #define BASE UINT64_C(0x100000001b3)
 
 typedef struct {

@@ -19,8 +19,8 @@ typedef struct {
     gpt2_options options;
     gpt2 *m;
     int tensors;
-    size_t values, at[TENSORS_MAX + 1]; /* where each tensor begins in the flat buffers */
-    float *value, *grad;                /* float32, also where the model has 16 bits */
+    size_t values, at[TENSORS_MAX + 1]; /* start of each tensor in the flat buffers */
+    float *value, *grad;                /* float32, even if the model has 16 bits */
     uint16_t *value_16, *grad_16;
     int32_t tokens[ROWS], targets[ROWS];
 } fixture;
@@ -44,7 +44,8 @@ static int32_t golden_token(int i)
     return (i * i * 5 + i * 3 + 2) % GOLDEN_VOCAB;
 }
 
-/* Rounding to bf16 by hand: values that fit are multiples of 2^-12 below 2, so the test rounds for itself. */
+/* Rounding to bf16 by hand: values that fit are multiples of 2^-12 below 2, so the test does its
+ * own rounding. */
 static uint16_t half_of(gpt2_type type, float f)
 {
     uint16_t h = 0;
@@ -204,8 +205,8 @@ static void test_gpt2_in_16_bits_is_nearer_to_the_truth_than_torch_in_bfloat16(v
     }
 }
 
-/* Goal: backward is the derivative of forward.  Method: walk a little way along the gradient of one tensor at a
- * time; the loss must change by the length of the way times the gradient's norm. */
+/* Goal: backward is the derivative of forward. Method: take a short step along the gradient of
+ * one tensor at a time; the loss must change by the step's length times the gradient's norm. */
 static double slope_error(fixture *f, int t)
 {
     const size_t begin = f->at[t], n = f->at[t + 1] - begin;
@@ -432,7 +433,7 @@ static void test_gpt2_first_values_are_a_function_of_the_seed_with_the_stated_sp
     free(b);
 }
 
-/* ---- kernels: every set this processor has, against the C library in double ---- */
+/* ---- kernels: every set of this processor, against the C library in double ----- */
 static void check_gelu(const gpt2_kernels *k)
 {
     enum { N = 4001 };
@@ -473,7 +474,7 @@ static void check_cross_entropy(const gpt2_kernels *k)
     assert_true(fabs(all) < 1e-5);
 }
 
-/* Every 16-bit number there is goes to float32 and back; halves are compared with the compiler's. */
+/* Every 16-bit number is converted to float32 and back; halves are compared with the compiler's. */
 static void check_halves(const gpt2_kernels *k)
 {
     enum { N = 65536 };
@@ -486,7 +487,7 @@ static void check_halves(const gpt2_kernels *k)
         for (int i = 0; i < N; i++)
             assert_true(isnan(wide[i]) ? (out[i] & 0x7fff) > (type ? 0x7c00 : 0x7f80)
                                        : out[i] == in[i]);
-        for (int i = 1; i + 1 < (type ? 0x7c00 : 0x7f80); i++) { /* halfway goes to the even one */
+        for (int i = 1; i + 1 < (type ? 0x7c00 : 0x7f80); i++) { /* halfway rounds to even */
             wide[i] = wide_of(type ? GPT2_F16 : GPT2_BF16, (uint16_t)i);
             wide[i] += (wide_of(type ? GPT2_F16 : GPT2_BF16, (uint16_t)(i + 1)) - wide[i]) / 2;
         }

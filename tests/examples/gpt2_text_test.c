@@ -1,5 +1,5 @@
-/* gpt2_text_test.c - the text of gpt2 on its way to numbers and back: files, pieces, tokens, order, sampling; and the counting
- * model that its quality is measured by. */
+/* gpt2_text_test.c - the text of gpt2 on its way to numbers and back: files, pieces, tokens, order,
+ * sampling; and the counting model that measures its quality. */
 #include "order3.h"
 #include "pieces.h"
 #include "text/reader.h"
@@ -56,7 +56,7 @@ static const char *put(fixture *f, const char *name, const void *bytes, size_t n
     return f->path;
 }
 
-/* Text that repeats itself, so that packers have something to do. */
+/* Text with repetitions, so that packers have something to do. */
 static size_t make_prose(uint8_t *to, size_t n)
 {
     static const char *const words[] = {"and ",     "the ",   "earth ", "was ",
@@ -88,7 +88,7 @@ static void widen(packer *p, int width)
     p->width           = width;
 }
 
-/* clear_at: forget the table once that many codes are in it; 0: never. */
+/* clear_at: clears the table once it has that many codes; 0: never. */
 static size_t pack(const uint8_t *in, size_t n, int width_most, unsigned clear_at, uint8_t *out)
 {
     static struct {
@@ -195,7 +195,7 @@ static void test_the_book_of_bible_kjv_text_gives_its_verses_without_numbers(voi
     assert_memory_equal(t.bytes, verses, t.n);
     text_free(&t);
 
-    file[88] = 0x7f; /* two thousand million windows */
+    file[88] = 0x7f; /* two billion windows */
     assert_false(text_load(&t, put(f, "a.txt", file, n), why));
     assert_non_null(strstr(why, "is damaged: it has no text where its head says"));
 }
@@ -212,7 +212,7 @@ static void test_texts_that_are_not_there_or_empty_get_a_sentence(void **state)
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
-/* Right column: what Python's regex module says to GPT-2's pattern, '|' between pieces. */
+/* Right column: the output of Python's regex module for GPT-2's pattern, '|' between pieces. */
 static const char *const pieces[][2] = {
     {"In the beginning", "In| the| beginning"},
     {"I'll say: they're we've it's", "I|'ll| say|:| they|'re| we|'ve| it|'s"},
@@ -225,7 +225,7 @@ static const char *const pieces[][2] = {
      " \xc3\xa9t\xc3\xa9| \xe6\xbc\xa2\xe5\xad\x97|!|\xc2\xb2"},
     {"a\xc2\xa0\xc2\xa0 b", "a|\xc2\xa0\xc2\xa0| b"},
     {"e\xcc\x81 \xf0\x9f\x98\x80x", "e|\xcc\x81| \xf0\x9f\x98\x80|x"},
-    {"a\xff\xfe b\xc3", "a|\xff\xfe| b|\xc3"}, /* no UTF-8: as other characters */
+    {"a\xff\xfe b\xc3", "a|\xff\xfe| b|\xc3"}, /* not UTF-8: as other characters */
 };
 
 static void test_pieces_are_those_of_gpt2s_pattern(void **state)
@@ -293,10 +293,10 @@ static void assert_tokens(const tokenizer *t, const char *in, const uint16_t *wa
     assert_tokens(t, in, (const uint16_t[]){__VA_ARGS__},                                          \
                   sizeof((const uint16_t[]){__VA_ARGS__}) / sizeof(uint16_t))
 
-/* Bytes count up in the order of bytes here; the merges are 256, 257, ... */
+/* Bytes are numbered in byte order here; the merges are 256, 257, ... */
 static void test_merges_go_by_the_order_of_their_lines(void **state)
 {
-    /* G with a dot above is how the files write a blank */
+    /* the files write a blank as G with a dot above */
     static const char *const first[]  = {"\xc4\xa0 t", "h e", "\xc4\xa0t he", "a b", "b c",
                                          "a a",        NULL};
     static const char *const second[] = {"b c", "a b", NULL};
@@ -426,7 +426,7 @@ static void test_a_pass_reads_every_sequence_once_and_the_next_in_another_order(
         }
     }
     assert_true(differ > 3 * 40);
-    assert_int_equal(reader_start(&o, 5), first[5]); /* no memory of what was asked before */
+    assert_int_equal(reader_start(&o, 5), first[5]); /* independent of earlier calls */
     reader_order_fini(&o);
 
     assert_true(reader_order_init(&o, TOKENS_N, T, false, 0));
@@ -464,7 +464,7 @@ static void test_token_files_of_llm_c_are_mapped(void **state)
         assert_int_equal(in[i], 340 + i);
         assert_int_equal(target[i], 341 + i);
     }
-    assert_int_equal(reader_copy(&d.train, 40, 10, 345, in, target), 45); /* 345 is no token */
+    assert_int_equal(reader_copy(&d.train, 40, 10, 345, in, target), 45); /* 345 is not a token */
     reader_free(&d);
 
     assert_true(reader_map(
@@ -510,7 +510,7 @@ static void test_draws_follow_temperature_and_top_k(void **state)
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         double chance[N], sum = 0;
         int count[N] = {0};
-        for (int i = 0; i < N; i++) { /* order of size: 2 3 0 1 4 */
+        for (int i = 0; i < N; i++) { /* by size: 2 3 0 1 4 */
             const int place = (const int[N]){2, 3, 0, 1, 4}[i];
             const bool may  = (rules[r].top_k == 0 || place < rules[r].top_k) &&
                              (rules[r].temperature > 0 || place == 0);

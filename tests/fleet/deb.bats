@@ -1,4 +1,4 @@
-# deb.bats - the Debian packages: built, looked at by lintian, installed into a bare Debian 12, and used there.
+# deb.bats - the Debian packages: built, checked by lintian, installed into a bare Debian 12, and used there.
 
 load support/world
 
@@ -18,22 +18,22 @@ setup() {
 }
 
 teardown() {
-    [ -z "${tmp:-}" ] || rm -rf "$tmp" # the mounts went with the namespace
+    [ -z "${tmp:-}" ] || rm -rf "$tmp" # the mounts ended with the namespace
 }
 
 debs() {
     ls "$deb_build"/deb/*.deb | grep -v dbgsym
 }
 
-@test "make deb makes three packages that lintian finds nothing wrong with" {
+@test "make deb makes three packages without a complaint from lintian" {
     [ "$(debs | xargs -n1 basename | cut -d_ -f1 | sort | tr '\n' ' ')" = "libpenstock-dev libpenstock1 penstock " ]
-    # Of whom the packages are is up to those who give them to others (DEBEMAIL), so that alone is not looked at.
+    # The distributor sets the maintainer of the packages (DEBEMAIL), so only that is not checked.
     lintian --allow-root --suppress-tags bogus-mail-host,bogus-mail-host-in-debian-changelog --fail-on error,warning --tag-display-limit 0 "$deb_build"/deb/*.changes >"$tmp/lintian" || { cat "$tmp/lintian"; false; }
     cat "$tmp/lintian"
     ! grep -E '^[EW]: ' "$tmp/lintian" || false
 }
 
-@test "manual pages are clean to mandoc and to man" {
+@test "mandoc and man accept the manual pages" {
     local page
     command -v mandoc >/dev/null || skip "needs mandoc: apt install mandoc"
     dpkg-deb -x "$deb_build"/deb/penstock_*.deb "$tmp/here"
@@ -45,7 +45,7 @@ debs() {
     done
 }
 
-# A command in the bare root, as its administrator.
+# Runs a command in the bare root as root.
 in_root() {
     unshare --mount --pid --fork --kill-child --propagation private bash -eu -c '
         mount -t proc proc "$0/proc"
@@ -55,7 +55,7 @@ in_root() {
         "$tmp/bare" "$1" 3>&-
 }
 
-@test "in a bare Debian 12 they install, and the program of the README builds and trains, alone and with a server" {
+@test "they install in a bare Debian 12, and the program of the README builds and trains, alone and with a server" {
     world_store
     world_base_tar
     mkdir "$tmp/bare"

@@ -1,4 +1,5 @@
-# docs.bats - does what the documentation says and `make test` has no time or no programs for: every `sh run fleet` block.
+# docs.bats - runs the documentation's commands that `make test` has no time or no programs for: every `sh run fleet`
+# block.
 
 load ../support/job
 load ../support/docs
@@ -6,7 +7,7 @@ load ../support/docs
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-@test "what the pages leave to the fleet's tests can be done" {
+@test "the commands that the pages leave to the fleet's tests work" {
     local page
     command -v curl >/dev/null || skip "needs curl: apt install curl"
     for page in $(doc_pages | grep -v '^examples/'); do
@@ -15,7 +16,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "the commands of the examples can be done, for a few steps each" {
+@test "the commands of the examples work, for a few steps each" {
     PENSTOCK_STEPS=30 LIMIT=500 follow examples/README.md fleet
     nothing_is_left
 }

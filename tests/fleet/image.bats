@@ -1,6 +1,6 @@
-# image.bats - deploy/docker: the image is built as it is shipped, and a fleet of its containers trains the demo.
+# image.bats - deploy/docker: the image is built as shipped, and a fleet of its containers trains the demo.
 #
-# Names are those of Kubernetes' headless services (ps-0.ps), given by the DNS of podman's network.
+# Names are those of Kubernetes' headless services (ps-0.ps), served by the DNS of podman's network.
 
 load support/world
 
@@ -35,7 +35,7 @@ start_scheduler() {
     pod run --detach --name scheduler --hostname scheduler "${common[@]}" penstock:1.0.0 scheduler --host 0.0.0.0 --port 29500 "$@"
 }
 
-# start_server RANK ADDRESS MORE...  (the last byte of its address; no two tests use the same, for neighbours remember them)
+# start_server RANK ADDRESS MORE...  (ADDRESS: its last byte; no two tests share one, because neighbours cache them)
 start_server() {
     pod run --detach --name "ps-$1" --hostname "ps-$1" --ip "10.79.0.$2" --network-alias "ps-$1.ps" "${common[@]}" penstock:1.0.0 server \
         --rank "$1" --host "ps-$1.ps" "${@:3}"
@@ -47,7 +47,7 @@ start_worker() {
         --env OMP_NUM_THREADS=1 --entrypoint tini "${common[@]}" penstock-demo:1.0.0 -g -- fashion_mnist --mode ps-bsp --epochs 1 --json "${@:2}"
 }
 
-# Waits until container $1 has ended, at most $2 seconds; prints and checks nothing but its exit code, which is to be 0.
+# Waits at most $2 seconds until container $1 has ended; prints and checks only its exit code, which must be 0.
 ends_well() {
     local code
     code=$(inside timeout "$2" $world_podman wait "$1") ||
@@ -63,7 +63,7 @@ logs() {
     done
 }
 
-# Waits until a line like $2 is in the log of container $1.
+# Waits for a line that matches $2 in the log of container $1.
 says() {
     local _
     for _ in $(seq 300); do
@@ -78,7 +78,7 @@ result() {
     pod logs worker-0 2>/dev/null | sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p"
 }
 
-@test "the image holds penstock and no compiler, and runs it as user 10001 with nothing to write to" {
+@test "the image has penstock and no compiler, and runs it as user 10001 without a writable path" {
     pod run --rm "${hardened[@]}" penstock:1.0.0 version | grep -q '^penstock 1.0.0'
     run pod run --rm "${hardened[@]}" --entrypoint bash penstock:1.0.0 -c 'id -u; touch /etc/x; touch /x; touch /tmp/x && echo writable
         grep -E "^(CapEff|NoNewPrivs|Seccomp):" /proc/self/status; command -v gcc cc make'
@@ -108,7 +108,7 @@ result() {
     result params_crc32c >"$fleet/undisturbed"
 }
 
-@test "a server's container is killed and comes back under another address: the same parameters to the last bit" {
+@test "a server's container is killed and returns with another address: the same parameters to the last bit" {
     start_scheduler
     start_server 0 110
     start_server 1 111
@@ -132,11 +132,11 @@ result() {
     logs
     [ "$(pod inspect --format '{{.State.ExitCode}}' worker-0)" = 143 ]
     [ "$(pod inspect --format '{{.State.ExitCode}}' ps-0)" = 0 ]
-    [ "$(pod inspect --format '{{.State.ExitCode}}' scheduler)" = 1 ] # it was stopped before the job had ended, and says so
+    [ "$(pod inspect --format '{{.State.ExitCode}}' scheduler)" = 1 ] # stopped before the job had ended, and says so
     pod logs scheduler 2>&1 | grep -q 'the scheduler was stopped before the job had ended'
 }
 
-@test "the health check asks the process where it serves one" {
+@test "the health check asks a process that serves one" {
     start_scheduler --http 127.0.0.1:9464
     says scheduler 'listens at'
     pod exec --env PENSTOCK_HTTP=127.0.0.1:9464 scheduler penstock-healthcheck
@@ -144,7 +144,7 @@ result() {
     pod exec scheduler penstock-healthcheck
 }
 
-@test "what deploy/docker/README.md says to type works, with buildah and podman as docker" {
+@test "the commands of deploy/docker/README.md work, with buildah and podman as docker" {
     load ../support/job
     load ../support/docs
     job_setup

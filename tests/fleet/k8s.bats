@@ -1,7 +1,7 @@
-# k8s.bats - the manifests of deploy/k8s and of `penstock run --emit k8s`: rendered, against schemas, against rules of our own.
-#   K8S_MODULES=DIR      takes DIR/node_modules instead of installing (npm ci of tests/fleet/k8s takes a minute)
+# k8s.bats - the manifests of deploy/k8s and of `penstock run --emit k8s`: rendered, against schemas and our own rules.
+#   K8S_MODULES=DIR      uses DIR/node_modules instead of installing (npm ci of tests/fleet/k8s takes a minute)
 #   TRAINER_OPENAPI=FILE Kubeflow Trainer's OpenAPI file (its api/openapi-spec/swagger.json): checks JobSet and Trainer as well
-# What runs in containers is tests/fleet/rehearsal.bats. Nothing here, nor there, is a cluster.
+# tests/fleet/rehearsal.bats runs the containers. Neither uses a cluster.
 
 load ../support/job
 load ../support/docs
@@ -27,14 +27,14 @@ needs_node() {
     command -v node >/dev/null && command -v npm >/dev/null || skip "needs node and npm: apt install nodejs npm"
 }
 
-# Debian's kubectl 1.20 does not know replacements.
+# Debian's kubectl 1.20 does not support replacements.
 needs_kubectl() {
     command -v kubectl >/dev/null || skip "needs kubectl 1.27 or newer, which Debian has not"
     render overlays/dev "$tmp/dev.yaml" 2>"$tmp/kubectl.err" || ! grep -q 'cannot unmarshal\|unknown field "replacements"' "$tmp/kubectl.err" ||
         skip "needs kubectl 1.27 or newer: $(kubectl version --client --short 2>/dev/null | head -n 1)"
 }
 
-# A folder of deploy/k8s with all its components put in:  render FOLDER FILE [COMPONENT...]
+# Renders a folder of deploy/k8s with optional components:  render FOLDER FILE [COMPONENT...]
 render() {
     local folder=$root/deploy/k8s/$1 file=$2 component
     if [ $# -gt 2 ]; then
@@ -58,7 +58,7 @@ policy() {
     (cd "$checks" && node policy.mjs "$tmp/settings.md" "$@")
 }
 
-@test "every overlay and form renders, keeps to the schemas of Kubernetes and to our rules" {
+@test "every overlay and form renders, and satisfies the schemas of Kubernetes and our rules" {
     needs_kubectl
     needs_node
     local overlay files=()
@@ -72,7 +72,7 @@ policy() {
     schema "$root/deploy/k8s/trainer/train-job.yaml"
 }
 
-@test "every component goes with the dev overlay, alone and all together" {
+@test "every component works with the dev overlay, alone and all together" {
     needs_kubectl
     needs_node
     local component
@@ -88,7 +88,7 @@ policy() {
     grep -q 'mountPath: /offload' "$tmp/all.yaml"
 }
 
-@test "each mistake that is planted into good manifests is found, by the rule that is meant for it" {
+@test "each mistake planted into good manifests is found, by the rule meant for it" {
     needs_kubectl
     needs_node
     render overlays/dev "$tmp/full.yaml" monitoring volcano
@@ -124,7 +124,7 @@ policy() {
     done
 }
 
-@test "what run --emit k8s prints keeps to schemas and rules, with servers and without" {
+@test "the output of run --emit k8s satisfies schemas and rules, with servers and without" {
     needs_node
     pen run --emit k8s --image train:1 --nproc-per-node 3 --servers 2 --replicas 1 --store /store --job a train --lr 0.1 >"$tmp/a.yaml"
     pen run --emit k8s --image train:1 --nproc-per-node 4 --job b train >"$tmp/b.yaml"
@@ -135,7 +135,7 @@ policy() {
     policy "$tmp"/{a,b,c,d}.yaml
 }
 
-@test "the commands of the page can be done as they are written" {
+@test "the commands of the page work as written" {
     needs_kubectl
     follow deploy/k8s/README.md fleet k8s
 }

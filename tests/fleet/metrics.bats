@@ -15,7 +15,7 @@ teardown() {
     [ -z "${tmp:-}" ] || job_teardown
 }
 
-# Prometheus with the files of deploy/, once a second and for the port of this test.
+# Prometheus with the files of deploy/; it scrapes once a second, at the port of this test.
 start_prometheus() {
     cp "$deploy/rules.yml" "$tmp/"
     sed "s/127.0.0.1:9464/127.0.0.1:$1/; s/: 5s/: 1s/" "$deploy/prometheus.yml" >"$tmp/prometheus.yml"
@@ -25,11 +25,11 @@ start_prometheus() {
     prometheus=$!
 }
 
-page() { # path, more of curl's arguments: written so that no curl is needed
+page() { # PATH, other arguments of curl: works without curl
     python3 -c 'import sys, urllib.request as u; sys.stdout.write(u.urlopen(u.Request(sys.argv[1], headers=dict(a.split(": ") for a in sys.argv[2:])), timeout=10).read().decode())' "$@"
 }
 
-@test "promtool finds nothing wrong with configuration and rules, and each alert fires on what it is for" {
+@test "promtool accepts configuration and rules, and each alert fires on its cause" {
     promtool check config "$deploy/prometheus.yml"
     promtool check rules "$deploy/rules.yml"
     promtool test rules "$deploy/rules_test.yml"
@@ -44,7 +44,7 @@ page() { # path, more of curl's arguments: written so that no curl is needed
     nothing_is_left 10
 }
 
-@test "the dashboard has panels with numbers of their own, and each query names a datasource variable" {
+@test "the dashboard's panels have distinct numbers, and each query names a datasource variable" {
     python3 - "$root/deploy/grafana/penstock.json" <<'END'
 import json, sys
 board = json.load(open(sys.argv[1]))
@@ -55,7 +55,7 @@ assert board["templating"]["list"][0]["name"] == "datasource"
 END
 }
 
-@test "Prometheus finds all processes of a job by asking its scheduler, and every rule and dashboard query answers" {
+@test "Prometheus finds all processes of a job through its scheduler, and every rule and dashboard query has an answer" {
     local port
     port=$(free_port)
     start watched --http "127.0.0.1:$port" --servers 2 --replicas 1 --nproc-per-node 2 --store "$tmp/store" --snapshot-every 20 \
@@ -72,14 +72,14 @@ END
         if python3 -c 'import prometheus_client' 2>/dev/null; then $metrics strict <"$tmp/open"; fi
     done
 
-    for _ in $(seq 40); do # rates need two scrapes of everything, snapshots too
+    for _ in $(seq 40); do # rates need two scrapes of all metrics, including snapshots
         $metrics ask "http://$at" "$root/deploy/grafana/penstock.json" >"$tmp/asked" && break
         sleep 1
     done
     cat "$tmp/asked"
     grep -qE '^([0-9]+) expressions asked, \1 answered$' "$tmp/asked"
 
-    kill -STOP "$(member worker 1)" # the others wait for it, and the scheduler does not hear it
+    kill -STOP "$(member worker 1)" # the others wait for it, and the scheduler gets no heartbeats
     $metrics firing "http://$at" PenstockMemberSilent 30
     kill "$launcher"
     wait_for_end 30

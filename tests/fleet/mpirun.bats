@@ -1,4 +1,4 @@
-# mpirun.bats - programs of Penstock started by Debian's mpirun find each other, with servers and without.
+# mpirun.bats - Penstock programs started by Debian's mpirun find each other, with servers and without.
 
 load ../support/job
 
@@ -17,14 +17,14 @@ reference() {
         { cat "$tmp/reference.out"; return 1; }
 }
 
-@test "four ranks of mpirun train by allreduce, with the parameters of penstock run" {
+@test "four ranks of mpirun train by allreduce, with the same parameters as penstock run" {
     reference --nproc-per-node 4
     MARK=$mark timeout 120 "${mpi[@]}" -n 4 "${example[@]}" --out "$tmp/mpi.json" >"$tmp/mpi.out" 2>&1 3>&- || { cat "$tmp/mpi.out"; return 1; }
     same_crc reference mpi
     [ "$(value mpi workers)" = 4 ]
 }
 
-@test "mpirun starts the servers, too, and they take their ranks from it" {
+@test "mpirun also starts the servers, which take their ranks from it" {
     reference --nproc-per-node 2 --servers 2
     export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((10000 + RANDOM % 4900)) PENSTOCK_SERVERS=2 PENSTOCK_SCHEDULER=external
     MARK=$mark "$penstock" scheduler --world-size 2 >"$tmp/scheduler.out" 2>&1 3>&- &
@@ -35,7 +35,7 @@ reference() {
     nothing_is_left 10
 }
 
-@test "penstock env says that Open MPI is the launcher, and what it took" {
+@test "penstock env names Open MPI as the launcher, and the values it took" {
     timeout 60 "${mpi[@]}" -n 2 --output-filename "$tmp/ranks" "$penstock" env --json >/dev/null 3>&-
     local file
     file=$(find "$tmp/ranks" -path '*rank.1*' -name stdout)

@@ -1,7 +1,7 @@
-# newcomer.bats - what the README promises somebody who has a bare Debian 12 and nothing else.
+# newcomer.bats - the README's promise to a user who has only a bare Debian 12.
 #
-# The root is bootstrapped with essential packages only, the tree of this checkout is copied into it, and what is typed there is what the
-# README's first lines say.  Mounts and processes are in namespaces that end with the test.
+# The root is bootstrapped with essential packages only and gets a copy of this checkout; the commands are the README's
+# first lines. Mounts and processes are in namespaces that end with the test.
 
 load support/world
 
@@ -13,7 +13,7 @@ setup() {
 }
 
 teardown() {
-    rm -rf "$tmp" # the mounts went with the namespace
+    rm -rf "$tmp" # the mounts ended with the namespace
 }
 
 # A clean root with the tree in /penstock:  -> $tmp/debian
@@ -26,7 +26,7 @@ clean_root() {
     cp -L /etc/resolv.conf "$tmp/debian/etc/resolv.conf"
 }
 
-# A command in that root, as its administrator.
+# Runs a command in that root as root.
 as_newcomer() {
     unshare --mount --pid --fork --kill-child --propagation private bash -eu -c '
         mount -t proc proc "$0/proc"
@@ -35,7 +35,7 @@ as_newcomer() {
         exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb chroot "$0" bash -eu -c "$1"' "$tmp/debian" "$1" 3>&-
 }
 
-# What the README says to type on a fresh Debian 12, without the words that explain it.
+# The commands that the README gives for a fresh Debian 12, without their comments.
 first_commands() {
     sed -n '/^On a fresh Debian 12/p' "$root/README.md" | grep -o '`apt-get [^`]*`' | tr -d '`'
     echo "cd penstock"

@@ -1,6 +1,7 @@
-# page.bats - the live page of a job that trains, in a real browser.
+# page.bats - the live page of a running training, in a real browser.
 #
-# Pictures are kept where PAGE_SHOTS says; else they go with the test. Those in docs/ are of it, made small by pngquant.
+# PAGE_SHOTS names a folder that keeps the screenshots; else they are deleted. Those in docs/ are screenshots reduced by
+# pngquant.
 
 load ../support/job
 
@@ -24,7 +25,7 @@ teardown() {
     [ -z "${tmp:-}" ] || job_teardown
 }
 
-# Where the started job shows its page.
+# The address of the started job's page.
 page_url() {
     sed -n 's/.*"http": *"\([^"]*\)".*/\1/p' "$tmp/penstock/$launched_job.json"
 }
@@ -41,7 +42,7 @@ look() {
     sed 's/^/# /' "$tmp/seen" >&3
 }
 
-@test "the page shows a job, its metrics and, within 2 s, a server that was killed, to eyes, keyboards and screen readers" {
+@test "the page shows a job, its metrics and, within 2 s, a killed server, to eyes, keyboards and screen readers" {
     train_with_page
     look "$(page_url)/"
     grep -qE '^shown +[0-9]+ ms after server 1 was killed' "$tmp/seen"
@@ -53,7 +54,7 @@ look() {
     nothing_is_left 10
 }
 
-@test "off loopback the page wants the token once, and works with the cookie it then has" {
+@test "off loopback the page asks for the token once, and then works with its cookie" {
     head -c 24 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$tmp/token"
     chmod 600 "$tmp/token"
     train_with_page --http "0.0.0.0:$(free_port)" --http-token-file "$tmp/token"

@@ -1,6 +1,7 @@
-# rehearsal.bats - every overlay of deploy/k8s is played with containers (rehearse.py says what that proves and what not).
+# rehearsal.bats - every overlay of deploy/k8s is rehearsed with containers (rehearse.py says what that proves and what
+# not).
 #
-# Machines of tests are small: large and gpu are scaled down, and each difference to the overlay is printed and stands here.
+# Test machines are small: large and gpu are scaled down; each difference to the overlay is printed and listed here.
 
 load support/world
 
@@ -25,7 +26,7 @@ teardown() {
     world_close
 }
 
-# Renders an overlay and plays it:  rehearse FOLDER FLAGS_OF_REHEARSE...
+# Renders an overlay and rehearses it:  rehearse FOLDER FLAGS_OF_REHEARSE...
 rehearse() {
     local dir=$world_dir/rehearsal code=0
     mkdir "$dir"
@@ -40,7 +41,7 @@ rehearse() {
     grep -q 'ok  *test accuracy 0\.8' "$fleet/rehearsal-$BATS_TEST_NUMBER.log"
 }
 
-# What lasts long enough to be disturbed: one rank takes its time.
+# Long enough for the disturbances: one rank is slow.
 slow=(--more "Job/penstock-worker=--slow-ms 150")
 
 @test "overlay dev: starts in any order, survives a lost server and a rolling restart, completes, and drains" {

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""rehearse.py - plays a rendered Kubernetes overlay with containers on one machine, from the first start to the last SIGTERM.
+"""rehearse.py - runs a rendered Kubernetes overlay in containers on one machine, from the first start to the last SIGTERM.
 
   kubectl kustomize OVERLAY > fleet.yaml; penstock keygen --k8s > secret.yaml
   rehearse.py --replace penstock-server-1 --restart penstock-server-0 fleet.yaml secret.yaml
 
-One container for each replica, with the image, command, environment, user, volumes and names that Kubernetes would give it
-(support/pods.py, support/engine.py).  Workers are started first, which is the hardest order.  Then: all become ready; one server is killed and comes
-back under another address; another is restarted with preStop and SIGTERM; the Job completes; all that is left is ended with
-preStop, SIGTERM and its grace.  Exit code 0: all of that went well.
+Each replica is one container, with the image, command, environment, user, volumes and names that Kubernetes would give
+it (support/pods.py, support/engine.py).  Workers start first, which is the hardest order.  Then all become ready; one
+server is killed and returns with another address; another is restarted with preStop and SIGTERM; the Job completes; the
+remaining pods end with preStop, SIGTERM and their grace.  Exit code 0: all of that succeeded.
 
-It proves commands, environment, names, users, volumes, probes and drains.  It is no Kubernetes: nothing is scheduled, limited or filtered.
+It proves commands, environment, names, users, volumes, probes and drains.  It is not a Kubernetes: it does not
+schedule, limit or filter.
 """
 import argparse
 import json
@@ -26,11 +27,11 @@ from pods import Fleet, Unreadable, make, pods_of  # noqa: E402
 
 
 class Failed(Exception):
-    """The rehearsal did not go as it should; says why."""
+    """The rehearsal failed; says why."""
 
 
 class Actor:
-    """One replica while it runs: its address, what its probes said, how often it was started."""
+    """A running replica: its address, its probes' results, its number of starts."""
 
     def __init__(self, pod):
         self.pod, self.starts, self.done, self.doomed = pod, 0, False, False
@@ -58,7 +59,7 @@ class Rehearsal:
         self.engine.start(actor.pod, actor.ip)
 
     def tick(self):
-        """Looks at every container, starts again what ended, asks the probes that are due."""
+        """Checks every container, restarts those that ended, runs the probes that are due."""
         states = self.engine.states()
         for actor in self.actors.values():
             if actor.done or actor.doomed:
@@ -89,7 +90,7 @@ class Rehearsal:
 
     @staticmethod
     def rule(pod, code):
-        """What the Job's podFailurePolicy says of an exit code."""
+        """The reaction of the Job's podFailurePolicy to an exit code."""
         for rule in (pod.owner["spec"].get("podFailurePolicy") or {}).get("rules") or []:
             codes = rule.get("onExitCodes")
             if codes and (code in codes["values"]) == (codes["operator"] == "In"):
@@ -97,7 +98,7 @@ class Rehearsal:
         return "Count"
 
     def ask(self, actor):
-        """Startup first; then readiness, and liveness with it."""
+        """Startup first; then readiness and liveness."""
         container, now = actor.pod.container, time.monotonic()
         startup = container.get("startupProbe")
         which = startup if startup and not actor.started_up else container.get("readinessProbe")
@@ -119,7 +120,7 @@ class Rehearsal:
         self.live(actor)
 
     def live(self, actor):
-        """Liveness: as many bad answers in a row as the probe allows, and a kubelet would kill it; here that is a failure."""
+        """Liveness: a kubelet would kill after that many consecutive failures; here they are a failure of the rehearsal."""
         probe = actor.pod.container.get("livenessProbe")
         actor.bad = 0 if not probe or self.engine.probe(actor.pod, actor.ip, probe) else actor.bad + 1
         if probe and actor.bad >= probe.get("failureThreshold", 3):
@@ -139,7 +140,7 @@ class Rehearsal:
 
     def run(self):
         workloads = pods_of(self.fleet)
-        for name in sorted(workloads): # Job/... before StatefulSet/...: workers find nobody there yet
+        for name in sorted(workloads): # Job/... before StatefulSet/...: workers start without peers
             for pod in workloads[name]:
                 self.actors[pod.name] = Actor(pod)
                 self.launch(self.actors[pod.name])
@@ -162,7 +163,7 @@ class Rehearsal:
         return self.actors[name]
 
     def replace(self, actor):
-        """A node is lost: the container dies without a word, and the controller starts the pod elsewhere."""
+        """A node is lost: the container dies without notice, and the controller starts the pod on another node."""
         name, old = actor.pod.name, actor.ip
         self.until(f"training is at step {self.arguments.at_step} or later", lambda: self.step() >= self.arguments.at_step)
         self.engine.call("kill", "--signal", "KILL", name)
@@ -176,7 +177,7 @@ class Rehearsal:
         self.goes_on()
 
     def restart(self, actor):
-        """What a rolling update does to each pod: preStop and SIGTERM, then the pod anew."""
+        """The effect of a rolling update on each pod: preStop and SIGTERM, then a new pod."""
         self.goes_on()
         self.leave(actor)
         self.engine.remove(actor.pod.name)
@@ -194,7 +195,7 @@ class Rehearsal:
         return all(a.done for a in self.actors.values() if a.pod.owner["kind"] == "Job")
 
     def leave(self, actor):
-        """Ends a pod the way Kubernetes does, and wants it gone before its grace is."""
+        """Ends a pod as Kubernetes does; it must be gone before its grace ends."""
         actor.doomed = True
         code, took, killed = self.engine.end(actor.pod)
         self.say(f"{actor.pod.name} was asked to end: exit {code} after {took:.1f} s of {actor.pod.grace} s")
@@ -202,7 +203,7 @@ class Rehearsal:
             raise Failed(f"{actor.pod.name} did not end by itself:\n{self.engine.logs(actor.pod.name)}")
 
     def step(self):
-        """How far training is, as the scheduler's /status says; -1 while nobody answers."""
+        """The current step, from the scheduler's /status; -1 while there is no answer."""
         actor = self.scheduler()
         token = next((v for s in self.fleet.kind("Secret") for k, v in self.fleet.values("Secret", s["metadata"]["name"], "").items()
                       if k == "http-token"), b"").decode().strip()
@@ -222,7 +223,7 @@ def indent(text):
 
 
 def adapt(fleet, arguments):
-    """The differences to the overlay that the command line asks for; each is printed."""
+    """The differences to the overlay that the command line requests; each is printed."""
     for text in arguments.scale:
         name, count = text.split("=")
         owner = fleet.need(*name.split("/"), "--scale")

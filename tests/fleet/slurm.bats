@@ -1,6 +1,6 @@
 # slurm.bats - deploy/slurm under a real Slurm: munged, slurmctld and four slurmd of Debian on this machine.
 #
-# The scripts are run as they are shipped.  Every result is compared with that of `penstock run`, bit for bit.
+# The scripts run as shipped. Every result is compared with that of `penstock run`, bit for bit.
 
 load ../support/job
 load support/slurm
@@ -36,13 +36,13 @@ teardown() {
 
 no_jobs() { [ -z "$(squeue -h 2>/dev/null)" ]; }
 
-# What `penstock run` makes of it with 2 servers and 4 workers.
+# The result of `penstock run` with 2 servers and 4 workers.
 reference() {
     env -u PENSTOCK_SNAPSHOT_EVERY "$penstock" run --standalone --nproc-per-node 4 --servers 2 "${example[@]}" --out "$tmp/reference.json" \
         >"$tmp/reference.out" 2>&1 3>&- || { cat "$tmp/reference.out"; return 1; }
 }
 
-# submit NAME SCRIPT SBATCH_FLAGS...: the example in it  -> $id
+# submit NAME SCRIPT SBATCH_FLAGS...: submits the example with that script  -> $id
 submit() {
     local name=$1 script=$2
     shift 2
@@ -56,7 +56,7 @@ ends_well() {
 
 has_snapshot() { penstock snapshot list --store "$STORE" 2>/dev/null | grep -v 'not complete' | grep -qw complete; }
 
-@test "Slurm reads lists of hosts as penstock does" {
+@test "Slurm reads lists of hosts like penstock" {
     local list
     for list in 'n[1-3,7,010-012]' 'gpu-[001-003,20],x' 'a,b,c' 'r[1-2]n[08-11]' 'n[9-11]' 'n[098-101]' "n[1-2],m[5,7-8]"; do
         diff <(scontrol show hostnames "$list") <("$build/tests/unit_launch_test" "$list") || { echo "$list"; return 1; }
@@ -88,7 +88,7 @@ has_snapshot() { penstock snapshot list --store "$STORE" 2>/dev/null | grep -v '
     nothing_is_left 20
 }
 
-# A program in front of the example that does COMMAND first.
+# A wrapper of the example that runs COMMAND first.
 in_front() {
     printf '#!/bin/sh\n%s\nexec "$@"\n' "$1" >"$tmp/program"
     chmod +x "$tmp/program"
@@ -104,7 +104,7 @@ in_front() {
     [ "$(sort "$tmp/nodes" | uniq -c | tr -s ' ' | paste -sd:)" = " 3 0 3,1: 1 1 3,1" ] || { cat "$tmp/nodes"; return 1; }
 }
 
-@test "a worker is killed: the job is requeued, goes on from a snapshot, and ends with the same parameters" {
+@test "a worker is killed: the job is requeued, resumes from a snapshot, and ends with the same parameters" {
     local pid
     example+=(--slow-ms 20)
     reference
@@ -122,7 +122,7 @@ in_front() {
 
 is_requeued() { [ "$(slurm_restarts "$id")" = 1 ]; }
 
-@test "every worker has the GPU that Slurm gave it" {
+@test "every worker has the GPU that Slurm assigned to it" {
     reference
     in_front "echo \$SLURM_PROCID \$CUDA_VISIBLE_DEVICES >>$tmp/gpus"
     submit slurm train.sbatch --nodes=2 --ntasks=4 --ntasks-per-node=2 --gpus-per-task=1
@@ -132,7 +132,7 @@ is_requeued() { [ "$(slurm_restarts "$id")" = 1 ]; }
     [ "$(grep -cE '^[0-3] [01]$' "$tmp/gpus")" = 4 ]
 }
 
-@test "a heterogeneous job: servers on nodes of their own, and the same parameters" {
+@test "a heterogeneous job: servers on separate nodes, and the same parameters" {
     reference
     id=$(MARK=$mark sbatch --parsable --output="$tmp/het.log" --ntasks=2 : --nodes=2 --ntasks=4 "$root/deploy/slurm/train.sbatch" \
         "${example[@]}" --out "$tmp/het.json" 3>&-)

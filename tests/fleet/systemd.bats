@@ -1,10 +1,10 @@
-# systemd.bats - the units of deploy/systemd: systemd itself reads them, and finds little to attack.
+# systemd.bats - the units of deploy/systemd: systemd reads them, and rates them safe.
 
 setup() {
     command -v systemd-analyze >/dev/null || skip "needs systemd-analyze: apt install systemd"
     root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
     units=$(mktemp -d "${TMPDIR:-/tmp}/units-XXXXXX")
-    # The program is where the build has put it, not where the package will.
+    # The program is in the build folder, not where the package would install it.
     for unit in "$root"/deploy/systemd/*.service; do
         sed "s|/usr/bin/penstock|$(realpath "${BUILD:-$root/build}")/bin/penstock|" "$unit" >"$units/$(basename "$unit")"
     done
@@ -12,14 +12,14 @@ setup() {
 
 teardown() { rm -rf "${units:-}"; }
 
-@test "systemd finds nothing wrong in the units" {
+@test "systemd accepts the units" {
     for unit in "$units"/*.service; do
         run systemd-analyze verify --man=no "$unit"
         [ "$status" = 0 ] && [ -z "$output" ] || { echo "$unit: $output"; return 1; }
     done
 }
 
-@test "systemd finds something wrong in a unit with a typing error" {
+@test "systemd rejects a unit with a typo" {
     sed -i 's/^PrivateTmp=/PrivatTmp=/' "$units/penstock-scheduler.service"
     run systemd-analyze verify --man=no "$units/penstock-scheduler.service"
     [[ $output == *PrivatTmp* ]]
@@ -31,7 +31,7 @@ teardown() { rm -rf "${units:-}"; }
     done
 }
 
-@test "every setting that a unit gives is one that its command knows" {
+@test "every setting in a unit is known to its command" {
     for name in $(grep -ohE 'PENSTOCK_[A-Z_]+=' "$units"/*.service | tr -d = | sort -u); do
         env "$name=x" "$(realpath "${BUILD:-$root/build}")/bin/penstock" env --role server 2>&1 | grep -q 'unknown setting' && { echo "$name"; return 1; }
     done

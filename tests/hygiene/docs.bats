@@ -1,4 +1,4 @@
-# docs.bats - the documentation: what its blocks are, that its links lead somewhere, that no status is left out.
+# docs.bats - the documentation: its kinds of blocks, its links, and a section for every status.
 
 setup() {
     cd "$BATS_TEST_DIRNAME/../.."
@@ -11,7 +11,7 @@ teardown() {
 
 pages() { git ls-files -co --exclude-standard '*.md'; }
 
-@test "every block of the documentation says what it is, and every command is run or says why not" {
+@test "every block of the documentation states its kind, and every command is run or says why not" {
     run awk -v want=problems -f tests/support/docs.awk $(pages)
     [ -z "$output" ] || { echo "$output"; false; }
     # The rule itself: each of these pages has one fault.
@@ -23,12 +23,12 @@ pages() { git ls-files -co --exclude-standard '*.md'; }
     done
 }
 
-# What a heading is called in a link.
+# The anchor of a heading in a link.
 headings() {
     sed '/^```/,/^```/d' "$1" | sed -n 's/^#\{1,6\} //p' | tr 'A-Z ' 'a-z-' | sed 's/[^a-z0-9_-]//g'
 }
 
-@test "every link between pages leads to a file, and to a heading that it has" {
+@test "every link between pages leads to a file, and to an existing heading" {
     local page link file bad=0
     for page in $(pages); do
         for link in $(sed '/^```/,/^```/d' "$page" | grep -oE '\]\([^) ]+' | cut -c 3- | grep -vE '^[a-z]+:'); do
@@ -41,7 +41,7 @@ headings() {
     [ "$bad" = 0 ]
 }
 
-@test "what the guides call is in the header" {
+@test "every function that the guides call is in the header" {
     local name bad=0
     for name in $(sed -E 's/\]\([^)]*\)//g' docs/guides/*.md | grep -oE '\b(pen|PEN)_[a-zA-Z0-9_]+\b' | sort -u); do
         grep -qE "\b$name\b" include/penstock.h || grep -qE "X\(${name#PEN_}," include/penstock.h || { echo "$name"; bad=1; }
@@ -56,31 +56,31 @@ headings() {
         docs/guides/failures.md | diff "$tmp/header" -
 }
 
-@test "sentences that the guides quote are those that tests ask for" {
+@test "sentences that the guides quote are sentences that tests expect" {
     local line piece bad=0
     cat tests/cli/*.bats tests/cluster/*.bats >"$tmp/tests"
-    cat tests/unit/*_test.c tests/conformance/*_test.c | tr '\n' ' ' | sed 's/" *"//g; s/\\"/"/g' >>"$tmp/tests" # literals in one
+    cat tests/unit/*_test.c tests/conformance/*_test.c | tr '\n' ' ' | sed 's/" *"//g; s/\\"/"/g' >>"$tmp/tests" # joins split literals
     awk '/^```text golden/ {on = 1; next} /^```/ {on = 0} on' docs/guides/*.md >"$tmp/golden"
     [ -s "$tmp/golden" ]
     while IFS= read -r line; do
-        while IFS= read -r piece; do # what stands between the dots
+        while IFS= read -r piece; do # the text between the dots
             [ -z "$piece" ] || grep -qF -- "$piece" "$tmp/tests" || { echo "no test asks for:  $piece"; bad=1; }
         done <<<"${line//.../$'\n'}"
     done <"$tmp/golden"
     [ "$bad" = 0 ]
 }
 
-@test "no recipe reads the number of a process out of a table: penstock status --pid says it" {
+@test "no recipe parses the number of a process from a table: penstock status --pid prints it" {
     ! grep -rnE 'penstock (status|top)[^|]*\| *(awk|cut|sed|grep -o)' README.md docs deploy || return 1
 }
 
-@test "no line of a page is longer than 120 columns, but those of tables and code" {
+@test "no line of a page is longer than 120 columns, except in tables and code" {
     long=$(pages | xargs awk 'FNR == 1 {code = 0} /^ *```/ {code = !code} code || /^ *\|/ || /^    / {next}
         length($0) > 120 {print FILENAME ":" FNR}')
     [ -z "$long" ] || { echo "$long"; return 1; }
 }
 
-@test "the picture of the architecture was drawn from the text that is there" {
+@test "the picture of the architecture was drawn from the current text" {
     grep -qE "drawn from architecture.dot $(cksum <docs/architecture.dot | cut -d' ' -f1);" docs/architecture.svg ||
         { echo "say: scripts/picture.sh"; return 1; }
 }

@@ -12,7 +12,7 @@ teardown() {
 
 sources() { git ls-files -co --exclude-standard '*.c' '*.h' '*.inc' '*.cu'; }
 
-# Fails when files of folder $1 include any of the folders that follow.
+# Fails if a file of folder $1 includes any of the folders that follow.
 no_include() {
     local folder=$1
     shift
@@ -31,16 +31,16 @@ no_include() {
     no_include worker server cli
 }
 
-# What is there today; who makes it less writes the smaller numbers here.
+# The current numbers; a change that lowers them writes the lower ones here.
 @test "no more folders are crowded, and no more files call each other in circles, than scripts/rooms.sh has found" {
     scripts/rooms.sh "$build" >"$tmp/rooms"
     read -r rooms _ circles largest <<<"$(grep '^total' "$tmp/rooms" | tr -dc '0-9 ')"
     [ "$rooms" = 0 ] && [ "$circles" -le 1 ] && [ "$largest" -le 4 ] || { cat "$tmp/rooms"; return 1; }
 }
 
-# Roles and ranks pass through it as numbers and names.  Two parts are about them: which process has which keys, and what a
-# launcher's variables mean to whom.
-@test "common/ decides nothing by a role: outside of keys and launchers its code names none" {
+# Roles and ranks pass through it as numbers and names. Two parts deal with them: the keys of each process, and the
+# meaning of a launcher's variables.
+@test "common/ decides nothing by role: except for keys and launchers its code names none" {
     run bash -c "git ls-files -co --exclude-standard 'common/*.c' 'common/*.h' 'common/*.inc' 'common/*.cu' |
         grep -vE '^common/net/auth/|^common/launch/' | while read -r file; do
             gcc -fpreprocessed -dD -E -P -x c \"\$file\" 2>/dev/null |
@@ -50,7 +50,7 @@ no_include() {
     [ -z "$output" ] || { echo "$output"; false; }
 }
 
-# One function needs another when an object has its name, or its own file says it more than once.
+# Another function uses it if an object has its name, or if its own file names it more than once.
 @test "a function that only tests call is declared in a header *_test.h, which says so" {
     scripts/rooms.sh --names "$build" >"$tmp/names"
     awk '$1 == "defines" {file[$4] = $2 "/" $3} $1 == "needs" {needed[$4] = 1}
@@ -62,11 +62,11 @@ no_include() {
     [ -z "${bad:-}" ]
 }
 
-@test "the examples include nothing of ours but penstock.h" {
+@test "the only project header that examples include is penstock.h" {
     no_include examples common proto membership scheduler server worker cli
 }
 
-@test "every public function that computes does it in our floating-point environment" {
+@test "every public function that computes does so in our floating-point environment" {
     local name none=" pen_version pen_status_info pen_last_error pen_log_set pen_abort pen_spawn pen_rank pen_size pen_group_ranks "
     local later=" $(sed -n 's/^NOT_YET(\(pen_[a-z_]*\),.*/\1/p' worker/api/unsupported.c | tr '\n' ' ')"
     for name in $(nm -D --defined-only "$build/lib/libpenstock.so" | sed -n 's/.* T \(pen_[a-z_]*\)@.*/\1/p'); do
@@ -113,7 +113,7 @@ no_include() {
     [ "$(wc -l <"$tmp/declared")" -ge 80 ]
 }
 
-# A sentence that sends its reader to a function that is not there helps nobody.
+# An error must not send its reader to a function that does not exist.
 @test "every pen_ name in a sentence or a page is one of penstock.h" {
     grep -oE '\bpen_[a-z0-9_]+' include/penstock.h | sort -u >"$tmp/there"
     git ls-files -co --exclude-standard '*.c' '*.h' '*.inc' | grep -v '^tests/' | xargs grep -ohE '"([^"\]|\\.)*"' |
@@ -124,7 +124,7 @@ no_include() {
     [ ! -s "$tmp/invented" ] || { cat "$tmp/invented"; false; }
 }
 
-@test "sizes of the public structs are those the ABI table promises" {
+@test "sizes of the public structs match the ABI table" {
     bash tests/hygiene/abi.sh "$tmp" >"$tmp/abi"
     diff tests/hygiene/abi.txt "$tmp/abi"
 }
@@ -142,7 +142,7 @@ no_include() {
     done
 }
 
-@test "nothing in the tree reads as unfinished" {
+@test "nothing in the tree looks unfinished" {
     run bash -c "git ls-files -co --exclude-standard '*.c' '*.h' '*.inc' '*.sh' '*.md' '*.txt' Makefile | grep -v '^tests/hygiene/' | xargs grep -nE '\b(TODO|FIXME|XXX|HACK)\b'"
     [ -z "$output" ] || { echo "$output"; false; }
 }
@@ -170,7 +170,7 @@ no_include() {
     done
 }
 
-@test "every negation in a test can fail: bash goes on after '! command' alone" {
+@test "every negation in a test can fail: bash continues after '! command' alone" {
     run bash -c "grep -nE '^ +! ' tests/*/*.bats tests/support/*.bash | grep -vE '\|\| |&& break'"
     [ -z "$output" ] || { echo "$output"; echo "say: ! command || return 1"; false; }
 }
@@ -188,7 +188,7 @@ no_include() {
 }
 
 # Rows of the walk: | 3 | `file`: `function`, `function`; `file`: `function` | ...
-@test "the tour's walk from pen_ready to the transport is at most 15 functions in 6 files, each where it is said to be" {
+@test "the tour's walk from pen_ready to the transport is at most 15 functions in 6 files, each in the file it names" {
     grep -oE '`[a-z_/]+\.c`: `[a-z_]+`(, `[a-z_]+`)*' docs/tour.md | tr -d '`:,' >"$tmp/walk"
     while read -r file functions; do
         for function in $functions; do

@@ -1,11 +1,11 @@
-// manifests.mjs - reading manifests, and what several checks want to know of them.
+// manifests.mjs - reads manifests, and answers the questions that several checks share.
 import fs from 'fs';
 import * as yaml from 'js-yaml';
 
 export const read = (file) => yaml.loadAll(fs.readFileSync(file, 'utf8')).filter(Boolean);
 export const title = (d) => `${d.kind}/${d.metadata?.name}`;
 
-// Every pod template: where it stands, how many pods it makes, and its labels as the pods will have them.
+// Every pod template: its place, its number of pods, and the labels of those pods.
 export function pods(docs) {
   const found = [];
   const add = (owner, where, template, count, extra = {}) =>
@@ -24,7 +24,7 @@ export function pods(docs) {
   return found;
 }
 
-// scheduler, server or worker, by what it starts.
+// scheduler, server or worker, by its command.
 export function role(container) {
   const word = container.args?.[0];
   return word === 'scheduler' || word === 'server' ? word : 'worker';
@@ -33,7 +33,7 @@ export function role(container) {
 export const matches = (selector, labels) =>
   Object.entries(selector?.matchLabels ?? {}).every(([k, v]) => labels[k] === v) && !selector?.matchExpressions;
 
-// The variables of a container in the order in which they are made: {name, value, from}.
+// The variables of a container, in the order of their creation: {name, value, from}.
 export function variables(docs, container) {
   const out = [];
   for (const source of container.envFrom ?? []) {

@@ -1,4 +1,4 @@
-// planted.mjs - each mistake is planted into good manifests and must be found by its rule:  node planted.mjs SETTINGS.md FILE
+// planted.mjs - plants each mistake into good manifests; its rule must find it:  node planted.mjs SETTINGS.md FILE
 // FILE is the dev overlay with the components monitoring and volcano.
 import fs from 'fs';
 import { read } from './manifests.mjs';
@@ -14,7 +14,7 @@ const first = (spec) => spec.containers[0];
 const env = (spec, name) => first(spec).env.find((e) => e.name === name);
 const without = (spec, name) => { first(spec).env = first(spec).env.filter((e) => e.name !== name); };
 
-// [what, the rule that must find it, how it is planted]
+// [mistake, the rule that must find it, the change that plants it]
 const planted = [
   ['latest tag', 'image is pinned', (d) => { first(server(d)).image = 'penstock:latest'; }],
   ['no tag', 'image is pinned', (d) => { first(worker(d)).image = 'penstock-demo'; }],

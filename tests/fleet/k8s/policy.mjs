@@ -1,9 +1,9 @@
-// policy.mjs - what we ask of manifests beyond their schemas:  node policy.mjs SETTINGS.md FILE...
-// SETTINGS.md is what `penstock docs settings.md` prints: which variables each role reads.
+// policy.mjs - our rules for manifests, beyond their schemas:  node policy.mjs SETTINGS.md FILE...
+// SETTINGS.md is the output of `penstock docs settings.md`: the variables that each role reads.
 import fs from 'fs';
 import { matches, pods, quantity, read, role, title, variables } from './manifests.mjs';
 
-// {scheduler, server, worker} -> the set of variables it reads.
+// {scheduler, server, worker} -> the set of variables that it reads.
 export function readable(markdown) {
   const out = { worker: new Set(), server: new Set(), scheduler: new Set() };
   for (const [, variable, readers] of markdown.matchAll(/^\|[^|]*\| `(PENSTOCK_[A-Z0-9_]+)` \| ([a-z, ]+) \|/gm))
@@ -13,7 +13,7 @@ export function readable(markdown) {
 }
 const launchers = new Set(['RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'OMP_NUM_THREADS']);
 
-// Each rule is given all manifests and tells what is wrong by say(where, text).
+// Each rule gets all manifests and reports faults with say(where, text).
 const rules = {
   'image is pinned'(a, say) {
     for (const c of a.containers) {
@@ -172,7 +172,7 @@ const rules = {
     const index = "metadata.annotations['batch.kubernetes.io/job-completion-index']", ordinal = "metadata.labels['apps.kubernetes.io/pod-index']";
     for (const c of a.containers) {
       const rank = (c.env.RANK ?? c.env.PENSTOCK_RANK)?.from?.fieldRef?.fieldPath;
-      if (c.role === 'worker' && a.runtime) continue; /* Trainer says it */
+      if (c.role === 'worker' && a.runtime) continue; /* Trainer sets it */
       if (c.role === 'worker' && (rank !== index || c.pod.job.completionMode !== 'Indexed')) say(c.where, 'has no rank of an Indexed Job');
       if (c.role === 'server' && rank !== (c.pod.job ? index : ordinal)) say(c.where, 'has no rank of its own');
       const host = c.env.PENSTOCK_HOST?.value;

@@ -1,7 +1,7 @@
-// schema.mjs - values and unknown fields of manifests:  node schema.mjs FILE...
+// schema.mjs - checks values and unknown fields of manifests:  node schema.mjs FILE...
 //   values          the JSON schemas of kubernetes-models and of the Prometheus operator
-//   unknown fields  the attribute maps of the official client (what strict field validation refuses)
-//   JobSet, Trainer their OpenAPI file, when TRAINER_OPENAPI names it; else they are counted as not checked
+//   unknown fields  the attribute maps of the official client (as strict field validation does)
+//   JobSet, Trainer their OpenAPI file, if TRAINER_OPENAPI names it; else they count as unchecked
 import fs from 'fs';
 import Ajv from 'ajv';
 import * as models from '@kubernetes/client-node/dist/gen/models/all.js';
@@ -14,7 +14,7 @@ const fail = (d, text) => { bad++; console.log(`${title(d)}: ${text}`); };
 const packageOf = (v) => (v.startsWith('monitoring.coreos.com/') ? '@kubernetes-models/prometheus-operator/' : 'kubernetes-models/') + v;
 const openapi = process.env.TRAINER_OPENAPI ? JSON.parse(fs.readFileSync(process.env.TRAINER_OPENAPI)) : null;
 const prefix = { 'jobset.x-k8s.io/v1alpha2': 'jobset.v1alpha2.', 'trainer.kubeflow.org/v1alpha1': 'trainer.v1alpha1.' };
-// Of these no schema is to be had.
+// No schema is available for these.
 const bare = new Set(['scheduling.volcano.sh/v1beta1']);
 
 async function checkValues(d) {
@@ -48,7 +48,7 @@ function checkFields(d) {
   else if (!group.includes('coreos')) fail(d, `there is no ${type}`);
 }
 
-// The file's schemas, with unknown fields refused.
+// The file's schemas, changed to refuse unknown fields.
 function strict(definitions) {
   const scalars = new Set(['io.k8s.apimachinery.pkg.api.resource.Quantity', 'io.k8s.apimachinery.pkg.util.intstr.IntOrString']);
   const convert = (s) => {

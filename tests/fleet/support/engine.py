@@ -1,7 +1,7 @@
-"""engine.py - pods as containers of podman: the part of a kubelet that prepares volumes, starts, asks probes, and ends with grace.
+"""engine.py - pods as containers of podman: the part of a kubelet that prepares volumes, starts, probes, and ends with grace.
 
-Not imitated, because the rehearsal's machine may have no cgroups and no scheduler of pods: limits of memory and processors, devices, where pods
-are placed, NetworkPolicies.
+Not imitated, because the rehearsal's machine may have no cgroups and no pod scheduler: limits of memory and processors,
+devices, placement of pods, NetworkPolicies.
 """
 import json
 import os
@@ -113,7 +113,7 @@ class Engine:
         return ["--volume", f"{folder}:{where}:{mode}"]
 
     def files(self, pod, name, volume):
-        """A Secret or ConfigMap as a folder: the links that a kubelet makes, so that a change of all files is one rename."""
+        """A Secret or ConfigMap as a folder, with the links that a kubelet makes, so that one rename changes all files."""
         kind, source = ("Secret", volume["secret"]) if "secret" in volume else ("ConfigMap", volume["configMap"])
         values = pod.fleet.values(kind, source.get("secretName") or source["name"], pod.who)
         group = pod.security().get("fsGroup")
@@ -151,7 +151,7 @@ class Engine:
         raise Unreadable(f"{pod.who}: a probe of a kind that is not understood: {probe}")
 
     def execute(self, pod, command, patience):
-        """Exit code of a command in the container; 124 when it took longer."""
+        """Exit code of a command in the container; 124 on a timeout."""
         try:
             done = self.call("exec", pod.name, *command, check=False, timeout=patience)
         except subprocess.TimeoutExpired:
@@ -163,7 +163,7 @@ class Engine:
     # ---- ending ----
 
     def end(self, pod):
-        """What deleting a pod does: preStop, SIGTERM, and SIGKILL when the grace is over.  -> exit code, seconds, was it killed."""
+        """Deletes a pod: preStop, SIGTERM, and SIGKILL when the grace is over.  -> exit code, seconds, was it killed"""
         begun = time.monotonic()
         hook = ((pod.container.get("lifecycle") or {}).get("preStop") or {})
         if "exec" in hook:
@@ -172,7 +172,7 @@ class Engine:
             time.sleep(hook["sleep"]["seconds"])
         elif hook:
             raise Unreadable(f"{pod.who}: preStop of a kind that is not understood: {hook}")
-        left = max(2, pod.grace - (time.monotonic() - begun)) # two seconds are left to everyone
+        left = max(2, pod.grace - (time.monotonic() - begun)) # at least two seconds
         asked = time.monotonic()
         self.call("stop", "--time", str(int(left)), pod.name, check=False, timeout=left + 60)
         killed = time.monotonic() - asked >= left
@@ -186,7 +186,7 @@ class Engine:
 
 
 def http_status(url, headers, patience):
-    """Status code (0: nobody answered) and body."""
+    """Status code (0: no answer) and body."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=patience) as answer:
             return answer.status, answer.read()

@@ -1,11 +1,11 @@
 """metrics.py - asks a running Prometheus whether every rule and every query of the dashboard has an answer.
 
-  metrics.py wait URL TARGETS SECONDS    until so many targets are up
-  metrics.py ask URL DASHBOARD           all rules, and all queries of the dashboard; 1 when one has no answer
+  metrics.py wait URL TARGETS SECONDS    until TARGETS targets are up
+  metrics.py ask URL DASHBOARD           all rules, and all queries of the dashboard; 1 if one has no answer
   metrics.py firing URL ALERT SECONDS    until that alert is pending or firing
   metrics.py strict < PAGE               reads an OpenMetrics page with the reference parser
 
-An alert is silent while all is well, so of each the parts before its thresholds are asked.
+A healthy job raises no alert, so the query for each alert is the part before its threshold.
 """
 import json
 import re

@@ -1,7 +1,7 @@
-"""no_such_name.py ADDRESS - a name server that knows no name and says so at once, as a cluster's would.
+"""no_such_name.py ADDRESS - a name server that answers NXDOMAIN to every question at once, like a cluster's.
 
-The DNS of podman's network asks it for what is not a container; without an answer a process that looks for a peer which is not there yet
-would wait 20 seconds for each try.
+The DNS of podman's network asks it for names other than containers; without an answer, a process that resolves a peer
+that has not started would wait 20 seconds for each try.
 """
 import socket
 import sys

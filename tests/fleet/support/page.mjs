@@ -1,7 +1,7 @@
-// page.mjs - what tests/fleet/page.bats does with the live page in a browser.
+// page.mjs - the checks of tests/fleet/page.bats on the live page in a browser.
 //
-// node page.mjs URL SHOTS SERVER PID: looks at the page of a job that trains, kills PID, which is server SERVER, and
-// looks again. Prints what it saw; the first thing that is not so ends it. SHOTS: folder of the pictures.
+// node page.mjs URL SHOTS SERVER PID: checks the page of a running training, kills PID, which is server SERVER, and
+// checks again. Prints its findings, and ends at the first failure. SHOTS: folder for the screenshots.
 import assert from 'node:assert/strict';
 import { chromium } from 'playwright-core';
 
@@ -20,7 +20,7 @@ page.on('request', r => { if (!r.url().startsWith('data:') && new URL(r.url()).o
 const has = (selector, text) => page.waitForFunction(([s, t]) => document.querySelector(s)?.innerText.includes(t), [selector, text],
   { polling: POLL_MS, timeout: PATIENCE_MS });
 
-/* Every control, picture, table and region of the accessibility tree says what it is. */
+/* Every control, picture, table and region of the accessibility tree has a name. */
 async function allHaveNames() {
   const wanted = ['button', 'combobox', 'checkbox', 'searchbox', 'link', 'image', 'img', 'meter', 'table', 'region', 'log', 'group'];
   const tree = await (await page.context().newCDPSession(page)).send('Accessibility.getFullAXTree');
@@ -30,7 +30,7 @@ async function allHaveNames() {
   return nodes.length;
 }
 
-/* Tab comes to every control and every region that scrolls, in the order in which they stand, and out again. */
+/* Tab reaches every control and every scrolling region, in page order, and leaves the page. */
 async function keyboardReachesAll() {
   const wanted = await page.evaluate(() => [...document.querySelectorAll('a[href], button, select, input, [tabindex="0"]')].map((e, i) => {
     e.dataset.stop = String(i);
@@ -46,7 +46,7 @@ async function keyboardReachesAll() {
   return seen.length;
 }
 
-/* The least contrast of any text with what lies behind it, as WCAG counts it. */
+/* The lowest contrast of any text with its background, as WCAG defines it. */
 const leastContrast = () => page.evaluate(() => {
   const rgb = text => text.match(/[\d.]+/g).map(Number);
   const light = c => { const [r, g, b] = rgb(c).map(v => (v / 255 <= .04045 ? v / 255 / 12.92 : ((v / 255 + .055) / 1.055) ** 2.4)); return .2126 * r + .7152 * g + .0722 * b; };
@@ -71,7 +71,7 @@ process.on('uncaughtException', async error => {
   process.exit(1);
 });
 
-/* ---- a job that trains ------------------------------------------------------------------------ */
+/* ---- a running training ----------------------------------------------------------------------- */
 await page.goto(url);
 assert.equal(new URL(page.url()).search, '', 'a token stays in the address');
 await has('#map', 'server ' + server + ': active');

@@ -1,7 +1,7 @@
-"""pods.py - what pods a rendered overlay comes to: the part of Kubernetes' controllers that decides names, labels, environment and volumes.
+"""pods.py - the pods of a rendered overlay: the part of Kubernetes' controllers that decides names, labels, environment and volumes.
 
-Reads StatefulSets and Indexed Jobs; Services give names, ConfigMaps and Secrets give values.  Pure: nothing is started here.  A field that
-would change what a process sees and is not understood is an error, so that a manifest cannot pass because half of it was not read.
+Reads StatefulSets and Indexed Jobs; Services give names, ConfigMaps and Secrets give values.  Pure: it starts nothing.
+An unsupported field that would affect a process is an error, so that a manifest cannot pass half read.
 """
 import base64
 import copy
@@ -9,7 +9,7 @@ import re
 
 
 class Unreadable(Exception):
-    """The manifest says something that a rehearsal cannot do."""
+    """The manifest has something that a rehearsal cannot do."""
 
 
 class Fleet:
@@ -41,7 +41,7 @@ class Fleet:
 
 
 class Pod:
-    """One pod, as its controller would make it: the template, and what comes from its number."""
+    """One pod, as its controller would make it: the template, and the parts that depend on its number."""
 
     def __init__(self, fleet, owner, name, number, template, extra_labels, annotations, subdomain):
         meta = template.get("metadata") or {}
@@ -76,7 +76,7 @@ class Pod:
         return found
 
     def environment(self, ip):
-        """name -> text, in Kubernetes' order: envFrom first, env after it, $(NAME) from what stands above."""
+        """name -> text, in Kubernetes' order: envFrom first, env after it, $(NAME) from entries above."""
         result = {}
         for source in self.container.get("envFrom") or []:
             for key, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
@@ -131,7 +131,7 @@ class Pod:
         raise Unreadable(f"{self.who} mounts '{name}', which is no volume of it")
 
     def security(self):
-        """Of the pod, overridden by that of the container."""
+        """The pod's setting, overridden by the container's."""
         return {**(self.spec.get("securityContext") or {}), **(self.container.get("securityContext") or {})}
 
     def port(self, wanted):
@@ -144,7 +144,7 @@ class Pod:
 
 
 def pods_of(fleet):
-    """The pods that controllers make at the start, workload by workload."""
+    """The pods that controllers make at the start, by workload."""
     return {f"{o['kind']}/{o['metadata']['name']}": [make(fleet, o, i) for i in range(count)]
             for kind, key in (("StatefulSet", "replicas"), ("Job", "completions"))
             for o in fleet.kind(kind) for count in [o["spec"].get(key, 1)]}

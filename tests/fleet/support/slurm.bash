@@ -1,6 +1,6 @@
-# slurm.bash - a Slurm of four nodes on this machine: munged, slurmctld and four slurmd, none of them the system's own.
+# slurm.bash - a Slurm of four nodes on this machine: separate munged, slurmctld and four slurmd, not the system's.
 #
-# The nodes are called n1 to n4 and all are this machine; a mount namespace of the daemons has an /etc/hosts that says so.
+# The nodes n1 to n4 are all this machine; the daemons' mount namespace has an /etc/hosts for them.
 
 slurm_needs() {
     local program
@@ -11,7 +11,7 @@ slurm_needs() {
     done
 }
 
-# A port that nobody has, and that is in nobody's way later: below the ephemeral ones.
+# A free port that stays out of the way later: below the ephemeral ones.
 slurm_free_port() {
     local port
     while :; do
@@ -61,11 +61,11 @@ END
     { cat /etc/hosts; echo "127.0.0.1 n1 n2 n3 n4 $name"; } >"$slurm/hosts"
 }
 
-# Starts everything in $slurm; what runs in it finds the nodes by name.
+# Starts everything in $slurm; programs in it resolve the nodes by name.
 slurm_open() {
     export PATH=$PATH:/usr/sbin SLURM_CONF=$slurm/slurm.conf
     mkdir -p "$slurm"/{run,log,state,spool,dev}
-    mknod "$slurm/dev/nvidia0" c 1 3 && mknod "$slurm/dev/nvidia1" c 1 3 # cards that are none
+    mknod "$slurm/dev/nvidia0" c 1 3 && mknod "$slurm/dev/nvidia1" c 1 3 # fake cards
     slurm_write_conf
     head -c 1024 /dev/urandom >"$slurm/munge.key"
     chmod 600 "$slurm/munge.key"
@@ -81,7 +81,7 @@ slurm_open() {
 
 slurm_is_idle() { [ "$(sinfo -h -N -t idle -o %N 2>/dev/null | wc -l)" = 4 ]; }
 
-# slurm_wait SECONDS COMMAND...: until it succeeds.
+# slurm_wait SECONDS COMMAND...: waits until COMMAND succeeds.
 slurm_wait() {
     local end=$((SECONDS + $1))
     shift
@@ -105,7 +105,7 @@ slurm_close() {
     done
 }
 
-# State of a job, PENDING, RUNNING, COMPLETED...; the parts of a heterogeneous job have one each, unless they are equal.
+# State of a job: PENDING, RUNNING, COMPLETED...; one for each part of a heterogeneous job, unless all are equal.
 slurm_state() { scontrol show job "$1" 2>/dev/null | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p' | sort -u; }
 slurm_restarts() { scontrol show job "$1" | sed -n 's/.*Restarts=\([0-9]*\).*/\1/p'; }
 slurm_is() { [ "$(slurm_state "$1")" = "$2" ]; }

@@ -1,11 +1,12 @@
-# world.bash - a place of their own for the containers of a test, which leaves nothing behind.
+# world.bash - an isolated place for the containers of a test, which leaves nothing behind.
 #
 # DESIGN
-#   podman writes bridges, firewall rules and mounts into the namespaces it runs in.  So it runs in a "world": mount, network, PID and
-#   IPC namespaces of its own, held by one process that ends with its input, that is, with the test, however that ends.  With it the
-#   kernel ends every process in there and takes mounts and networks away.  Images stay, in $BUILD/fleet, which a world
-#   only reads, and are built on by the next run.
-#   crun refuses hybrid cgroups and limits above the hard ones: hence no cgroups (so no limits of memory and processors) and --ulimit.
+#   podman writes bridges, firewall rules and mounts into its namespaces. So it runs in a "world": separate mount,
+#   network, PID and IPC namespaces, held by one process that ends with its input, that is, with the test, however that
+#   ends. The kernel then ends every process in there and removes mounts and networks. Images stay in $BUILD/fleet; a
+#   world only reads them, and the next run builds on them.
+#   crun refuses hybrid cgroups and limits above the hard ones: hence no cgroups (no limits of memory and processors) and
+#   --ulimit.
 
 # The first of these programs that is missing skips the test by name.
 world_needs() {
@@ -23,18 +24,18 @@ world_package() {
     esac
 }
 
-# Where images are kept:  -> $fleet
+# The folder of the images:  -> $fleet
 world_store() {
     fleet=$(realpath "${BUILD:-$BATS_TEST_DIRNAME/../../build}")/fleet
     mkdir -p "$fleet"
 }
 
-# A command in a mount namespace of its own, for what mounts: builds of images.
+# Runs a command that mounts, such as an image build, in a separate mount namespace.
 world_apart() {
     unshare --mount --propagation private "$@"
 }
 
-# A bootstrapped Debian, as a tar file:  -> $fleet/base.tar
+# A bootstrapped Debian as a tar file:  -> $fleet/base.tar
 world_base_tar() {
     [ -s "$fleet/base.tar" ] && return
     mmdebstrap --mode=root --variant=minbase bookworm "$fleet/base.part.tar" >"$fleet/base.log" 2>&1 ||
@@ -43,11 +44,11 @@ world_base_tar() {
 }
 
 world_buildah() {
-    mkdir -p "$fleet/tmp" # caches of the Dockerfile's mounts go there
+    mkdir -p "$fleet/tmp" # for caches of the Dockerfile's mounts
     TMPDIR=$fleet/tmp world_apart buildah --root "$fleet/containers" --runroot "$fleet/run" --storage-driver overlay "$@"
 }
 
-# The image that the Dockerfile begins with, made here instead of fetched.
+# The Dockerfile's base image, made here instead of fetched.
 world_base_image() {
     world_base_tar || return
     world_buildah images --quiet debian:bookworm-slim 2>/dev/null | grep -q . && return
@@ -57,7 +58,7 @@ world_base_image() {
     world_buildah bud --isolation chroot -t docker.io/library/debian:bookworm-slim "$fleet/base" >"$fleet/base.log" 2>&1
 }
 
-# Builds a target of the shipped Dockerfile as it is:  world_image TARGET NAME [MORE_FLAGS...]
+# Builds a target of the shipped Dockerfile unchanged:  world_image TARGET NAME [MORE_FLAGS...]
 world_image() {
     local root; root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
     world_base_image || { tail -n 20 "$fleet/base.log"; return 1; }
@@ -83,7 +84,7 @@ world_open() {
     export world world_dir world_unshare world_alive world_podman fleet
 }
 
-# Ends everything in it.
+# Ends every process in it.
 world_close() {
     [ -n "${world_unshare:-}" ] || return 0
     exec {world_alive}>&-
@@ -93,7 +94,7 @@ world_close() {
     unset world_unshare
 }
 
-# A command in the world.
+# Runs a command in the world.
 inside() {
     nsenter --target "$world" --mount --net --pid --ipc -- env -C "$PWD" "$@" 3>&- {world_alive}>&-
 }
@@ -102,6 +103,6 @@ pod() {
     inside $world_podman "$@"
 }
 
-# What every container of a test is run with: nothing it may do, nothing it may write but what is mounted.
+# Flags of every test container: no capabilities, and nothing writable except mounts.
 hardened=(--pull=never --cgroups=disabled --no-healthcheck --ulimit nofile=1024:1024 --ulimit nproc=4096:4096 --user 10001:10001
     --cap-drop=all --security-opt no-new-privileges --read-only --read-only-tmpfs=false --tmpfs /tmp:rw,size=64m)

@@ -1,8 +1,8 @@
-# world_init.bash - process 1 of a world (world.bash): prepares its mounts, then lives until nobody holds its input.
+# world_init.bash - process 1 of a world (world.bash): prepares its mounts, then lives until its input is closed.
 set -eu
 dir=$1
 for mount in $(awk '$3 == "cgroup2" {print $2}' /proc/mounts); do
-    umount "$mount" # crun refuses to see both versions of cgroups
+    umount "$mount" # crun refuses both versions of cgroups at once
 done
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /dev/shm
@@ -14,4 +14,4 @@ python3 "$(dirname "$0")/no_such_name.py" 192.0.2.1 </dev/null &
 echo "nameserver 192.0.2.1" >"$dir/resolv.conf"
 mount --bind "$dir/resolv.conf" "$(realpath /etc/resolv.conf)"
 echo ready >"$dir/ready"
-cat >/dev/null # the end of its input is the end of the world
+cat >/dev/null # the world ends with its input
