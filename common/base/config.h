@@ -1,11 +1,11 @@
 /* config.h - one table row per setting; everything else is derived from the row.
  *
- * A row gives: the struct field, the --flag, the PENSTOCK_NAME variable, the config-file key, the default, the accepted
- * range, the unit, the help line and the line in docs/settings.md. Later sources win:  default < program (pen_init
- * strings) < file < environment < flag. A caller reads its sources in that order; each function below overrides earlier
- * values. Within one source a key may appear once.  Items before a refused one stay set. Unknown keys are errors, with
- * the nearest known key in the sentence.  Flags accept '_' and '-'. Nothing else in the tree may call getenv();
- * config_env() reads launchers' variables.
+ * A row gives: the struct field, the --flag, the PENSTOCK_NAME variable, the config-file key, the default, the
+ * accepted range, the unit, the help line and the line in docs/settings.md. Later sources win:  default < program
+ * (pen_init strings) < file < environment < flag. A caller reads its sources in that order; each of the functions
+ * below overrides what was there. Within one source a key may appear once.  Items before a refused one stay set.
+ * Unknown keys are errors, with the nearest known key in the sentence.  Flags accept '_' and '-'. Nothing else in
+ * the tree may call getenv(); config_env() reads launchers' variables.
  */
 #ifndef COMMON_CONFIG_H
 #define COMMON_CONFIG_H

@@ -271,7 +271,7 @@ pen_status resolve_schedule(resolver *r)
 /* ---- units of FSDP --------------------------------------------------------------------------------------- */
 
 /* The units of well-known classes, as patterns of tensor names: transformers' names, with and without the
- * enclosing model. A * is one part of a name, and a | separates alternatives (worker/tensor/unit.h). */
+ * enclosing model.  A * is one part of a name, and a | separates alternatives (worker/tensor/unit.h). */
 static const struct {
     const char *class, *glob;
 } layers[] = {

@@ -6,7 +6,7 @@
  *
  * The first launcher present gives all numbers; they are never mixed with another's.  Scripts usually need two
  * exceptions: WORLD_SIZE, LOCAL_RANK etc. may add what a launcher lacks (two world sizes must agree), and
- * MASTER_ADDR and MASTER_PORT override a launcher's own.  Without a launcher, the program is a job of one. Pure:
+ * MASTER_ADDR and MASTER_PORT override a launcher's own.  Without a launcher, the program is a job of one.  Pure:
  * the environment is a function.
  */
 #ifndef COMMON_LAUNCH_LAUNCH_H

@@ -99,7 +99,7 @@ pen_status store_forget_after(store *s, int64_t step, pen_error *why);
 /* Deletes this server's part of a snapshot that another server could not write. */
 pen_status store_drop(store *s, int64_t step, uint64_t id, pen_error *why);
 
-/* Like store_forget(), for the folders of ranks from n_servers on, left by an earlier run with more servers. Skips
+/* Like store_forget(), for the folders of ranks from n_servers on, left by an earlier run with more servers.  Skips
  * folders in use.  Steps in keep stay. */
 pen_status store_forget_strays(const char *dir, int32_t n_servers, const int64_t *keep, size_t n,
                                pen_error *why);

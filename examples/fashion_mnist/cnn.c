@@ -1,7 +1,7 @@
 /* cnn.c - a small convolutional network: two 3 x 3 convolutions with pooling, one dense layer.
  *
- * A convolution is a matrix product over patches, so OpenBLAS does the work.  ReLU follows the
- * pooling: the maximum commutes with it, and a quarter of the values is left to clip.
+ * A convolution is a matrix product over patches, so OpenBLAS does the work.  ReLU follows the pooling: the maximum
+ * commutes with it, and only a quarter of the values remains to clip.
  */
 #include "layer.h"
 #include "model.h"

@@ -75,7 +75,7 @@ static uint8_t *read_body(idx *f, size_t bytes)
     return NULL;
 }
 
-/* Debian ships the files compressed; those of the authors' site may have been unpacked. */
+/* Debian ships compressed files; files from the authors' site may be unpacked. */
 static bool find_file(char *path, const char *dir, const char *part, const char *kind, char *why)
 {
     for (int zipped = 1; zipped >= 0; zipped--) {

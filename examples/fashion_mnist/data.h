@@ -16,16 +16,15 @@ typedef struct {
     uint8_t *labels; /* [n], each below DATA_CLASSES */
 } data_set;
 
-/* Reads DIR/<part>-images-idx3-ubyte and DIR/<part>-labels-idx1-ubyte, each plain or with ".gz"; part
- * is "train" or "t10k".  Every byte of the header is checked before it is believed.  On false *set
- * is empty and why holds a sentence. */
+/* Reads DIR/<part>-images-idx3-ubyte and DIR/<part>-labels-idx1-ubyte, each plain or with ".gz"; part is "train" or
+ * "t10k".  Checks every byte of the header.  On false *set is empty and why holds a sentence. */
 bool data_load(data_set *set, const char *dir, const char *part, char why[DATA_WHY_BYTES]);
 void data_free(data_set *set); /* an empty set is fine */
 
-/* The order in which an epoch visits n samples: a pure function of (seed, epoch). */
+/* The order of n samples in an epoch: a pure function of (seed, epoch). */
 void data_shuffle(uint32_t *order, int n, uint64_t seed, int64_t epoch);
 
-/* Copies samples index[0 .. n-1] out; pixels have mean 0 and variance 1 over the training set. */
+/* Copies samples index[0 .. n-1]; pixels have mean 0 and variance 1 over the training set. */
 void data_gather(const data_set *set, const uint32_t *index, int n, float *images, uint8_t *labels);
 
 #endif

@@ -1,4 +1,4 @@
-/* epoch.h - what one epoch has seen so far: losses, step times, bytes moved. */
+/* epoch.h - figures of the current epoch: losses, step times, bytes moved. */
 #ifndef FASHION_MNIST_EPOCH_H
 #define FASHION_MNIST_EPOCH_H
 
@@ -12,20 +12,20 @@ typedef struct {
     int64_t number;                /* this one, from 0                                           */
     int64_t first, end;            /* positions first .. end-1 are done                          */
     double *loss;                  /* [steps] the mean over the samples of all ranks              */
-    double *step_s;                /* [steps] how long each step took here                       */
+    double *step_s;                /* [steps] duration of each step on this rank */
     double begun_s;                /* epoch_clock() when it started                              */
-    double push_bytes, pull_bytes; /* the SDK's counters at that moment               */
+    double push_bytes, pull_bytes; /* the SDK's counters at that time */
 } epoch;
 
-double epoch_clock(void); /* seconds; only differences mean something */
+double epoch_clock(void); /* seconds; only differences are meaningful */
 
 bool epoch_init(epoch *e, int64_t steps); /* false: no memory */
 void epoch_fini(epoch *e);
 
-/* Forgets everything; step `index` is the next. */
+/* Resets all figures; step `index` is next. */
 void epoch_start(epoch *e, int64_t index);
 
-/* Step `index` of this epoch is done.  After a rewind it may come again; the last one counts. */
+/* Records step `index` of this epoch.  After a rewind it may repeat; the last one counts. */
 void epoch_add(epoch *e, int64_t index, double loss, double seconds);
 
 bool epoch_is_whole(const epoch *e);

@@ -37,7 +37,7 @@ void layer_relu_input(const float *y, float *dy, size_t n)
     for (size_t i = 0; i < n; i++) dy[i] = y[i] == 0.0f ? 0.0f : dy[i];
 }
 
-/* Start of the image row that patch row (i, y) and kernel row k begin in. */
+/* Start of the image row where kernel row k of patch row (i, y) begins. */
 static size_t row_start(int i, int y, int k, int side, int channels)
 {
     return ((size_t)i * side + y + k) * side * channels;
@@ -45,7 +45,7 @@ static size_t row_start(int i, int y, int k, int side, int channels)
 
 void layer_patches(const float *x, float *patches, int n, int side, int channels)
 {
-    const size_t run = 3 * (size_t)channels; /* three neighbours lie together in memory */
+    const size_t run = 3 * (size_t)channels; /* three neighbours are contiguous in memory */
     for (int i = 0; i < n; i++)
         for (int y = 0; y < side - 2; y++)
             for (int column = 0; column < side - 2; column++)

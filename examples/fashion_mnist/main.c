@@ -1,17 +1,14 @@
-/* main.c - trains a small network on Fashion-MNIST: the loop of a program that uses Penstock.
+/* main.c - trains a small network on Fashion-MNIST: an example of a Penstock training loop.
  *
- * DESIGN
- * A step's data is a pure function of (seed, step index), so a run that stops and continues, or is
- * run again with another number of workers, sees the same global batches.  Rank r of W takes the
- * share [r B / W, (r + 1) B / W) of a batch of B samples and gives the mean gradient over it;
- * step.weight is its size in units of B / W, so the weighted mean over the ranks is the mean over the
- * global batch.  With --grad-accum N the share is computed in N parts, each scaled by its part of
- * the share; the SDK adds them up before anything travels.
- * Where workers may be lost, or come (PEN_CAP_ELASTIC), r is the position among those that live.  A
- * share stays as large as it was, so the batch follows their number; with --batch-global the batch
- * stays, and is divided by those that live.  Whoever comes (back) goes on with the step that the
- * job is in, so every rank trains to the last.  No collectives then, for they need members that stay:
- * the first that lives looks at the test images alone.
+ * DESIGN  A step's data is a pure function of (seed, step index), so a run that stops and continues, or runs again with
+ * another number of workers, sees the same global batches.  Rank r of W takes the share [r B / W, (r + 1) B / W) of a
+ * batch of B samples and computes its mean gradient; step.weight is its size in units of B / W, so the weighted mean
+ * over the ranks is the mean over the global batch.  With --grad-accum N the share is computed in N parts, each scaled
+ * by its part of the share; the SDK adds them before sending.
+ * In elastic jobs (PEN_CAP_ELASTIC), r is the position among the live workers.  A share keeps its size, so the batch
+ * grows and shrinks with them; with --batch-global the batch is constant and divided among them.  A worker that joins
+ * or returns continues at the job's current step, so every rank trains to the last.  Such jobs use no collectives,
+ * which need stable members: the first live worker alone runs the test images.
  */
 #include "data.h"
 #include "epoch.h"
@@ -40,12 +37,12 @@ typedef struct {
     float *param, *grad; /* flat, shared with the SDK */
     pen_tensor *tensors[MODEL_TENSORS_MAX];
     model model;
-    uint32_t *order;     /* [train.n] of epoch order_epoch */
+    uint32_t *order;     /* [train.n] order of epoch order_epoch */
     int64_t order_epoch; /* -1: none yet */
     int64_t steps;
     bool is_elastic;
-    int position, shares; /* this rank's among the live; into how many shares the batch is cut */
-    double images;        /* trained on so far, over all ranks */
+    int position, shares; /* this rank's position among the live workers; shares of the batch */
+    double images;        /* trained so far, over all ranks */
     epoch epoch;
     report report;
     FILE *loss_log, *curve, *out; /* rank 0 */
@@ -80,7 +77,7 @@ static bool load_data(trainer *t)
     return true;
 }
 
-/* Between two steps: who lives, as all see it. */
+/* Reads the live workers between two steps; all ranks see the same. */
 static void look_at_members(trainer *t)
 {
     pen_group *live = pen_world(t->ctx);
@@ -88,7 +85,7 @@ static void look_at_members(trainer *t)
     t->shares       = t->o.batch_global ? pen_size(live) : t->info.world_size;
 }
 
-/* Flags that are settings of the SDK are handed on; environment and launcher rank above them. */
+/* Passes on flags that are settings of the SDK; environment and launcher override them. */
 static bool open_context(trainer *t)
 {
     char optim[OPTIONS_TEXT_BYTES + 8], clip[OPTIONS_TEXT_BYTES + 8], mode[32], steps[32], seed[32],
@@ -124,7 +121,7 @@ static bool open_file(FILE **file, const char *path)
     return *file || fail("cannot write %s: %s", path, strerror(errno));
 }
 
-/* Where rank 0 may be gone by then, who writes the result is known at the end. */
+/* If rank 0 may be gone by then, the writer of the result is known only at the end. */
 static bool open_files(trainer *t)
 {
     if (t->info.rank != 0) return true;
@@ -132,7 +129,7 @@ static bool open_files(trainer *t)
     return t->is_elastic || open_file(&t->out, t->o.out);
 }
 
-/* First of n samples that the share at this position has. */
+/* First of n samples in the share at this position. */
 static int64_t share_start(const trainer *t, int64_t n, int position)
 {
     return n * position / t->shares;
@@ -176,8 +173,8 @@ static bool register_tensors(trainer *t)
     return true;
 }
 
-/* Workers of one host share its cores; threads that wait for a core cost more than they compute.  OMP_NUM_THREADS, which
- * OpenBLAS has read by now, may ask for fewer: their number decides the last bits of a product. */
+/* Workers of one host share its cores; threads that wait for a core cost more than they compute.  OMP_NUM_THREADS,
+ * which OpenBLAS has already read, may ask for fewer: the number of threads decides the last bits of a product. */
 static int share_cores(const trainer *t)
 {
     cpu_set_t cores;
@@ -212,7 +209,7 @@ static bool trainer_open(trainer *t)
     return true;
 }
 
-/* This rank's share of the step's batch: its first sample in the order of the epoch, and how many. */
+/* This rank's share of the step's batch: its first sample in the epoch's order, and the number of samples. */
 static int find_share(trainer *t, int64_t index, int64_t *at)
 {
     const int64_t epoch_number = index / t->epoch.steps,
@@ -224,19 +221,19 @@ static int find_share(trainer *t, int64_t index, int64_t *at)
     t->order_epoch = epoch_number;
     *at            = first + from;
     if (*at + n > t->train.n)
-        *at = (*at + n) % (t->train.n - n + 1); /* more shares than a batch has */
+        *at = (*at + n) % (t->train.n - n + 1); /* a batch has fewer samples than shares */
     return (int)n;
 }
 
-/* A failure here is remembered by the SDK: pen_step_end() returns it. */
+/* The SDK records a failure; pen_step_end() returns it. */
 static void send_gradient(void *user, int tensor)
 {
     trainer *t = user;
     pen_ready(t->ctx, t->tensors[tensor], PEN_ALL);
 }
 
-/* Micro-batch m of the share, scaled so that they add up to the gradient of its mean.  Its loss is added to *loss, which
- * travels with the gradients. */
+/* Micro-batch m of the share, scaled so that the parts sum to the gradient of the share's mean.  Its loss is added to
+ * *loss, which is sent with the gradients. */
 static void train_part(trainer *t, const pen_step *step, int64_t at, int n, int m, double *loss)
 {
     const int from    = (int)((int64_t)n * m / step->accum),
@@ -305,7 +302,7 @@ static bool train_step(trainer *t, pen_step *step)
     return true;
 }
 
-/* Under ps-ssp and ps-async the workers' copies differ: all come to rest, then pull the same values. */
+/* Under ps-ssp and ps-async the workers' copies differ: all workers stop, then pull the same values. */
 static bool meet(trainer *t)
 {
     const char *mode = t->info.mode;
@@ -362,7 +359,7 @@ static bool show_epoch(trainer *t, double seconds, const double moved[2])
     return true;
 }
 
-/* Collective: bytes and right answers of all ranks come together. */
+/* Collective: sums bytes and correct answers over all ranks. */
 static bool gather_figures(trainer *t, double sums[3])
 {
     sums[2] = count_right(t, share_start(t, t->test.n, t->position),
@@ -375,7 +372,7 @@ static bool gather_figures(trainer *t, double sums[3])
 static bool end_epoch(trainer *t)
 {
     if (!meet(t)) return false;
-    const double seconds = epoch_clock() - t->epoch.begun_s; /* what follows is not training */
+    const double seconds = epoch_clock() - t->epoch.begun_s; /* the rest is not training */
     pen_status s         = PEN_OK;
     double sums[3]       = {
               stat_value(t, "push.bytes", &s) - t->epoch.push_bytes,
@@ -405,12 +402,11 @@ static bool train(trainer *t)
         if (epoch_is_whole(&t->epoch) && !end_epoch(t)) return false;
     }
     if (s != PEN_END) return fail("%s", pen_last_error(NULL));
-    const bool is_new =
-        t->result.seconds == 0.0; /* nothing was left to train: still say how good it is */
+    const bool is_new = t->result.seconds == 0.0; /* nothing left to train: still evaluate */
     return (epoch_is_empty(&t->epoch) && !is_new) || end_epoch(t);
 }
 
-/* One that was asked to leave before the end has no result. */
+/* A worker asked to leave before the end has no result. */
 static bool is_reporter(const trainer *t)
 {
     if (!t->is_elastic) return t->info.rank == 0;
@@ -453,8 +449,7 @@ static void close_file(FILE *file)
     if (file) fclose(file); /* every row was flushed and checked */
 }
 
-/* After a failure the context stays open: the others shall read that this rank was lost, not that it
- * left in good order. */
+/* After a failure the context stays open, so that others see this rank as lost, not as leaving in order. */
 static void trainer_close(trainer *t)
 {
     close_file(t->loss_log);

@@ -1,4 +1,4 @@
-/* model.c - what all models share: memory, first values, the loss. */
+/* model.c - shared by all models: memory, initial values, the loss. */
 #include "model.h"
 #include "rng.h"
 
@@ -62,7 +62,7 @@ void model_start(model *m, uint64_t seed)
     for (int t = 0; t < m->ops->tensor_count; t++) {
         const model_tensor *tensor = &m->ops->tensors[t];
         const float bound          = tensor->fan_in ? sqrtf(6.0f / (float)tensor->fan_in) : 0.0f;
-        rng r = rng_seeded(~seed, (uint64_t)t); /* ~: not the stream of an epoch's order */
+        rng r = rng_seeded(~seed, (uint64_t)t); /* ~: differs from the epoch order's stream */
         for (size_t i = 0; i < model_tensor_values(tensor); i++)
             m->param[t][i] = bound * rng_uniform(&r);
     }

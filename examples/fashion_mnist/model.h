@@ -27,11 +27,11 @@ typedef struct {
     float *grad[MODEL_TENSORS_MAX];
     float *images;   /* [batch_max, DATA_PIXELS]  the batch: written by the caller */
     uint8_t *labels; /* [batch_max]                                                */
-    float *logits;   /* [batch_max, DATA_CLASSES] becomes its own gradient         */
+    float *logits;   /* [batch_max, DATA_CLASSES] replaced by its gradient */
     float *work;     /* [ops->work_floats(batch_max)] activations and their gradients */
 } model;
 
-/* Called when a gradient is final, so that it can travel while the others are computed. */
+/* Called when a gradient is final, so that it can be sent while the others are computed. */
 typedef void (*model_ready_fn)(void *user, int tensor);
 
 typedef struct model_ops {
@@ -55,17 +55,17 @@ size_t model_values(const model_ops *ops);
 bool model_init(model *m, const model_ops *ops, int batch_max, float *param, float *grad);
 void model_fini(model *m);
 
-/* First values, a pure function of seed: every rank starts with the same bits. */
+/* Initial values, a pure function of seed: every rank starts with the same bits. */
 void model_start(model *m, uint64_t seed);
 
-/* One pass over the n samples in m->images: grad is the gradient of their mean loss (softmax cross
- * entropy) times loss_scale.  Returns the SUM of their losses.  n = 0: all gradients are zero.
- * The way there and the way back: model_backward() takes what model_forward() left. */
+/* One pass over the n samples in m->images: grad is the gradient of their mean loss (softmax cross entropy) times
+ * loss_scale.  Returns the SUM of their losses.  n = 0: all gradients are zero.  Forward and backward pass:
+ * model_backward() uses the state of the last model_forward(). */
 double model_forward(model *m, int n, double loss_scale);
 void model_backward(model *m, int n, model_ready_fn ready, void *user);
 double model_train(model *m, int n, double loss_scale, model_ready_fn ready, void *user);
 
-/* How many of the n samples in m->images are classified right. */
+/* Number of the n samples in m->images that are classified correctly. */
 int model_count_right(const model *m, int n);
 
 #endif

@@ -42,7 +42,7 @@ static double decay_constant(int64_t step, int64_t steps)
     return 1.0;
 }
 
-/* The part that is left: 1 at step 0, 1 / steps at the last. */
+/* The remaining part: 1 at step 0, 1 / steps at the last. */
 static double decay_linear(int64_t step, int64_t steps)
 {
     return step < steps ? (double)(steps - step) / (double)steps : 1.0 / (double)steps;
@@ -94,7 +94,7 @@ static int64_t whole(const struct argp_state *state, const char *flag, const cha
     return n;
 }
 
-/* Its range is the SDK's business; that it is one word is ours, because it becomes "clip=TEXT". */
+/* The SDK checks the range; we check that it is one word, because it becomes "clip=TEXT". */
 static const char *number(const struct argp_state *state, const char *flag, const char *text)
 {
     char *end;
@@ -104,7 +104,7 @@ static const char *number(const struct argp_state *state, const char *flag, cons
     return text;
 }
 
-/* Its words are the SDK's business too. */
+/* The SDK checks its words too. */
 static const char *one_line(const struct argp_state *state, const char *flag, const char *text)
 {
     if (strlen(text) >= OPTIONS_TEXT_BYTES)

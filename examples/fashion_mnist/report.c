@@ -86,7 +86,7 @@ void report_end(report *r, const report_result *x)
                 x->test_accuracy, x->params_crc32c, report_grouped(x->steps, steps), x->seconds);
 }
 
-/* JSON has no NaN: a run that diverged has null there. */
+/* JSON has no NaN: a diverged run has null. */
 static json_t *real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();

@@ -1,4 +1,4 @@
-/* report.h - what rank 0 shows: a row per epoch, a progress bar on a terminal, the result as JSON. */
+/* report.h - rank 0's output: a row per epoch, a progress bar on a terminal, the result as JSON. */
 #ifndef FASHION_MNIST_REPORT_H
 #define FASHION_MNIST_REPORT_H
 
@@ -7,9 +7,9 @@
 #include <stdio.h>
 
 typedef struct {
-    FILE *text;        /* table and sentences; NULL: this rank says nothing */
+    FILE *text;        /* table and sentences; NULL: this rank is silent */
     bool has_bar;      /* stderr is a terminal                              */
-    int64_t bar_tenth; /* tenths of a percent the bar shows now            */
+    int64_t bar_tenth; /* tenths of a percent currently shown */
 } report;
 
 typedef struct {
@@ -24,9 +24,9 @@ typedef struct {
     double test_accuracy, train_loss; /* after and over the last epoch */
     double seconds;                   /* training only                 */
     double images_per_s;
-    double step_max_s; /* the longest step of rank 0, from asking for it to its end */
+    double step_max_s; /* longest step of rank 0, including the request */
     int64_t steps, epochs, batch;
-    int64_t clipped; /* steps of this run whose gradient was scaled down */
+    int64_t clipped; /* steps of this run with a clipped gradient */
     uint64_t seed;
     const char *mode, *model, *optim;
     int workers, servers;

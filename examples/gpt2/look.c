@@ -1,4 +1,4 @@
-/* look.c - how good the model is: on text it was not trained on, and by what it writes. */
+/* look.c - evaluates the model: on held-out text, and by samples. */
 #include "rng.h"
 #include "trainer.h"
 
@@ -9,9 +9,9 @@
 
 /* ---- validation ------------------------------------------------------------------------------ */
 typedef struct {
-    int64_t total, looked; /* sequences there are, and that are looked at, spread over all */
-    int64_t from, to;      /* of those, this rank's */
-    /* batches: equally many on all ranks, because the SDK may gather values for each */
+    int64_t total, looked; /* sequences in total, and those evaluated, spread evenly */
+    int64_t from, to;      /* this rank's part */
+    /* batches: the same number on all ranks, because the SDK may gather values for each */
     int64_t rounds;
 } share;
 
@@ -27,7 +27,7 @@ static share divide(const trainer *t)
     return s;
 }
 
-/* Rows without a sequence repeat the first one, and their targets do not count. */
+/* Rows without a sequence repeat the first one; their targets are ignored. */
 static bool fill(trainer *t, const share *s, int64_t from, int *count)
 {
     *count = 0;
@@ -66,8 +66,8 @@ bool look_validate(trainer *t)
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 typedef struct {
-    int32_t *token;  /* [length] what the model looks at */
-    int count, from; /* of it; those before `from` it has seen */
+    int32_t *token;  /* [length] the model's input */
+    int count, from; /* its length; the model has seen those before `from` */
     float *logits, *scratch;
     uint8_t *text;
     size_t bytes, room;
@@ -100,7 +100,7 @@ static void close_writer(writer *w)
     free(w->text);
 }
 
-/* When no position is left, the older half is forgotten. */
+/* If no position is left, drops the older half. */
 static void append(writer *w, int length, int token)
 {
     w->from = w->count;
@@ -141,7 +141,7 @@ static bool write_tokens(trainer *t, writer *w)
     return true;
 }
 
-/* Onto a terminal goes nothing that could steer it. */
+/* Removes terminal escapes before output to a terminal. */
 static void show(trainer *t, const writer *w)
 {
     FILE *out = t->report.text;
@@ -155,7 +155,7 @@ static void show(trainer *t, const writer *w)
     report_line(&t->report, "\n----");
 }
 
-/* Where the SDK holds the values, ranks gather them together: then all write the same, and rank 0 shows it. */
+/* With sharded values all ranks gather them together: all generate the same text, and rank 0 shows it. */
 bool look_sample(trainer *t)
 {
     if (t->o.sample == 0 || !t->tokenizer) return true;

@@ -1,4 +1,4 @@
-/* main.c - GPT-2 trained with Penstock: opens what a run needs, lets it train, and says what came of it.
+/* main.c - trains GPT-2 with Penstock: sets up a run, trains, and reports the result.
  *
  *     gpt2 --preset tiny                                                alone
  *     penstock run --nproc-per-node 2 --servers 2 gpt2 --preset tiny    two workers, two servers
@@ -26,7 +26,7 @@ static bool load_text(trainer *t)
     return ok;
 }
 
-/* The vocabulary is the tokenizer's; a large one is padded, because matrix products like round numbers. */
+/* The vocabulary is the tokenizer's; a large one is padded, because matrix products run faster at round sizes. */
 static void fit_vocabulary(gpt2_config *c, int vocab)
 {
     if (vocab == c->vocab) return;
@@ -62,7 +62,7 @@ static void add(settings *s, const char *name, const char *value)
     s->n++;
 }
 
-/* Flags that are settings of the SDK are handed on; environment, files and launcher rank above them. */
+/* Passes on flags that are settings of the SDK; environment, files and launcher override them. */
 static bool open_context(trainer *t)
 {
     settings s       = {.n = 0};
@@ -90,7 +90,7 @@ static bool open_context(trainer *t)
     return true;
 }
 
-/* A configuration file may have said how many sequences a micro-batch has; else the flag's are divided. */
+/* A configuration file may set the sequences of a micro-batch; otherwise the flag's are divided. */
 static bool plan_batch(trainer *t)
 {
     const int64_t parts = (int64_t)t->info.world_size * t->info.accum;
@@ -115,7 +115,7 @@ static bool open_file(FILE **file, const char *path)
     return *file || report_fail("cannot write %s: %s", path, strerror(errno));
 }
 
-/* Where rank 0 may be gone by then, who writes the result is known at the end. */
+/* If rank 0 may be gone by then, the writer of the result is known only at the end. */
 static bool open_files(trainer *t)
 {
     if (t->info.rank != 0) return true;
@@ -134,7 +134,7 @@ static int share_cores(const trainer *t)
     return n > 1 ? n : 1;
 }
 
-/* Where parameters or gradients are sharded, only the SDK can drop what this rank does not need. */
+/* If parameters or gradients are sharded, only the SDK can drop what this rank does not need. */
 static bool is_held(const trainer *t)
 {
     static const char *const sharded[] = {"zero2", "zero3", "full_shard", "shard_grad_op",
@@ -146,7 +146,7 @@ static bool is_held(const trainer *t)
     return false;
 }
 
-/* The SDK says whose memory values lie in, for the setting need not come from a flag. */
+/* The SDK reports where values lie, since the setting need not come from a flag. */
 static const backend *choose_backend(const trainer *t, const char **why)
 {
     return t->info.device < 0 ? &backend_cpu : backend_cuda(t->o.plugin, why);
@@ -187,7 +187,7 @@ static bool open_network(trainer *t)
     return sum_peak(t);
 }
 
-/* Who computes, and what they can do at best. */
+/* The workers and their peak performance. */
 static void introduce_workers(trainer *t)
 {
     const int n = t->info.world_size, threads = t->passes.plan.threads;
@@ -259,7 +259,7 @@ static void sum_up(trainer *t)
     r->threads       = t->passes.plan.threads;
 }
 
-/* One that was asked to leave before the end has no result. */
+/* A worker asked to leave before the end has no result. */
 static bool is_reporter(const trainer *t)
 {
     if (!t->is_elastic) return t->info.rank == 0;
@@ -296,8 +296,7 @@ static void close_file(FILE *file)
     if (file) fclose(file); /* every row was flushed and checked */
 }
 
-/* After a failure the context stays open: the others shall read that this rank was lost, not that it
- * left in good order. */
+/* After a failure the context stays open, so that others see this rank as lost, not as leaving in order. */
 static void close_all(trainer *t)
 {
     close_file(t->loss_log);

@@ -1,4 +1,4 @@
-/* options.c - flags, their defaults, their ranges, and what belongs to a preset. */
+/* options.c - flags, their defaults and ranges, and the presets' defaults. */
 #include "options.h"
 #include "text/tokenizer.h"
 
@@ -87,8 +87,8 @@ static const struct argp_option rows[] = {
     {0},
 };
 
-/* How a preset is trained when nothing else is said.  The rate falls with the width as in the table of Brown et al., "Language
- * Models are Few-Shot Learners" (2020), for the sizes it has; those for bytes were tried out (docs/design/gpt2.md). */
+/* A preset's defaults for training.  The rate falls with the width as in the table of Brown et al., "Language Models
+ * are Few-Shot Learners" (2020), for the sizes it has; those for bytes were found by trial (docs/design/gpt2.md). */
 typedef struct {
     const char *name;
     int length;
@@ -127,7 +127,7 @@ static double number(const struct argp_state *state, const char *flag, const cha
     return x;
 }
 
-/* Its words are the SDK's business; that they fit into a setting is ours. */
+/* The SDK checks its words; we check that it fits into a setting. */
 static const char *one_line(const struct argp_state *state, const char *flag, const char *text)
 {
     if (strlen(text) >= OPTIONS_TEXT_BYTES)
@@ -153,7 +153,7 @@ static const plan *plan_of(const char *preset)
     return &plans[0];
 }
 
-/* Flags rank above the preset wherever it stands among them: those that were not given are filled in here. */
+/* Flags override the preset in any order: fills in those that were not given. */
 static void fill_in(options *o, const struct argp_state *state)
 {
     gpt2_config preset;

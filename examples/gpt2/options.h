@@ -14,18 +14,18 @@ typedef enum { OPTIONS_AUTO, OPTIONS_YES, OPTIONS_NO } options_choice;
 
 typedef struct {
     const char *preset;
-    gpt2_config config; /* of the preset, with what flags change; vocab follows from the tokens */
+    gpt2_config config; /* of the preset, changed by flags; vocab follows from the tokens */
     int length;         /* T of a sequence; at most config.block */
     int64_t batch;      /* sequences of one step over all ranks */
     const char *accum;  /* NULL: the SDK's setting */
-    int64_t steps;      /* 0: nothing is trained, only looked at */
+    int64_t steps;      /* 0: evaluates only */
     const char *optim, *clip, *mode, *precision,
-        *schedule; /* handed to the SDK; NULL: its own setting */
+        *schedule; /* passed to the SDK; NULL: its own setting */
     uint64_t seed;
     const char *device,
         *plugin; /* "host", "cuda"; the library with the network for a GPU; NULL: not given */
     options_choice held; /* the SDK holds parameters and gradients */
-    bool starts_here;    /* first values are drawn by this program, not by the SDK */
+    bool starts_here;    /* this program generates initial values, not the SDK */
     bool recompute;
     /* data */
     const char *data, *tokens, *held_tokens, *vocab, *merges; /* files, or NULL */
@@ -43,7 +43,7 @@ typedef struct {
     int64_t slow_ms; /* every rank sleeps in every step */
 } options;
 
-/* Ends the process with a sentence and code 2 when a flag is wrong, with 0 after --help. */
+/* Exits with a sentence and code 2 on a wrong flag, with 0 after --help. */
 void options_parse(options *o, int argc, char **argv);
 
 #endif

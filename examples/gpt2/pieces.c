@@ -1,4 +1,4 @@
-/* pieces.c - GPT-2's pattern by hand: characters are sorted into four kinds, and a piece is a run of one kind. */
+/* pieces.c - GPT-2's pattern by hand: classifies characters into four kinds; a piece is a run of one kind. */
 #include "pieces.h"
 
 #include <stdbool.h>
@@ -37,7 +37,7 @@ static kind kind_of(uint32_t code)
     return OTHER;
 }
 
-/* Bytes of the UTF-8 character at p, 1 when it is none; *code is then beyond Unicode. */
+/* Bytes of the UTF-8 character at p, 1 if invalid; *code is then beyond Unicode. */
 static size_t read_character(const uint8_t *p, size_t n, uint32_t *code)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -77,7 +77,7 @@ static size_t contraction(const uint8_t *p, size_t n)
     return 0;
 }
 
-/* Where the run of this kind that begins at `at` ends; *last: where its last character begins. */
+/* The end of the run of this kind that begins at `at`; *last: the start of its last character. */
 static size_t end_of_run(const uint8_t *text, size_t at, size_t n, kind of, size_t *last)
 {
     size_t next = at;
@@ -95,7 +95,7 @@ size_t pieces_next(const uint8_t *text, size_t at, size_t n)
 
     size_t next, last = at, from = at;
     kind here = look(text, at, n, &next);
-    if (text[at] == ' ') { /* one blank goes with what follows it */
+    if (text[at] == ' ') { /* a single blank joins the next run */
         size_t after;
         const kind follower = look(text, next, n, &after);
         if (follower != SPACE && follower != NOTHING) {
@@ -105,6 +105,6 @@ size_t pieces_next(const uint8_t *text, size_t at, size_t n)
     }
     const size_t end = end_of_run(text, from, n, here, &last);
     if (here == SPACE && end < n && last > at)
-        return last - at; /* the last one goes with what follows */
+        return last - at; /* the last one joins the next run */
     return end - at;
 }

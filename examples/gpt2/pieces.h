@@ -1,4 +1,4 @@
-/* pieces.h - cuts text into the pieces that GPT-2's tokenizer looks at one by one: about a word each. */
+/* pieces.h - splits text into the pieces of GPT-2's tokenizer: about a word each. */
 #ifndef GPT2_PIECES_H
 #define GPT2_PIECES_H
 

@@ -102,7 +102,7 @@ void report_end(report *r, const report_result *x)
                 x->params_crc32c, report_grouped(x->steps, steps), x->seconds, x->tokens_per_s);
 }
 
-/* JSON has no NaN: what is not known is null there. */
+/* JSON has no NaN: unknown values are null. */
 static void put_real(json_t *o, const char *name, double x)
 {
     json_object_set_new(o, name, isfinite(x) ? json_real(x) : json_null());

@@ -1,4 +1,4 @@
-/* report.h - what rank 0 shows: rows, a progress bar on a terminal, the result as JSON. */
+/* report.h - rank 0's output: rows, a progress bar on a terminal, the result as JSON. */
 #ifndef GPT2_REPORT_H
 #define GPT2_REPORT_H
 
@@ -7,25 +7,25 @@
 #include <stdio.h>
 
 typedef struct {
-    FILE *text;        /* rows and sentences; NULL: this rank says nothing */
+    FILE *text;        /* rows and sentences; NULL: this rank is silent */
     bool has_bar;      /* stderr is a terminal                             */
-    int64_t bar_tenth; /* tenths of a percent the bar shows now            */
+    int64_t bar_tenth; /* tenths of a percent currently shown */
 } report;
 
 typedef struct {
-    int64_t step, steps; /* done, of all                                         */
+    int64_t step, steps; /* done, in total */
     double loss;         /* nats per token, mean over the row's steps            */
-    double bits;         /* the same per byte, or per token when bytes are not known */
-    double held_bits;    /* of what is held out; NaN: not looked at              */
+    double bits;         /* the same per byte, or per token if bytes are unknown */
+    double held_bits;    /* on held-out text; NaN: not evaluated */
     double rate;         /* learning rate of its last step                       */
     double grad_norm;
     double tokens_per_s; /* of all ranks                                         */
-    double mfu;          /* part of the measured peak; NaN: not known            */
+    double mfu;          /* fraction of the measured peak; NaN: unknown */
 } report_row;
 
 typedef struct {
     double train_loss;           /* over the last row                                  */
-    double held_loss, held_bits; /* NaN: nothing was held out, or nobody looked       */
+    double held_loss, held_bits; /* NaN: nothing held out, or not evaluated */
     bool bits_per_byte;          /* else per token                                     */
     double seconds;              /* training only                                      */
     double tokens_per_s;

@@ -19,7 +19,7 @@ static inline uint64_t rng_next(rng *r)
     return z ^ (z >> 31);
 }
 
-/* Two streams of one seed have nothing in common that anybody would notice. */
+/* The streams of one seed are independent for all practical purposes. */
 static inline rng rng_seeded(uint64_t seed, uint64_t stream)
 {
     rng r = {seed};

@@ -1,4 +1,4 @@
-/* sample.h - draws the next token from what the model expects. */
+/* sample.h - draws the next token from the model's distribution. */
 #ifndef GPT2_SAMPLE_H
 #define GPT2_SAMPLE_H
 
@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 typedef struct {
-    double temperature; /* 0: always the likeliest token; 1: as often as the model expects it */
+    double temperature; /* 0: the likeliest token; 1: the model's distribution */
     int top_k;          /* only the k likeliest; 0: all */
 } sample_rule;
 

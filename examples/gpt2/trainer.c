@@ -1,11 +1,10 @@
-/* trainer.c - the steps: what a rank reads, what it computes, what it says about it.
+/* trainer.c - the steps: what a rank reads, computes and reports.
  *
- * DESIGN
- * The data of a step is a pure function of (step, micro-batch, rank, number of ranks), so a run that was killed and goes on
- * from a snapshot keeps nothing of its own, and its losses are those it would have had.  A step has --batch sequences over
- * all ranks; each rank computes an equal share, in --grad-accum parts, and gives the mean gradient over it.
- * Losses travel with the gradients.  Where ranks may be lost, or come (PEN_CAP_ELASTIC), a share stays as large as it was and
- * the batch follows their number; no collectives then, and the first that lives looks at what is held out alone.
+ * DESIGN  The data of a step is a pure function of (step, micro-batch, rank, number of ranks).  So a killed run that
+ * continues from a snapshot needs no state of its own, and its losses are the same as without the interruption.  A step
+ * has --batch sequences over all ranks; each rank computes an equal share, in --grad-accum parts, and gives its mean
+ * gradient.  Losses are sent with the gradients.  In elastic jobs (PEN_CAP_ELASTIC), a share keeps its size and the
+ * batch grows and shrinks with the ranks; such jobs use no collectives, and the first live rank evaluates alone.
  */
 #include "trainer.h"
 #include "peak.h"
@@ -18,7 +17,7 @@
 
 enum { STEP_ROOM_MAX = 1 << 22 };
 
-/* Between two steps: who lives, as all see it. */
+/* Reads the live ranks between two steps; all ranks see the same. */
 static void look_at_members(trainer *t)
 {
     pen_group *live = pen_world(t->ctx);

@@ -1,4 +1,5 @@
-/* trainer.h - what a run of gpt2 consists of; main.c opens and ends it, trainer.c trains, look.c validates and samples. */
+/* trainer.h - the state of a run of gpt2; main.c opens and closes it, trainer.c trains, look.c validates and
+ * samples. */
 #ifndef GPT2_TRAINER_H
 #define GPT2_TRAINER_H
 
@@ -24,7 +25,7 @@ typedef struct {
 
 typedef struct {
     options o;
-    tokenizer *tokenizer; /* NULL: tokens of a file, and nobody knows what they mean */
+    tokenizer *tokenizer; /* NULL: tokens of a file, without known meaning */
     reader_data data;
     reader_order order, held_order;
     pen_ctx *ctx;
@@ -32,14 +33,14 @@ typedef struct {
     passes passes;
     int micro_batch; /* sequences of this rank in one micro-batch */
     int32_t *tokens, *targets;
-    bool is_elastic;      /* ranks may be lost, or come: no collectives between them */
-    int position, shares; /* this rank's among those that live */
+    bool is_elastic;      /* ranks may come and go: no collectives between them */
+    int position, shares; /* this rank's position among the live ranks */
     trainer_row row;
-    float *step_s; /* [step_count] how long each step of this run took here */
+    float *step_s; /* [step_count] duration of each step on this rank */
     int64_t step_count, step_room;
     double peak;      /* flops of all ranks */
-    double held_loss; /* NaN: nobody looked yet */
-    int64_t held_at;  /* after how many steps somebody looked */
+    double held_loss; /* NaN: not evaluated yet */
+    int64_t held_at;  /* number of steps before the last evaluation */
     double trained;   /* tokens, all ranks */
     report report;
     report_result result;
@@ -56,19 +57,18 @@ typedef struct {
         if ((call) != PEN_OK) return report_fail("%s", passes_why(&(t)->passes));                  \
     } while (0)
 
-/* All return false after a sentence on stderr. */
+/* All print a sentence on stderr before returning false. */
 bool trainer_begin(trainer *t);
 bool trainer_run(trainer *t); /* to the last step */
 void trainer_end(trainer *t);
 
-/* Tokens of sequence number s are read where row `row` of the batch is. */
+/* Reads the tokens of sequence number s into row `row` of the batch. */
 bool trainer_read(trainer *t, const reader_tokens *from, size_t at, int row);
 
 double trainer_bits(const trainer *t,
-                    double nats); /* per byte where bytes are known, else per token */
+                    double nats); /* per byte if bytes are known, else per token */
 
-bool look_validate(
-    trainer *t); /* sets held_loss; all ranks together, unless they may come and go */
+bool look_validate(trainer *t); /* sets held_loss; all ranks together, unless elastic */
 bool look_sample(trainer *t);
 
 #endif

@@ -59,7 +59,7 @@ typedef struct {
     /* Whether `pointer` is memory of this device.  Thread: any.  Cost: one driver query at most. */
     bool (*owns)(const void *pointer);
 
-    /* Sets this thread's device until leave(): events and stream 0, which have no pointer, belong to it. Initialises
+    /* Sets this thread's device until leave(): events and stream 0, which have no pointer, belong to it.  Initialises
      * the device.  Calls outside of enter() work on the device of their pointer. */
     pen_status (*enter)(int device, pen_error *why);
     void (*leave)(void);

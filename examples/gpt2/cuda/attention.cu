@@ -74,7 +74,7 @@ __device__ inline void load_b_columns(uint32_t b[2], const bf16 *at, int ld)
     b[1]             = pair_at(here + 8);
 }
 
-/* A of 16 rows and SIZE columns; rows from `rows` on are zero. */
+/* A of 16 rows and SIZE columns; zeros from row `rows` on. */
 template <int SIZE>
 __device__ inline void load_a(uint32_t a[SIZE / 16][4], const bf16 *at, size_t ld, int rows)
 {
@@ -97,7 +97,7 @@ __device__ inline void a_of_c(uint32_t a[4], const float left[4], const float ri
     a[3] = two(right[2], right[3]);
 }
 
-/* A tile of rows into shared memory; rows beyond `rows` are zero. */
+/* Loads a tile of rows into shared memory; rows from `rows` on are zero. */
 template <int SIZE>
 __device__ inline void load_tile(bf16 (*tile)[SIZE + GAP], const bf16 *at, size_t ld, int rows)
 {
@@ -145,7 +145,7 @@ __device__ inline void add_weighted(float out[SIZE / 8][4], const float p[TILE /
     }
 }
 
-/* Two neighbouring columns of rows g and g + 8, where there are such rows. */
+/* Two neighbouring columns of rows g and g + 8, if these rows exist. */
 template <int SIZE>
 __device__ inline void store_rows(bf16 *at, size_t ld, int rows, const float c[SIZE / 8][4],
                                   float low, float high)
@@ -171,7 +171,7 @@ __device__ inline float quad_max(float x)
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-/* One more tile of keys: scores become exponentials, and what was summed up shrinks to the new maximum. */
+/* One more tile of keys: scores become exponentials, and the sums are rescaled to the new maximum. */
 template <int SIZE>
 __device__ inline void soften(float p[TILE / 8][4], float out[SIZE / 8][4], float top[2],
                               float sum[2], int query, int key, float scale)
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(THREADS)
     store_rows<SIZE>(dqkv + v.qkv + (size_t)mine * v.ld, v.ld, rows, dq, 1.0f, 1.0f);
 }
 
-/* Everything lies the other way round: rows are keys, columns are queries. */
+/* Transposed: rows are keys, columns are queries. */
 template <int SIZE>
 __global__ void __launch_bounds__(THREADS)
     keys_back_kernel(bf16 *dqkv, const float *dot, const bf16 *qkv, const bf16 *datt,
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(THREADS)
         load_tile<SIZE>(douts, datt + v.att + (size_t)query * C, C, T - query);
         const int i = (int)threadIdx.x;
         if (i < TILE) {
-            of[i]    = query + i < T ? lse[v.pair + query + i] : 1e30f; /* no such query: 0 */
+            of[i]    = query + i < T ? lse[v.pair + query + i] : 1e30f; /* query out of range: 0 */
             minus[i] = query + i < T ? dot[v.pair + query + i] : 0.0f;
         }
         __syncthreads();

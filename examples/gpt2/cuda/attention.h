@@ -1,4 +1,4 @@
-/* attention.h - what the two files of attention share. */
+/* attention.h - shared by the two files of attention. */
 #ifndef GPT2_CUDA_ATTENTION_H
 #define GPT2_CUDA_ATTENTION_H
 
@@ -7,7 +7,7 @@
 
 enum { ATTENTION_WARPS = 4, ATTENTION_THREADS = ATTENTION_WARPS * WARP };
 
-/* Where one head of one sequence lies. */
+/* The location of one head of one sequence. */
 struct head_view {
     int T, C, ld, size;
     size_t qkv, att, pair; /* its first query; its first result; in lse */
@@ -33,7 +33,7 @@ static inline dim3 grid_of(int length, int per_block, int pairs)
     return dim3((unsigned)((length + per_block - 1) / per_block), (unsigned)pairs);
 }
 
-/* On tensor cores; false where the size of a head is none they are written for.  Arguments as in launch.h. */
+/* On tensor cores; false for unsupported head sizes.  Arguments as in launch.h. */
 bool attention_fast(bf16 *att, float *lse, const bf16 *qkv, int batch, int length, int heads, int C,
                     void *stream);
 bool attention_fast_back(bf16 *dqkv, const float *dot, const bf16 *qkv, const bf16 *datt,

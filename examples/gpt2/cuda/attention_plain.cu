@@ -1,7 +1,7 @@
-/* attention_plain.cu - causal attention on the GPU by plain arithmetic: float32, and heads of odd sizes.
+/* attention_plain.cu - causal attention on the GPU by plain arithmetic: float32, and unusual head sizes.
  *
- * One warp a query (or a key, for its gradient), one key (query) after the other: right and slow.  It also decides
- * which of the two files does a call.
+ * One warp per query (or per key, for its gradient) walks over the keys (queries): correct and slow.  Also selects
+ * which of the two files handles a call.
  */
 #include "attention.h"
 
@@ -14,7 +14,7 @@ template <typename T> __device__ inline float warp_dot(const T *a, const T *b, i
     return warp_sum(sum);
 }
 
-/* The gradient of attention's result times that result: what softmax's backward subtracts. */
+/* The gradient of attention's result times that result: the term softmax's backward pass subtracts. */
 template <typename T>
 __global__ void dot_kernel(float *dot, const T *att, const T *datt, int length, int heads, int C)
 {

@@ -1,4 +1,4 @@
-/* backend.cu - the network for a GPU as backend.h wants it: all that libgpt2_cuda.so exports. */
+/* backend.cu - the GPU network behind backend.h: everything libgpt2_cuda.so exports. */
 #include "gpt2_cuda.h"
 
 extern "C" {
@@ -43,7 +43,7 @@ static void gpu_place(void *m, int index, const void *value, void *grad)
     gpt2_cuda_place(of(m), index, value, grad);
 }
 
-/* All positions are computed again: nothing is kept from the call before. */
+/* Computes all positions again: nothing is kept between calls. */
 static void gpu_embed(void *m, const int32_t *tokens, int batch, int length, int)
 {
     gpt2_cuda_embed(of(m), tokens, batch, length);

@@ -1,7 +1,7 @@
-/* device.h - what the .cu files of gpt2 share: 16-bit numbers, 16-byte packs, sums over a warp.
+/* device.h - shared by the .cu files of gpt2: 16-bit numbers, 16-byte packs, sums over a warp.
  *
- * No header of CUDA is included: nvcc knows the language, and tests/gpu/cuda_on_host.h plays it on the host,
- * where a test compiles these files with a C++ compiler.  What exists as PTX only has a plain twin for that.
+ * No CUDA header is included: nvcc knows the language, and tests/gpu/cuda_on_host.h emulates it on the host, where a
+ * test compiles these files with a C++ compiler.  PTX-only operations have a plain equivalent for that.
  */
 #ifndef GPT2_CUDA_DEVICE_H
 #define GPT2_CUDA_DEVICE_H
@@ -35,7 +35,7 @@ __device__ inline void narrow(float x, float *y)
     *y = x;
 }
 
-/* To nearest even; NaN stays NaN. */
+/* Rounds to nearest even; NaN stays NaN. */
 __device__ inline void narrow(float x, bf16 *y)
 {
 #ifdef __CUDACC__
@@ -63,7 +63,7 @@ template <typename T> __device__ inline void store(T *at, const pack<T> &p)
     *(pack<T> *)at = p;
 }
 
-/* All lanes get the sum, made in the same order on each. */
+/* All lanes get the sum, computed in the same order. */
 __device__ inline float warp_sum(float x)
 {
     for (int far = WARP / 2; far > 0; far /= 2) x += __shfl_xor_sync(0xffffffffu, x, far);

@@ -1,14 +1,14 @@
-/* launch.h - what network.cu calls of the other files; T is float or bf16, all pointers are device memory. */
+/* launch.h - functions of the other files that network.cu calls; T is float or bf16, all pointers are device memory. */
 #ifndef GPT2_CUDA_LAUNCH_H
 #define GPT2_CUDA_LAUNCH_H
 
 #include "gpt2_cuda.h"
 
-enum { GPT2_CUDA_PARTS = 64 }; /* that sums over rows are made in, at most */
+enum { GPT2_CUDA_PARTS = 64 }; /* maximum number of parts of sums over rows */
 
-/* Rows of the batch in order of their token: token[i] is in row[first[i]] to row[first[i + 1] - 1]. */
+/* Rows of the batch sorted by token: token[i] is in row[first[i]] to row[first[i + 1] - 1]. */
 typedef struct {
-    int tokens; /* different ones */
+    int tokens; /* distinct tokens */
     const int32_t *token, *first, *row;
 } rows_by_token;
 

@@ -1,11 +1,11 @@
 /* network.cu - GPT-2 on the GPU: memory, and the order of kernels and products.
  *
- * A layer keeps its input, both norms, qkv, the result of attention, the stream between attention and MLP, and the MLP
+ * A layer stores its input, both norms, qkv, the result of attention, the stream between attention and MLP, and the MLP
  * before GELU.  The projection that ends a layer stays in `d` and is added by the next norm, which reads it anyway.
- * forward_only: all layers share their rows; recompute: all but their input, and a layer's rows are made again.
+ * forward_only: all layers share their rows; recompute: they share all but their input, and rows are recomputed.
  *
- * The host runs ahead of the GPU: what it sends lies in pinned memory and is sent at the beginning of a pass, and the
- * losses come back right after the head, so that who asks for them has the backward pass enqueued behind it.
+ * The host runs ahead of the GPU.  Its data is sent from pinned memory at the beginning of a pass.  Losses return right
+ * after the head, so the backward pass is already enqueued when the host reads them.
  */
 #include "launch.h"
 #include "device.h"
@@ -15,7 +15,7 @@
 #include <time.h>
 
 enum { WTE = 0, WPE = 1, ALIGN = 256 };
-static const size_t logit_values = (size_t)1 << 30; /* most logits at a time */
+static const size_t logit_values = (size_t)1 << 30; /* maximum number of logits at a time */
 
 typedef struct {
     void *x, *y_1, *qkv, *att, *mid, *y_2,
@@ -26,17 +26,17 @@ typedef struct {
 struct gpt2_cuda {
     gpt2_config config;
     gpt2_options options;
-    int C, H, V, ld; /* ld: from one row of logits to the next */
+    int C, H, V, ld; /* ld: stride between rows of logits */
     bool add;
     const void **value;
     void **grad;
     cudaStream_t stream;
     bool owns_stream;
-    cudaEvent_t read; /* the GPU has read and written all of `pinned` that it was told to */
+    cudaEvent_t read; /* the GPU has finished with `pinned` */
     products *multiplier;
     const char *wrong; /* the first failure */
 
-    int batch, length, given; /* of the pass under way; given: targets that count */
+    int batch, length, given; /* of the current pass; given: targets that count */
     size_t rows, logit_rows;
     void *memory;
     layer_rows *layer;
@@ -45,12 +45,12 @@ struct gpt2_cuda {
     void *logits;
     float *mean, *rstd, *losses, *part, *dot, *wide; /* wide [V] */
     rows_by_token by;
-    int32_t *tokens, *targets, *sorted; /* sorted: different tokens, where they begin, rows */
+    int32_t *tokens, *targets, *sorted; /* sorted: distinct tokens, their offsets, rows */
     struct {
         int32_t *tokens, *targets, *sorted;
         float *losses;
     } pinned;
-    int32_t *count; /* [V + 1] places to count in */
+    int32_t *count; /* [V + 1] counters */
 };
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -155,7 +155,7 @@ static const char *open_stream(gpt2_cuda *m, const gpt2_cuda *beside)
         m->stream = beside->stream;
     else if (cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking) != cudaSuccess)
         return "there is no CUDA device";
-    /* who waits for it leaves its core to others: a server may be on this host */
+    /* waiting yields the core to others: a server may be on this host */
     return cudaEventCreateWithFlags(&m->read, cudaEventDisableTiming | cudaEventBlockingSync) ==
                    cudaSuccess
                ? NULL
@@ -281,7 +281,7 @@ extern "C" void gpt2_cuda_download(gpt2_cuda *m, void *to, const void *from, siz
     gpt2_cuda_wait(m);
 }
 
-/* Rows are read 16 bytes at a time, and so does cuBLASLt (products.cu). */
+/* Rows are accessed 16 bytes at a time, also by cuBLASLt (products.cu). */
 extern "C" void gpt2_cuda_place(gpt2_cuda *m, int index, const void *value, void *grad)
 {
     note(m, ((uintptr_t)value | (uintptr_t)grad) % 16 == 0, "a tensor does not begin at 16 bytes");
@@ -391,7 +391,7 @@ template <typename T> struct network {
         linear((const T *)m->h, 4 * C, of_layer(l, GPT2_PROJ_W), C, (T *)m->d);
     }
 
-    /* Of the last layer all is there still. */
+    /* The last layer's rows are still there. */
     void block_again(int l)
     {
         const layer_rows *r = &m->layer[l];
@@ -422,7 +422,7 @@ template <typename T> struct network {
         norm_back(of_layer(l, GPT2_LN_1_W), dx, dmid, dy, (const T *)r->x, r->mean_1, r->rstd_1);
     }
 
-    /* Logits of a part of the rows; the second factor of wte's gradient is these rows. */
+    /* Logits of a part of the rows, which are also the second factor of wte's gradient. */
     void head_part(size_t first, int n, float scale, float beta)
     {
         T *z = (T *)m->logits, *y = (T *)m->y + first * C;
@@ -483,7 +483,7 @@ template <typename T> struct network {
             network<bf16>(m).call;                                                                 \
     } while (0)
 
-/* Rows by their token, by counting: [different tokens, where each begins, rows], as rows_by_token. */
+/* Counting sort of rows by token: [distinct tokens, their offsets, rows], as rows_by_token. */
 static void sort_tokens(gpt2_cuda *m)
 {
     const int rows       = (int)m->rows;

@@ -1,4 +1,4 @@
-/* products.cu - matrix products by cuBLASLt, which counts in columns: it is given the transposed problem. */
+/* products.cu - matrix products by cuBLASLt, which is column-major: it gets the transposed problem. */
 #include "launch.h"
 #include "device.h"
 
@@ -9,7 +9,7 @@ enum { CHOICES_MAX = 64 };
 static const size_t room_bytes = (size_t)64 << 20;
 
 typedef struct {
-    int m, n, k, ld[3], bits; /* what tells one product from another */
+    int m, n, k, ld[3], bits; /* the key of a product */
     cublasLtMatmulAlgo_t algorithm;
 } choice;
 
@@ -67,7 +67,7 @@ static bool set(problem *p, cublasLtMatmulDescAttributes_t which, const void *va
     return cublasLtMatmulDescSetAttribute(p->what, which, value, bytes) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* Rows of ours are columns of theirs: their first factor is our second. */
+/* Our rows are their columns: their first factor is our second. */
 template <typename T>
 static bool open_problem(problem *p, int m, int n, int k, matrix<const T> a, matrix<const T> b,
                          matrix<T> out, const T *bias)
@@ -99,7 +99,7 @@ static bool is_same(const choice *x, const choice *y)
            x->ld[0] == y->ld[0] && x->ld[1] == y->ld[1] && x->ld[2] == y->ld[2];
 }
 
-/* How much room an algorithm may take, and how matrices lie: gpt2_cuda_place() sees to it. */
+/* Limits an algorithm's workspace, and states the alignment that gpt2_cuda_place() guarantees. */
 static bool describe(cublasLtMatmulPreference_t rule)
 {
     const cublasLtMatmulPreferenceAttributes_t alignments[] = {
@@ -115,7 +115,7 @@ static bool describe(cublasLtMatmulPreference_t rule)
                                                 sizeof room_bytes) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* The library's first suggestion, asked for once for each kind of product. */
+/* The library's first suggestion, queried once for each kind of product. */
 static const choice *choose(products *p, const problem *by, choice wanted)
 {
     for (int i = 0; i < p->choices; i++)
@@ -130,7 +130,7 @@ static const choice *choose(products *p, const problem *by, choice wanted)
     if (rule) cublasLtMatmulPreferenceDestroy(rule);
     if (!ok || n == 0) return NULL;
     if (p->choices == CHOICES_MAX)
-        p->choices = 0; /* forgets all: asking again is slow, not wrong */
+        p->choices = 0; /* clears the table: querying again is slow, not wrong */
     wanted.algorithm      = found.algo;
     p->choice[p->choices] = wanted;
     return &p->choice[p->choices++];

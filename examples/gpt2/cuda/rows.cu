@@ -1,8 +1,8 @@
-/* rows.cu - GPT-2 on the GPU, all that is neither a matrix product nor attention.
+/* rows.cu - GPT-2 on the GPU: everything except matrix products and attention.
  *
- * Rows are read and written 16 bytes a thread; a row of the residual stream is a warp's.  Sums over rows, which
- * gradients of biases and norms are, are made in parts and the parts added in their order: the same bits every time.
- * T is float or bf16; arithmetic is float32.
+ * A thread reads and writes 16 bytes of a row; a warp has one row of the residual stream.  Sums over rows, for
+ * gradients of biases and norms, are computed in parts that are added in order: the same bits every time.  T is float or
+ * bf16; arithmetic is float32.
  */
 #include "launch.h"
 #include "device.h"
@@ -30,7 +30,7 @@ __global__ void embed_kernel(T *out, const int32_t *tokens, const T *wte, const 
     store(out + row * C + c, sum);
 }
 
-/* One block a token that occurs: rows[first[b] .. first[b + 1]) of the batch hold it. */
+/* One block per distinct token: rows[first[b] .. first[b + 1]) of the batch hold it. */
 template <typename T>
 __global__ void tokens_back_kernel(T *grad, const T *dx, const int32_t *token, const int32_t *first,
                                    const int32_t *row, int C)
@@ -58,7 +58,7 @@ __global__ void places_back_kernel(T *grad, const T *dx, int batch, int length, 
 }
 
 /* ---- layer norm -------------------------------------------------------------------------------- */
-/* sum = x + d where d is given, and the norm of it. */
+/* sum = x + d if d is given, and the norm of it. */
 template <typename T>
 __global__ void norm_kernel(T *out, T *sum, float *mean, float *rstd, const T *x, const T *d,
                             const T *w, const T *b, size_t rows, int C)
@@ -130,7 +130,7 @@ __global__ void norm_back_kernel(T *dx, const T *plus, const T *dy, const T *x, 
 }
 
 /* ---- sums over rows ---------------------------------------------------------------------------- */
-/* part[blockIdx.y][column] = the sum of this part's rows of d; with x of d * (x - mean) * rstd. */
+/* part[blockIdx.y][column] = the sum of this part's rows of d; with x, of d * (x - mean) * rstd. */
 template <typename T>
 __global__ void columns_kernel(float *part, const T *d, const T *x, const float *mean,
                                const float *rstd, size_t rows, int columns, unsigned parts)
@@ -179,7 +179,7 @@ template <typename T> __global__ void gelu_kernel(T *out, const T *x, size_t n)
     store(out + i, y);
 }
 
-/* d becomes the gradient of x; y is GELU once more. */
+/* d becomes the gradient of x; y is GELU recomputed. */
 template <typename T> __global__ void gelu_back_kernel(T *d, T *y, const T *x, size_t n)
 {
     const size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * pack<T>::N;
@@ -213,7 +213,7 @@ __device__ static float block_sum(float x, float *shared, bool is_max)
     return x;
 }
 
-/* One block a row of z[ld], of which V count: loss, and with scale the gradient in z's place. */
+/* One block per row of z[ld], whose first V count: loss, and with scale the gradient in z's place. */
 template <typename T>
 __global__ void loss_kernel(T *z, float *loss, const int32_t *targets, int V, int ld, float scale)
 {

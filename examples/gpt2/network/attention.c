@@ -1,15 +1,15 @@
 /* attention.c - causal attention, a block of queries at a time.
  *
- * No matrix of length x length is ever stored: the forward pass keeps one number per query, the log of
- * its sum of exponentials, and the backward pass makes the probabilities again from it (Dao et al.,
- * "FlashAttention", arXiv:2205.14135).  A block of queries looks at the keys up to its last query, so
- * that about half of the square is computed.
+ * No matrix of length x length is ever stored: the forward pass stores one number per query, the log of its sum of
+ * exponentials, and the backward pass recomputes the probabilities from it (Dao et al., "FlashAttention",
+ * arXiv:2205.14135).  A block of queries uses the keys up to its last query, so that about half of the square is
+ * computed.
  */
 #include "network.h"
 
 #include <math.h>
 
-/* Where one head of one sequence lies. */
+/* The location of one head of one sequence. */
 typedef struct {
     size_t T, C, ld, size; /* length, channels, 3 C, channels of the head */
     size_t row, column;    /* its first row and first channel */
@@ -53,7 +53,7 @@ void attention_forward(gpt2 *m, const layer_acts *a, member_scratch *s, size_t b
     }
 }
 
-/* The last block looks at all keys and writes their gradients; the ones before add to them. */
+/* The last block covers all keys and writes their gradients; earlier blocks add to them. */
 static void backward_block(const gpt2 *m, const layer_acts *a, member_scratch *s,
                            const head_view *v, const float *lse, size_t first, size_t rows)
 {

@@ -1,4 +1,4 @@
-/* backend_cpu.c - the network of model.h: every call has done its work when it returns. */
+/* backend_cpu.c - the network of model.h: every call is synchronous. */
 #include "backend.h"
 #include "peak.h"
 

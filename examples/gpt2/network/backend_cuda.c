@@ -1,4 +1,4 @@
-/* backend_cuda.c - finds the library with the network for a GPU. */
+/* backend_cuda.c - loads the library of the GPU network. */
 #include "backend.h"
 
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* The folder of this program, wherever it was moved to. */
+/* The folder of this program, wherever it is installed. */
 static bool find_beside(char path[PATH_BYTES])
 {
     const ssize_t n = readlink("/proc/self/exe", path, PATH_BYTES - sizeof LIBRARY);

@@ -42,7 +42,7 @@ static void attend(void *arg, int member, int members)
     attention_forward(m, &m->acts[job->layer], &m->scratch[member], share.begin, share.end);
 }
 
-/* out[rows] of the layer, or nowhere when only what the backward pass needs is wanted again. */
+/* out[rows] of the layer; NULL: recomputes only what the backward pass needs. */
 static void project_and_mlp_rows(const layer_job *job, member_scratch *s, float *out, size_t r,
                                  size_t n)
 {
@@ -88,7 +88,7 @@ void gpt2_block(gpt2 *m, int layer)
 }
 
 /* ---- backward ---- */
-/* Where the sums of one layer's small tensors lie in member_scratch.small, in channels. */
+/* Offsets of the sums of one layer's small tensors in member_scratch.small, in channels. */
 enum {
     AT_LN_1_W      = 0,
     AT_LN_1_B      = 1,
@@ -110,7 +110,7 @@ static void project_and_mlp_again(void *arg, int member, int members)
     }
 }
 
-/* From dx down to the gradient of what attention gave: dfc, g, y, dmid, datt. */
+/* From dx down to the gradient of attention's result: dfc, g, y, dmid, datt. */
 static void mlp_back_rows(const layer_job *job, member_scratch *s, size_t r, size_t n)
 {
     gpt2 *m             = job->m;

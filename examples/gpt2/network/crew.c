@@ -1,11 +1,11 @@
-/* crew.c - threads that wait for work: a short while awake, then asleep. */
+/* crew.c - threads that wait for work: first spinning, then asleep. */
 #include "crew.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { SPINS = 4000 }; /* some 10 us: regions follow each other closely, and waking costs more */
+enum { SPINS = 4000 }; /* some 10 us: regions follow closely, and waking costs more */
 
 typedef struct {
     struct crew *crew;

@@ -1,8 +1,8 @@
-/* crew.h - a few threads that carry out the same function on different parts, again and again.
+/* crew.h - a few threads that run the same function on different parts, again and again.
  *
- * The network divides its rows among them and calls OpenBLAS with one thread from each, because a row then goes
- * through several operations while it is in its core's cache, which OpenBLAS's own threads, that
- * divide one product at a time, do not allow; and because two pools would fight for the same cores.
+ * The network divides its rows among them, and each calls OpenBLAS with one thread.  A row then goes through several
+ * operations while in its core's cache; OpenBLAS's own threads divide one product at a time and cannot do that.  Two
+ * pools would also compete for the same cores.
  */
 #ifndef GPT2_CREW_H
 #define GPT2_CREW_H
@@ -24,7 +24,7 @@ typedef struct {
     size_t begin, end;
 } crew_part;
 
-/* Part `member` of n things in units of `grain`: contiguous, as equal as the grain allows. */
+/* Part `member` of n items in units of `grain`: contiguous, as equal as the grain allows. */
 static inline crew_part crew_share(size_t n, size_t grain, int member, int members)
 {
     const size_t units = (n + grain - 1) / grain;

@@ -1,7 +1,7 @@
-/* head.c - what lies outside the layers: embeddings below, logits and loss above.
+/* head.c - outside the layers: embeddings below, logits and loss above.
  *
- * Logits exist for a few rows at a time only.  Their gradient takes their place, and both products with
- * it, the gradient of the rows and of wte, are made before the next rows come.
+ * Logits exist for a few rows at a time only.  Their gradient overwrites them, and both products with it (the gradient
+ * of the rows and of wte) are computed before the next rows.
  */
 #include "network.h"
 
@@ -93,7 +93,7 @@ static void loss_rows(const head_job *job, float *logits, size_t begin, size_t e
     }
 }
 
-/* m->y keeps the normed rows of the chunk, because wte's gradient needs them. */
+/* m->y stores the normed rows of the chunk for wte's gradient. */
 static void head_rows(const head_job *job, member_scratch *s, size_t r, size_t n)
 {
     gpt2 *m        = job->m;
@@ -193,10 +193,10 @@ void gpt2_logits(gpt2 *m, int sequence, int position, float *logits)
 /* ---- embeddings, backward ---- */
 typedef struct {
     gpt2 *m;
-    float *wte; /* float32, head's part is in it; NULL: not wanted */
+    float *wte; /* float32, includes the head's part; NULL: not wanted */
 } embed_back_job;
 
-/* Members divide the channels: each adds the rows in their order, so that no two write one value. */
+/* Members divide the channels: each adds the rows in order, so that no two members write one value. */
 static void tokens_back(void *arg, int member, int members)
 {
     const embed_back_job *job = arg;
@@ -223,7 +223,7 @@ static void store_place(gpt2 *m, size_t position, const float *sum)
         memcpy(wide, sum, C * sizeof *sum);
 }
 
-/* A position's gradient is the sum over sequences; positions nobody used have none. */
+/* A position's gradient is the sum over sequences; unused positions have none. */
 static void places_back(void *arg, int member, int members)
 {
     const embed_back_job *job = arg;

@@ -1,4 +1,4 @@
-/* kernels.c - which of the compiled kernels run here. */
+/* kernels.c - which compiled kernels run on this processor. */
 #include "kernels.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* kernels.h - the loops of GPT-2 that are not matrix products, once per instruction set.
  *
  * One source, kernels.inc, is compiled for the baseline of the architecture, for AVX2 with FMA and for AVX-512; the
- * best one the processor has is taken at run time.  Each reads and writes its rows once, while they
- * are in the nearest cache.  Arrays are dense float32 and do not overlap, unless said.
+ * best one for the processor is chosen at run time.  Each reads and writes its rows once, while they are in the nearest
+ * cache.  Arrays are dense float32 and do not overlap, unless documented.
  */
 #ifndef GPT2_KERNELS_H
 #define GPT2_KERNELS_H
@@ -16,7 +16,7 @@ typedef struct {
 
     /* out[rows][n] = bias[n] in every row. */
     void (*fill)(float *out, const float *bias, size_t rows, size_t n);
-    /* out = x + bias, so that a product can be added to it. */
+    /* out = x + bias, so that a product can be added. */
     void (*residual)(float *out, const float *x, const float *bias, size_t rows, size_t n);
     /* sum[n] += the rows of x[rows][n]. */
     void (*columns)(float *sum, const float *x, size_t rows, size_t n);
@@ -26,21 +26,21 @@ typedef struct {
     /* out = (x - mean) * rstd * w + b for each row; mean and rstd are kept for the way back. */
     void (*norm)(float *out, float *mean, float *rstd, const float *x, const float *w,
                  const float *b, size_t rows, size_t n);
-    /* dx = plus + the gradient, plus NULL is 0; dw and db are added to; y becomes what norm() gave. */
+    /* dx = plus + the gradient, plus NULL is 0; adds to dw and db; y becomes norm()'s result. */
     void (*norm_back)(float *dx, float *y, float *dw, float *db, const float *plus, const float *dy,
                       const float *x, const float *mean, const float *rstd, const float *w,
                       const float *b, size_t rows, size_t n);
 
     /* The tanh form of GELU (Hendrycks, Gimpel, arXiv:1606.08415), as GPT-2 has it. */
     void (*gelu)(float *out, const float *x, size_t n);
-    /* d is the gradient of gelu(x), becomes that of x; y becomes gelu(x); bias[n] += the rows of d. */
+    /* d is the gradient of gelu(x) and becomes that of x; y becomes gelu(x); bias[n] += the rows of d. */
     void (*gelu_back)(float *d, float *y, float *bias, const float *x, size_t rows, size_t n);
 
     /* Row r of s[rows][ld] are scores against keys 0..first + r: they become exp(scale * s - max),
      * zeros up to width; sum[r] is their sum and lse[r] = max + log(sum). */
     void (*softmax)(float *s, float *sum, float *lse, float scale, size_t rows, size_t ld,
                     size_t first, size_t width);
-    /* The probabilities themselves, from the lse kept. */
+    /* Recomputes the probabilities from the stored lse. */
     void (*softmax_again)(float *s, const float *lse, float scale, size_t rows, size_t ld,
                           size_t first, size_t width);
     /* d = p * (d - dot[r]) * scale. */
@@ -52,7 +52,7 @@ typedef struct {
 
     /* -log softmax(z)[target]; z becomes scale * (softmax(z) - onehot(target)). */
     double (*cross_entropy)(float *z, size_t n, size_t target, float scale);
-    /* The same, and z stays. */
+    /* The same without changing z. */
     double (*cross_entropy_only)(const float *z, size_t n, size_t target);
 
     /* 16-bit formats, rounded to nearest even.  add: out = round(wide(out) + x). */
@@ -64,7 +64,7 @@ typedef struct {
 
 extern const gpt2_kernels gpt2_kernels_base, gpt2_kernels_avx2, gpt2_kernels_avx512;
 
-/* The fastest this processor can run. */
+/* The fastest for this processor. */
 const gpt2_kernels *gpt2_kernels_best(void);
 
 /* NULL: no such name, or not on this processor. */

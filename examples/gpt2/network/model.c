@@ -1,4 +1,4 @@
-/* model.c - sizes of GPT-2, its tensors, and their first values. */
+/* model.c - sizes of GPT-2, its tensors, and their initial values. */
 #include "model.h"
 
 #include <math.h>
@@ -59,12 +59,12 @@ int gpt2_tensors(const gpt2_config *c)
     return 2 + c->layers * GPT2_PER_LAYER + 2;
 }
 
-/* What the 12 tensors of a layer look like, in channels. */
+/* The shapes of a layer's 12 tensors, in channels. */
 static const struct {
     const char *name;
     int rows, columns; /* columns 0: a vector */
     float constant,
-        deviates; /* first values; deviates < 0: divided by sqrt(2 layers), as in GPT-2 */
+        deviates; /* initial values; deviates < 0: divided by sqrt(2 layers), as in GPT-2 */
 } layer_tensors[GPT2_PER_LAYER] = {
     [GPT2_LN_1_W]      = {"ln_1.weight", 1, 0, 1.0f, 0.0f},
     [GPT2_LN_1_B]      = {"ln_1.bias", 1, 0, 0.0f, 0.0f},

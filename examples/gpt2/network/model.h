@@ -1,9 +1,8 @@
 /* model.h - GPT-2 on the CPU: forward and backward, layer by layer, over one batch of tokens.
  *
- * The network of Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), with
- * the names, shapes and order of elements of Hugging Face's GPT-2, so that files can be exchanged.
- * The head shares wte.weight.  It knows nothing of Penstock: values and gradients are the caller's,
- * and gpt2_place() may say before every use where they are now.
+ * The network of Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), with the names, shapes
+ * and order of elements of Hugging Face's GPT-2, so that files can be exchanged.  The head shares wte.weight.  It does
+ * not know Penstock: the caller owns values and gradients, and may move them with gpt2_place() before every use.
  *
  *     gpt2_embed(m, tokens, batch, length, 0);
  *     for (l = 0; l < layers; l++) gpt2_block(m, l);
@@ -11,12 +10,12 @@
  *     for (l = layers - 1; l >= 0; l--) gpt2_block_backward(m, l);
  *     gpt2_embed_backward(m);
  *
- * What a call reads and writes: gpt2_embed wte, wpe; gpt2_block the tensors of that layer; gpt2_head
- * wte and ln_f; gpt2_embed_backward the gradients of wte and wpe.  The gradients of ln_f are final
- * after gpt2_head(), those of a layer after its gpt2_block_backward(), those of wte and wpe at the end.
+ * What a call reads and writes: gpt2_embed wte, wpe; gpt2_block the tensors of that layer; gpt2_head wte and ln_f;
+ * gpt2_embed_backward the gradients of wte and wpe.  The gradients of ln_f are final after gpt2_head(), those of a
+ * layer after its gpt2_block_backward(), those of wte and wpe at the end.
  *
- * Bits: the same inputs give the same bits for the same processor, number of threads, OpenBLAS and
- * shape of the batch.  Each of the four may change them, because each changes the order of sums.
+ * Bits: the same inputs give the same bits for the same processor, number of threads, OpenBLAS and shape of the batch.
+ * Each of the four changes the order of sums, and so may change the bits.
  */
 #ifndef GPT2_MODEL_H
 #define GPT2_MODEL_H
@@ -27,7 +26,7 @@
 
 typedef struct {
     int vocab;        /* tokens there are */
-    int vocab_padded; /* rows of wte; 0: vocab.  Rows beyond vocab are never looked at */
+    int vocab_padded; /* rows of wte; 0: vocab.  Rows beyond vocab are never used */
     int block;        /* positions: the longest sequence */
     int layers, heads, channels;
 } gpt2_config;
@@ -68,21 +67,21 @@ typedef struct {
 typedef struct gpt2 gpt2;
 
 typedef struct {
-    int batch, length; /* the largest gpt2_embed() will be given */
+    int batch, length; /* the maximum for gpt2_embed() */
     gpt2_type type;
-    int threads;       /* all in all; 0: 1 */
+    int threads;       /* in total; 0: 1 */
     bool forward_only; /* for validation and sampling: far less memory */
     bool recompute;    /* keep only the input of each layer and compute the rest twice */
 } gpt2_options;
 
-/* "tiny" "small" "10m" "124m" (also "gpt2") "350m" "774m" "1558m", with their vocabulary: 256 bytes for
- * the first three, else 50257.  False: there is no such preset. */
+/* "tiny" "small" "10m" "124m" (also "gpt2") "350m" "774m" "1558m", with their vocabulary: 256 bytes for the first
+ * three, else 50257.  False: unknown preset. */
 bool gpt2_preset(const char *name, gpt2_config *config);
 
 /* All names, one space between them. */
 const char *gpt2_presets(void);
 
-/* NULL when the configuration is possible; else a sentence that says why it is not. */
+/* NULL if the configuration is valid; else a sentence with the reason. */
 const char *gpt2_config_wrong(const gpt2_config *config);
 
 int gpt2_tensors(const gpt2_config *config);
@@ -90,7 +89,7 @@ void gpt2_tensor_get(const gpt2_config *config, int index, gpt2_tensor *tensor);
 size_t gpt2_tensor_values(const gpt2_tensor *tensor);
 size_t gpt2_values(const gpt2_config *config); /* of all tensors */
 
-/* First values of one tensor, a pure function of (config, index, seed). */
+/* Initial values of one tensor, a pure function of (config, index, seed). */
 void gpt2_start(const gpt2_config *config, int index, uint64_t seed, float *values);
 
 /* 6 N + 6 L C T, N with the padded vocabulary: model flops per trained token as llm.c counts them. */
@@ -101,26 +100,26 @@ gpt2 *gpt2_new(const gpt2_config *config, const gpt2_options *options, const cha
 void gpt2_free(gpt2 *m);
 size_t gpt2_bytes(const gpt2 *m); /* of activations and scratch */
 
-/* Where the values of a tensor and its gradient are from now on, of options.type.  BORROWED by the calls
- * that use them.  grad NULL: nobody wants this gradient (frozen), and none is computed. */
+/* Sets the location of a tensor's values and gradient, of options.type.  BORROWED by the calls that use them.  grad
+ * NULL: the gradient is not wanted (frozen) and not computed. */
 void gpt2_place(gpt2 *m, int index, const void *value, void *grad);
 
-/* Whether gradients are added to what is there, or written over it (false, at first). */
+/* Whether gradients are added to the existing ones, or overwrite them (false, the default). */
 void gpt2_add_gradients(gpt2 *m, bool add);
 
-/* Begins a pass over tokens[batch][length], copied, each in 0..vocab-1.  from > 0, with forward_only: the
- * positions before it were computed by earlier calls and are kept (sampling); only [from, length) are done. */
+/* Begins a pass over tokens[batch][length], copied, each in 0..vocab-1.  from > 0, with forward_only: earlier calls
+ * computed the positions before it, which are kept (sampling); computes only [from, length). */
 void gpt2_embed(gpt2 *m, const int32_t *tokens, int batch, int length, int from);
 void gpt2_block(gpt2 *m, int layer);
 
-/* The mean cross entropy (nats per token) of targets[batch][length]; a negative target is left out.
- * Gradients are those of scale times this mean. */
+/* The mean cross entropy (nats per token) of targets[batch][length]; negative targets are ignored.  Gradients are those
+ * of scale times this mean. */
 double gpt2_head(gpt2 *m, const int32_t *targets, float scale);
 
 /* The same without gradients. */
 double gpt2_head_loss(gpt2 *m, const int32_t *targets);
 
-/* logits[vocab] of what follows one position of one sequence. */
+/* logits[vocab] of the token after one position of one sequence. */
 void gpt2_logits(gpt2 *m, int sequence, int position, float *logits);
 
 void gpt2_block_backward(gpt2 *m, int layer);

@@ -1,4 +1,4 @@
-/* network.c - the object behind model.h: its memory, and values and gradients of 16-bit types. */
+/* network.c - the object behind model.h: its memory, and 16-bit values and gradients. */
 #include "network.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ size_t network_tensor_values(const gpt2 *m, int index)
     return gpt2_tensor_values(&t);
 }
 
-/* Memory is laid out twice: first without a base, to learn how much there must be. */
+/* Memory is laid out twice: first without a base, to compute its size. */
 typedef struct {
     float *base;
     size_t used;
@@ -40,8 +40,8 @@ static void lay_acts(gpt2 *m, arena *a, layer_acts *acts, size_t rows)
     acts->rstd_2   = take(a, rows);
 }
 
-/* forward_only: the layers share all but qkv, which later calls with `from` look at.
- * recompute: they share all but x. */
+/* forward_only: the layers share everything but qkv, which later calls with `from` use. recompute: they share
+ * everything but x. */
 static void lay_layers(gpt2 *m, arena *a, size_t rows)
 {
     const size_t C     = (size_t)m->C;
@@ -116,7 +116,7 @@ static bool reserve(gpt2 *m)
     return true;
 }
 
-/* As many rows of logits as stay small, but enough for the product with wte to be worth its while. */
+/* Few enough rows of logits to stay small, but enough for an efficient product with wte. */
 static size_t rows_of_logits(const gpt2 *m)
 {
     const size_t rows = (size_t)m->options.batch * (size_t)m->options.length;

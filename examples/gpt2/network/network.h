@@ -1,12 +1,12 @@
-/* network.h - what the files of the network share: the object behind model.h, its memory, matrix products.
+/* network.h - shared by the files of the network: the object behind model.h, its memory, matrix products.
  *
  *     model.c      presets, tensors, first values       network.c    memory, 16-bit values and gradients
  *     block.c      one layer, forward and backward      attention.c  its attention
  *     head.c       embeddings, logits and loss          crew.c       threads
  *     kernels.inc  everything that is not a matrix product
  *
- * A row is one token of the batch; there are batch * length of them.  Products with a weight are done for a chunk of
- * rows at a time, and what can be done to these rows before and after is done while they are in the cache.
+ * A row is one token of the batch; there are batch * length of them.  A product with a weight takes a chunk of rows at
+ * a time, and the operations before and after it run while these rows are in the cache.
  */
 #ifndef GPT2_NETWORK_H
 #define GPT2_NETWORK_H
@@ -51,14 +51,14 @@ struct gpt2 {
     const void **value; /* [tensors] */
     void **grad;
 
-    int batch, length, from; /* of the pass under way */
-    size_t rows, first_row;  /* all; the first one to be done */
+    int batch, length, from; /* of the current pass */
+    size_t rows, first_row;  /* all; the first to compute */
     int32_t *tokens;
 
     void *memory;
     size_t bytes;
     layer_acts *acts;       /* [layers] */
-    float *last;            /* [C] what the last layer gives */
+    float *last;            /* [C] output of the last layer */
     float *mean, *rstd;     /* of ln_f */
     float *losses;          /* [rows] */
     float *dx;              /* [C] gradient of the residual stream */
@@ -72,16 +72,16 @@ struct gpt2 {
     float *layer_value, *layer_grad; /* 16-bit types: one layer in float32 */
     float *wte_value, *wte_grad;
     float *small_value; /* ln_f */
-    float *zero;        /* of a gradient nobody wants: [4C] */
+    float *zero;        /* for unwanted gradients: [4C] */
 };
 
-/* One region of the crew's work: what its functions get. */
+/* One region of the crew's work: the arguments of its functions. */
 typedef struct {
     gpt2 *m;
     int layer;
     const float *value[GPT2_PER_LAYER]; /* the layer's tensors in float32 */
     float *grad[GPT2_PER_LAYER];        /* matrices only; NULL: not wanted */
-    float beta;                         /* 1: products are added to grad */
+    float beta;                         /* 1: adds products to grad */
 } layer_job;
 
 /* ---- network.c ---- */
@@ -95,13 +95,13 @@ static inline bool is_wide(const gpt2 *m)
 }
 size_t network_tensor_values(const gpt2 *m, int index);
 
-/* Values of a tensor in float32: the caller's, or decoded into scratch. */
+/* A tensor's values in float32: the caller's, or decoded into scratch. */
 const float *network_value(gpt2 *m, int index, float *scratch);
 
-/* Sums of all members, in their order, become the gradient of a small tensor. */
+/* Adds the members' sums, in order, into the gradient of a small tensor. */
 void network_small_grad(gpt2 *m, int index, size_t offset);
 
-/* A gradient that was made in float32 scratch becomes the caller's. */
+/* Stores a gradient computed in float32 scratch as the caller's. */
 void network_store_grad(gpt2 *m, int index, const float *wide);
 void network_clear_small(gpt2 *m);
 

@@ -1,4 +1,4 @@
-/* passes.c - the loop over the units, and where their values are. */
+/* passes.c - the loop over the units, and the location of their values. */
 #include "passes.h"
 
 #include <stdio.h>
@@ -70,7 +70,7 @@ static uint16_t to_bf16(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* n float32 values, in their own place. */
+/* Converts n float32 values in place. */
 static void narrow(gpt2_type type, void *values, size_t n)
 {
     for (size_t i = 0; type != GPT2_F32 && i < n; i++) {
@@ -108,7 +108,7 @@ static bool make_values(passes *p, const char **why)
     return !*why;
 }
 
-/* Errors are remembered by the SDK: pen_commit() returns them. */
+/* The SDK records errors; pen_commit() returns them. */
 static void register_tensors(passes *p)
 {
     for (int i = 0; i < p->tensors; i++) {
@@ -135,7 +135,7 @@ bool passes_open(passes *p, pen_ctx *ctx, const passes_plan *plan, const char **
 {
     *p = (passes){.ctx = ctx, .plan = *plan};
     if (!make_networks(p, why)) return false;
-    /* All ranks have just met in pen_init(), so they measure at once; and nobody waits for it after pen_commit(). */
+    /* All ranks have just met in pen_init(), so they measure at the same time, and no rank waits after pen_commit(). */
     p->peak = plan->network->peak(p->trained, plan->threads);
     *why    = "no memory for the parameters";
     if (!make_lists(p) || (!plan->is_held && !make_values(p, why))) return false;
@@ -174,7 +174,7 @@ static pen_status last_status(void)
 }
 
 /* ---- units ----------------------------------------------------------------------------------- */
-/* Tells the network where the tensors of a unit are; gradients too when they are about to be made. */
+/* Sets where a unit's tensors are; their gradients too if they are about to be computed. */
 static pen_status place(passes *p, void *m, int layer, bool with_grad)
 {
     for (int i = 0; i < p->tensors; i++) {
@@ -206,7 +206,7 @@ static pen_status use(passes *p, void *m, int layer, pen_phase phase, bool with_
     return place(p, m, layer, with_grad);
 }
 
-/* A block without a unit of its own belongs to the outermost, which is released last: its gradients are ready now. */
+/* A block without its own unit belongs to the outermost, which is released last: its gradients are ready now. */
 static void give_back(passes *p, void *m, int layer, pen_phase phase)
 {
     pen_unit *unit = unit_of(p, layer);
@@ -218,7 +218,7 @@ static void give_back(passes *p, void *m, int layer, pen_phase phase)
         if (p->layer[i] == layer) pen_ready(p->ctx, p->tensor[i], PEN_ALL);
 }
 
-/* m: the network; the values that it is told of are used on its stream. */
+/* m: the network; values passed to it are used on its stream. */
 static pen_status forward(passes *p, void *m, const int32_t *tokens, int batch, int length,
                           int from)
 {
@@ -258,8 +258,8 @@ const char *passes_why(const passes *p)
     return p->wrong ? p->wrong : pen_last_error(NULL);
 }
 
-/* The loss travels with the gradients, so it is asked for before the first of them: a GPU that has come to the end of its
- * head waits for the host there, for as long as a launch takes. */
+/* The loss is sent with the gradients, so it is read before the first of them.  After its head, a GPU waits for the
+ * host here, for the length of a launch. */
 static pen_status give_loss(passes *p, const pen_step *step, double *loss)
 {
     double part        = 0;

@@ -1,4 +1,4 @@
-/* reader.c - token files, texts as tokens, and the order in which they are read. */
+/* reader.c - token files, texts as tokens, and the reading order. */
 #include "reader.h"
 #include "rng.h"
 
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum { HEAD_NUMBERS = 256, HEAD_BYTES = HEAD_NUMBERS * 4, HEAD_MAGIC = 20240520, HEAD_VERSION = 1 };
-#define ORDER_STREAM UINT64_C(0x6f72646572) /* so that the same seed elsewhere is another stream */
+#define ORDER_STREAM UINT64_C(0x6f72646572) /* separates this stream from others of the same seed */
 
 static bool refuse(char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static bool refuse(char *why, const char *format, ...)
@@ -136,7 +136,7 @@ bool reader_order_init(reader_order *o, size_t tokens, int length, bool is_shuff
         .tokens = tokens, .length = length, .is_shuffled = is_shuffled, .seed = seed, .pass = -1};
     o->sequences = tokens > (size_t)length ? (int64_t)((tokens - 1) / (size_t)length) : 0;
     if (is_shuffled && o->sequences > 1)
-        o->sequences--; /* each pass begins at another token of the first sequence */
+        o->sequences--; /* each pass starts at another token of the first sequence */
     if (o->sequences == 0 || (is_shuffled && o->sequences > UINT32_MAX)) return false;
     if (is_shuffled) o->shuffled = malloc((size_t)o->sequences * sizeof *o->shuffled);
     return !is_shuffled || o->shuffled;
@@ -148,7 +148,7 @@ void reader_order_fini(reader_order *o)
     *o = (reader_order){0};
 }
 
-/* Fisher and Yates; begun anew for each pass, so that no earlier pass need be known. */
+/* Fisher-Yates, restarted for each pass, so that no pass depends on an earlier one. */
 static void shuffle(reader_order *o, int64_t pass, rng *r)
 {
     for (int64_t i = 0; i < o->sequences; i++) o->shuffled[i] = (uint32_t)i;

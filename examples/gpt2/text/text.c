@@ -1,4 +1,4 @@
-/* text.c - reads a text file, whatever packed it. */
+/* text.c - reads a text file, packed or not. */
 #include "text.h"
 
 #include <archive.h>

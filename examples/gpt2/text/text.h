@@ -1,4 +1,4 @@
-/* text.h - the text that is learned from: any file, plain or packed (gzip, xz, zstd, compress, ...); by default a book of Debian's. */
+/* text.h - the training text: any file, plain or packed (gzip, xz, zstd, ...); by default a book of Debian's. */
 #ifndef GPT2_TEXT_H
 #define GPT2_TEXT_H
 
@@ -8,10 +8,10 @@
 
 enum { TEXT_WHY_BYTES = 512 };
 
-/* The King James Bible of Debian's package bible-kjv-text: 4.2 million bytes of English prose, its copyright expired. */
+/* The King James Bible of Debian's package bible-kjv-text: 4.2 million bytes of English prose, out of copyright. */
 #define TEXT_DEFAULT "/usr/lib/bible.data"
 
-#define TEXT_BYTES_MAX ((size_t)1 << 30) /* larger ones are for token files */
+#define TEXT_BYTES_MAX ((size_t)1 << 30) /* use token files for larger ones */
 
 typedef struct {
     uint8_t *bytes;
@@ -25,7 +25,7 @@ typedef struct {
 bool text_load(text *t, const char *path, char why[TEXT_WHY_BYTES]);
 void text_free(text *t);
 
-/* The last tenth is never trained on: bytes of the part before it. */
+/* Bytes of the training part; the last tenth is held out. */
 static inline size_t text_train_bytes(const text *t)
 {
     return t->n - t->n / 10;

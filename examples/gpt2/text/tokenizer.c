@@ -1,7 +1,7 @@
-/* tokenizer.c - byte pair encoding as GPT-2 does it, with its files.
+/* tokenizer.c - byte pair encoding as in GPT-2, with its files.
  *
- * The files write each byte as a printable character of Unicode: the printable ones of Latin-1 as themselves, the others as
- * U+0100 and following, in order.  A line of merges.txt is a pair of tokens that becomes one; earlier lines go first.
+ * The files write each byte as a printable Unicode character: the printable ones of Latin-1 as themselves, the others
+ * as U+0100 and up, in order.  A line of merges.txt is a pair of tokens to merge; earlier lines have priority.
  */
 #include "tokenizer.h"
 #include "pieces.h"
@@ -17,17 +17,17 @@ enum { BYTES = 256, LINE_BYTES = 4096, CODES = 0x144 };
 
 typedef struct {
     uint32_t pair; /* left << 16 | right */
-    uint32_t rank; /* 0: this place is empty; else the line, from 1 */
+    uint32_t rank; /* 0: empty slot; else the line, from 1 */
     uint16_t both;
 } merge;
 
 struct tokenizer {
     int size;
     uint8_t *pool;      /* the bytes of all tokens */
-    uint32_t *start;    /* [size + 1] where each begins in pool; of token i up to start[i + 1] */
-    uint16_t of[BYTES]; /* the token that is this byte alone */
-    merge *table;       /* [places] open addressing; NULL: bytes stay alone */
-    uint32_t places;    /* a power of two, at most half of them taken */
+    uint32_t *start;    /* [size + 1] start of each in pool; token i ends at start[i + 1] */
+    uint16_t of[BYTES]; /* the token of this single byte */
+    merge *table;       /* [places] open addressing; NULL: no merges */
+    uint32_t places;    /* a power of two, at most half full */
 };
 
 static bool refuse(char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -46,7 +46,7 @@ static bool is_itself(int byte)
     return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
 }
 
-/* byte_of[code point]: the byte it stands for, -1: none. */
+/* byte_of[code point]: the byte it stands for, or -1. */
 static void make_alphabet(int16_t byte_of[CODES])
 {
     for (int i = 0; i < CODES; i++) byte_of[i] = -1;
@@ -54,7 +54,7 @@ static void make_alphabet(int16_t byte_of[CODES])
     for (int b = 0; b < BYTES; b++) byte_of[is_itself(b) ? b : next++] = (int16_t)b;
 }
 
-/* Characters become the bytes they stand for, in place; -1 when one stands for none. */
+/* Converts characters to the bytes they stand for, in place; -1: a character stands for none. */
 static int to_bytes(const int16_t byte_of[CODES], const char *in, size_t n, uint8_t *out)
 {
     int count = 0;
@@ -71,7 +71,7 @@ static int to_bytes(const int16_t byte_of[CODES], const char *in, size_t n, uint
 }
 
 /* ---- vocab.json ------------------------------------------------------------------------------ */
-/* Names by number; every number below the size of the object once. */
+/* Names by number; each number below the size of the object appears once. */
 static const char **list_names(json_t *object, const char *path, char *why)
 {
     const size_t n     = json_object_size(object);
@@ -259,7 +259,7 @@ static bool read_merges(tokenizer *t, const char *path, char *why)
 }
 
 /* ---- encoding -------------------------------------------------------------------------------- */
-/* As GPT-2 does: the pair of the earliest line is merged wherever it stands, then the next, until none is left. */
+/* As in GPT-2: merges the pair of the earliest line everywhere, then the next, until none is left. */
 static size_t merge_piece(const tokenizer *t, uint16_t *token, size_t n)
 {
     for (;;) {

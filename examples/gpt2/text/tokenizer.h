@@ -1,4 +1,4 @@
-/* tokenizer.h - between text and numbers: one token per byte, or GPT-2's byte pair encoding. */
+/* tokenizer.h - converts between text and numbers: one token per byte, or GPT-2's byte pair encoding. */
 #ifndef GPT2_TOKENIZER_H
 #define GPT2_TOKENIZER_H
 
