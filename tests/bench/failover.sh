@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# failover.sh - processes of a training job are killed or stopped, and the job goes on:  tests/bench/failover.sh [TRIALS [CASE...]]
+# failover.sh - kills or stops processes of a job, which must go on:  tests/bench/failover.sh [TRIALS [CASE...]]
 #
-# Each trial trains Fashion-MNIST for a few seconds, does one thing to it at a moment drawn at random, and prints one line:
-# the case, the exit code, whether the parameters are those of an undisturbed run, bit for bit, and the longest step.  Then
-# one line for each case.  Ends with 0 when every trial ended with 0 and with equal parameters.
-#   BUILD=DIR  the build (build)      SEED=N  of the moments, printed; the same seed draws the same moments      WORKERS=N  (4)
+# Each trial trains Fashion-MNIST for a few seconds, disturbs it once at a random moment, and prints one line: the case,
+# the exit code, whether the parameters are those of an undisturbed run, bit for bit, and the longest step. Then one
+# line for each case. Ends with 0 if every trial ended with 0 and with equal parameters.
+#   BUILD=DIR  the build (build)      SEED=N  of the moments, printed; equal seeds give equal moments      WORKERS=N  (4)
 set -u
 BATS_TEST_DIRNAME=$(cd "$(dirname "$0")" && pwd)
 . "$BATS_TEST_DIRNAME/../support/job.bash"
@@ -17,8 +17,8 @@ trials=${1:-3}
 steps=110 workers=${WORKERS:-4}
 example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --steps "$steps" --seed 5)
 
-# ---- what is done to a job -----------------------------------------------------------------------
-# Each case says with which flags its job is started, and what is done to it at the moment that was drawn.
+# ---- disturbances --------------------------------------------------------------------------------
+# Each case has the flags of its job, and a function that disturbs the job at the random moment.
 
 server_killed_flags=(--servers 2 --replicas 1)
 server_killed() {
@@ -52,7 +52,7 @@ host_lost() {
     kill -9 $(member server 1) $(member worker 1)
 }
 
-# Not a death: 5 s are half the default lease.
+# The server survives: 5 s are half the default lease.
 server_stopped_flags=(--servers 2 --replicas 1)
 server_stopped() {
     local pid
@@ -73,7 +73,7 @@ cases=(nothing server_killed server_killed_of_three two_servers_killed scheduler
 
 # ---- one trial -----------------------------------------------------------------------------------
 
-# Lines of the launcher that tell of a loss: a stop must cause none.
+# The launcher's lines that report a loss: a stop must cause none.
 losses() {
     grep -cE 'took over|restarting it|is gone' "$1"
 }

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# gpt2.sh - tokens per second of gpt2 beside PyTorch, in one run:  tests/bench/gpt2.sh [PAIRS [PRESET...]]
+# gpt2.sh - compares tokens per second of gpt2 and PyTorch in one run:  tests/bench/gpt2.sh [PAIRS [PRESET...]]
 #
-# Two processes with one thread each, the same network, first values, bytes, order and AdamW; PyTorch's DistributedDataParallel
-# over Gloo on one side (tests/bench/peers/gpt2_torch.py), on the other gpt2 without servers (ddp) and with one server that
-# runs AdamW (ps).  All on the OpenBLAS that libblas.so.3 points to.  PAIRS (7) times, by turns: PyTorch, ddp, PyTorch, ps.
-# Prints every figure, then for each preset (tiny, 10m) and mode the median of the ratios with the smallest and the largest,
-# and the largest relative difference of the losses; ends with 0 when all medians are at least 1 and losses agree to 1e-3.
+# Two processes with one thread each; the same network, initial values, bytes, order and AdamW. PyTorch runs
+# DistributedDataParallel over Gloo (tests/bench/peers/gpt2_torch.py); gpt2 runs without servers (ddp) and with one
+# server that runs AdamW (ps). All use the OpenBLAS that libblas.so.3 points to. Each of PAIRS (7) rounds runs PyTorch,
+# ddp, PyTorch, ps.
+# Prints every figure, then for each preset (tiny, 10m) and mode the median of the ratios with the smallest and the
+# largest, and the largest relative difference of the losses; ends with 0 if all medians are at least 1 and losses agree
+# to 1e-3.
 #   BUILD=DIR  the build (build)      STEPS=30  steps of a run, warm-up of 5 included      BATCH=16      PYTHON=/usr/bin/python3
 set -u
 BATS_TEST_DIRNAME=$(cd "$(dirname "$0")" && pwd)
@@ -37,7 +39,7 @@ by_us() { # PRESET MODE -> $tmp/us.{json,loss}
         >"$tmp/us.out" 2>"$tmp/us.err" || { cat "$tmp/us.out" "$tmp/us.err"; exit 1; }
 }
 
-# Largest relative difference of the losses of both.
+# The largest relative difference of the two losses.
 loss_difference() {
     sed 's/.*"losses": \[\([^]]*\)\].*/\1/' "$tmp/torch.json" | tr -d ' ' | tr ',' '\n' | paste -d ' ' - "$tmp/us.loss" |
         awk '{d = ($1 - $3) / $1; if (d < 0) d = -d; if (d > worst) worst = d} END {printf "%.1e", worst}'

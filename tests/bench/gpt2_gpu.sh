@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# gpt2_gpu.sh - gpt2 on one GPU: alone, and with a server on the host:  tests/bench/gpt2_gpu.sh [--dry] [B [T [ACCUM]]]
+# gpt2_gpu.sh - gpt2 on one GPU, alone and with a server on the host:  tests/bench/gpt2_gpu.sh [--dry] [B [T [ACCUM]]]
 #
-# The preset 124m in bf16 with ACCUM (4) micro-batches of B (32) sequences of T (1024) tokens a step, RUNS (3) times by turns:
-# gpt2 alone; with one server on this host (ps, zero2), which has masters and state and runs AdamW; and PyTorch with
-# torch.compile, fused AdamW and its own attention, where PYTHON has a torch that sees the GPU.  Prints of each run the
-# tokens a second of its median step and MFU, which is 6 N + 6 L C T flops a token over what matrix products of cuBLASLt
-# reached in the same process (PyTorch's: in the run alone before it); then the medians with the smallest and the largest, and how long a step with a server takes
-# against one without.  Tokens are drawn at random: what is learned does not matter here.
-# --dry: a tiny model on the driver that tests/gpu plays on the host; the figures then mean nothing.
+# The preset 124m in bf16 with ACCUM (4) micro-batches of B (32) sequences of T (1024) tokens a step. Each of RUNS (3)
+# rounds runs gpt2 alone; gpt2 with one server on this host (ps, zero2), which has masters and state and runs AdamW; and
+# PyTorch with torch.compile, fused AdamW and its own attention, if PYTHON has a torch that finds the GPU.
+# Prints the tokens a second of each run's median step and its MFU: 6 N + 6 L C T flops a token over the rate of
+# cuBLASLt's matrix products in the same process (PyTorch's: in the run alone before it). Then the medians with the
+# smallest and the largest, and the ratio of a step with a server to one without. Tokens are random: the result of
+# learning does not matter here.
+# --dry: a tiny model on the fake driver of tests/gpu; the figures then mean nothing.
 #   BUILD=DIR  the build (build)   RUNS=3   STEPS=20 of a run   MODES="ps zero2"   PRESET=124m   PYTHON=python3
 set -u
 BATS_TEST_DIRNAME=$(cd "$(dirname "$0")" && pwd)
@@ -29,7 +30,7 @@ else
     [ -e /dev/nvidiactl ] || { echo "there is no NVIDIA GPU here; --dry runs everything else"; exit 1; }
 fi
 
-# A token file as reader.h has it: 4 million tokens below $vocab.
+# A token file in the format of reader.h: 4 million tokens below $vocab.
 "$python" - "$tmp/tokens" "$vocab" <<'PY' || { echo "$python is missing, or could not write the tokens"; exit 1; }
 import array, random, struct, sys
 n, draw = 1 << 22, random.Random(1)
@@ -52,7 +53,7 @@ by_us() {
         { echo "$name failed:"; cat "$tmp/$name.out" "$tmp/$name.err"; exit 1; }
 }
 
-# The same network, batch and precision in PyTorch: median seconds of a step.  NaN: there is none that sees a GPU.
+# The same network, batch and precision in PyTorch: median seconds of a step.  NaN: no torch finds a GPU.
 by_torch() {
     LD_LIBRARY_PATH='' MARK=$mark timeout -k 5 "$LIMIT" "$python" - "$is_dry" "$1" "$2" "$3" "$4" "$rows" "$length" "$accum" "$steps" \
         "$vocab" <<'PY'
@@ -123,14 +124,14 @@ print(statistics.median(seconds[3:]))
 PY
 }
 
-# A line of a run, and its seconds a step for later:  note NAME SECONDS MFU
+# Prints a run's line, and keeps its seconds a step:  note NAME SECONDS MFU
 note() {
     echo "$1 $2 $3" >>"$tmp/all"
     awk -v n="$1" -v s="$2" -v mfu="$3" -v tokens=$((rows * accum * length)) 'BEGIN {
         printf "%-8s %10.0f tokens/s   %9.2f ms a step   MFU %.2f %%\n", n, tokens / s, s * 1e3, mfu * 100}'
 }
 
-# MFU of a step that took $2 seconds, by what run $1 says of the network and of the GPU.
+# MFU of a step of $2 seconds, with the network and the GPU rate that run $1 reported.
 mfu_of() {
     awk -v s="$2" -v n="$(value "$1" parameters)" -v l="$(value "$1" layers)" -v c="$(value "$1" channels)" -v t="$length" \
         -v tokens=$((rows * accum * length)) -v peak="$(value "$1" peak_gflops)" \
@@ -156,7 +157,7 @@ for _ in $(seq "$runs"); do
     fi
 done
 
-# Median, smallest and largest of the numbers on standard input, each times $1.
+# Median, smallest and largest of the numbers on standard input, multiplied by $1.
 spread() {
     sort -g | awk -v by="$1" '{x[NR] = $1 * by}
         END {printf "%.4g (%.4g to %.4g, n = %d)", NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2, x[1], x[NR], NR}'
@@ -169,6 +170,6 @@ for name in alone $modes torch; do
     echo "$name: tokens/s $(awk -v n="$name" -v tokens=$((rows * accum * length)) '$1 == n {print tokens / $2}' "$tmp/all" | spread 1)" \
         "  MFU % $(awk -v n="$name" '$1 == n {print $3}' "$tmp/all" | spread 100)"
 done
-for mode in $modes; do # each run against the one before it
+for mode in $modes; do # each run is compared with the one before it
     echo "a step of $mode takes $(awk -v n="$mode" '$1 == "alone" {a = $2} $1 == n {print $2 / a}' "$tmp/all" | spread 1) times as long as alone"
 done

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# gpt2_quality.sh - what five minutes on two cores are worth:  tests/bench/gpt2_quality.sh
+# gpt2_quality.sh - the quality that gpt2 reaches in five minutes on two cores:  tests/bench/gpt2_quality.sh
 #
-# Trains gpt2 --preset tiny on Debian's bible-kjv-text with two workers and two servers, kills it with SIGKILL in the middle,
-# resumes it, and trains it once more undisturbed.  Then asks: are the bits per byte on the held-out tenth at most those of an
-# order-3 model of bytes (Witten-Bell) that learned the same text; are at least 70 % of the sampled words of four letters or
-# more in the text; is no run of 64 bytes copied from it; did the undisturbed run end within 300 s; are the parameters of both
+# Trains gpt2 --preset tiny on Debian's bible-kjv-text with two workers and two servers, kills it with SIGKILL in the
+# middle, resumes it, and trains it once more undisturbed. Then checks: the bits per byte on the held-out tenth are at
+# most those of an order-3 byte model (Witten-Bell) that learned the same text; at least 70 % of the sampled words of
+# four letters or more are in the text; no run of 64 bytes is copied from it; the undisturbed run ended within 300 s;
+# the parameters of both runs are equal. Prints a line for each, and ends with 0 if all hold.
 # runs equal.  Prints a line for each, and ends with 0 when all hold.
-#   BUILD=DIR  the build (build)      CORES=0,1  the cores it may use (all)      FLAGS="..."  more flags for gpt2
+#   BUILD=DIR  the build (build)      CORES=0,1  the cores to use (all)      FLAGS="..."  more flags for gpt2
 set -u
 BATS_TEST_DIRNAME=$(cd "$(dirname "$0")" && pwd)
 . "$BATS_TEST_DIRNAME/../support/job.bash"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # gpt2_strategies.sh - every strategy on 1, 2 and 4 workers, in float32 and bfloat16:  tests/bench/gpt2_strategies.sh
 #
-# A small gpt2 is trained 50 steps each time.  On one number of workers all strategies must end with the same parameters, bit
-# for bit.  In float32 the losses of the first 20 steps are those of one process to 1e-4; later rounding grows, and must not
-# grow faster than in one process that only adds in another order (--grad-accum 4).  In bfloat16 the losses may differ from
-# float32 by 1.5 times what PyTorch's differ (tests/bench/peers/gpt2_torch.py on the preset tiny, when torch is installed).
-# Prints a line for each, and ends with 0 when all hold.
+# Each run trains a small gpt2 for 50 steps. On one number of workers all strategies must end with the same parameters,
+# bit for bit. In float32 the losses of the first 20 steps match those of one process to 1e-4. Later, rounding grows; it
+# must not grow faster than in one process that only sums in another order (--grad-accum 4). In bfloat16 the losses may
+# differ from float32 by 1.5 times PyTorch's difference (tests/bench/peers/gpt2_torch.py on the preset tiny, if torch is
+# installed). Prints a line for each, and ends with 0 if all hold.
 #   BUILD=DIR  the build (build)      STEPS=50      WORKERS="1 2 4"      PYTHON=/usr/bin/python3
 set -u
 BATS_TEST_DIRNAME=$(cd "$(dirname "$0")" && pwd)
@@ -26,7 +26,7 @@ gpt2() { # NAME LAUNCHER_FLAGS... -- EXAMPLE_FLAGS...
         --loss-log "$tmp/$name.loss" >"$tmp/$name.out" 2>"$tmp/$name.err" || { cat "$tmp/$name.out" "$tmp/$name.err"; exit 1; }
 }
 
-# Largest relative difference of the losses of $1 and $2 in steps $3 to $4.
+# The largest relative difference of the losses of $1 and $2 in steps $3 to $4.
 difference() {
     paste -d ' ' "$tmp/$1.loss" "$tmp/$2.loss" | awk -v from="$3" -v to="$4" '
         $1 >= from && $1 < to {d = ($2 - $4) / $2; if (d < 0) d = -d; if (d > worst) worst = d}

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# hostile.sh - what strangers at every port cost a job that trains: steps a second without and with them, in turn.
+# hostile.sh - the cost of strangers at every port of a training job: steps a second without and with them, by turns.
 #   tests/bench/hostile.sh BUILD_DIR [PAIRS [SECONDS [PER_SECOND]]] [-- FLAGS OF penstock run]
 # 7 pairs of 4 s + 4 s and 100 attempts a second on each port by default.  Fashion-MNIST with 2 servers and 2 workers.
-# The strangers (tests/cluster/programs/hostile.c) run at the lowest priority: what is measured is the work they make
-# for us.  Prints one line a pair, then one line of JSON with the median, least and largest ratio.
+# The strangers (tests/cluster/programs/hostile.c) run at the lowest priority: the benchmark measures the work they
+# cause in the job. Prints one line a pair, then one line of JSON with the median, smallest and largest ratio.
 set -eu
 cd "$(dirname "$0")/../.."
 build=$(realpath "${1:?usage: tests/bench/hostile.sh BUILD_DIR [PAIRS [SECONDS [PER_SECOND]]] [-- FLAGS]}")
@@ -30,7 +30,7 @@ ports=$({ sed 's/.*"address": *"\([^"]*\)".*/\1/' "$tmp/penstock/hostile.json"; 
     sed 's/.*://' | grep -E '^[0-9]+$' | sort -un)
 echo "ports: $(echo $ports)   $per_second attempts a second on each"
 
-rate() { # command that runs for so long
+rate() { # COMMAND...: steps a second while it runs
     local from_step to_step from to
     from_step=$(step) from=$EPOCHREALTIME
     "$@" >>"$tmp/attempts"

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# loss.sh - workers are killed at moments drawn from a seed:  tests/bench/loss.sh [KILLS [SEED [PROGRAM...]]]
+# loss.sh - kills workers at random moments:  tests/bench/loss.sh [KILLS [SEED [PROGRAM...]]]
 #
-# For fail and continue, with and without servers, and wait with servers: KILLS (20) jobs of each program.  The programs are
-# README's loop (examples/linear.c), those of docs/guides/first-model.md as they stand there, and fashion_mnist; each has
-# enough steps for a run of seconds.  An undisturbed run says how long it takes; in each of the others one of three workers
-# gets SIGKILL at a moment drawn uniformly from that time; a kill that comes after a worker's goodbye is drawn again.  Each job
-# must end as its rule says, and nobody may stand longer than the lease and 3 s: from the kill to the next step of each
-# survivor, from there to its next, and from its last one to the end of the job, as the job's timeline has them (--trace, which
-# is why it is there).  The seed is printed, and gives the same draws again.  BUILD names the build folder.
+# Runs KILLS (20) jobs of each program, for fail and continue with and without servers, and for wait with servers. The
+# programs are README's loop (examples/linear.c), those of docs/guides/first-model.md as printed there, and
+# fashion_mnist, each with enough steps for a few seconds.
+# An undisturbed run gives the duration. In each other run, one of three workers gets SIGKILL at a moment drawn
+# uniformly from that time; a kill after a worker's goodbye is drawn again. Each job must end as its rule says, and no
+# survivor may stand still longer than the lease and 3 s: from the kill to its next step, from there to the next, and
+# from its last one to the end of the job, as measured by the job's timeline (--trace). The seed is printed, and repeats
+# the same draws. BUILD names the build folder.
 BATS_TEST_DIRNAME=$(cd "$(dirname "$0")/.." && pwd)/cluster
 . "$BATS_TEST_DIRNAME/../support/job.bash"
 kills=${1:-20} seed=${2:-$((EPOCHSECONDS % 32768))} ranks=3 lease_s=10 bad=0
@@ -38,7 +39,7 @@ choose() {
 
 now_ms() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
 
-# Starts a job and waits for the process of a worker:  begin RULE SERVERS RANK   -> $pid, or nothing if the job has ended
+# Starts a job and waits for the process of a worker:  begin RULE SERVERS RANK   -> $pid, empty if the job has ended
 begin() {
     rm -rf "$tmp/kill.json" "$tmp/kill.json.parts"
     start kill --nproc-per-node $ranks --servers "$2" --on-worker-loss "$1" --trace "$tmp/kill.json" --trace-events 256k \
@@ -47,7 +48,7 @@ begin() {
     while kill -0 "$launcher" 2>/dev/null && ! pid=$(member worker "$3" 2>/dev/null); do sleep 0.005; done
 }
 
-# How long a worker of an undisturbed job runs:  -> $run_ms
+# The run time of a worker of an undisturbed job:  -> $run_ms
 measure() {
     local begun
     begin "$1" "$2" 0
@@ -57,7 +58,8 @@ measure() {
     wait_for_end 120 && [ "$code" = 0 ] || { echo "loss    $1, $2 servers: ended with $code, and nobody was killed"; cat "$tmp/kill.err"; exit 1; }
 }
 
-# The longest that a survivor stood after the kill at $2 us, until the job's end at $3 us, in ms:  stood PID_OF_THE_DEAD KILL END
+# The longest time in ms that a survivor stood still, from the kill at $2 us to the job's end at $3 us:
+#   stood PID_OF_THE_DEAD KILL END
 stood() {
     awk -v dead="$1" -v kill="$2" -v end="$3" '
         function field(name,    at) {
@@ -70,7 +72,7 @@ stood() {
             ends[n++] = sprintf("%.0f", began + field("ts") + field("dur")); whose[n - 1] = field("pid")
         }
         END {
-            for (i = 0; i < n; i++) { # in the order of their time for each
+            for (i = 0; i < n; i++) { # by time, for each process
                 w = whose[i]
                 if (ends[i] <= last[w]) continue
                 if (ends[i] - last[w] > worst) worst = ends[i] - last[w]
@@ -81,7 +83,7 @@ stood() {
         }' "$tmp/kill.json"
 }
 
-# The kill met the last instructions of a process: nobody missed it.
+# The kill hit a process in its last instructions: no member noticed.
 has_said_goodbye() {
     [ "$code" -eq 0 ] || { ! grep -q '^  verdict' "$tmp/kill.err"; return; }
     ! grep -qE "^penstock: worker $1 .*(is gone|left|before it joined|restarting it)" "$tmp/kill.err"
@@ -104,7 +106,7 @@ strike() {
     [ "$stood_ms" -le $(((lease_s + 3) * 1000)) ] || return 1
     case $rule in
     fail) [ "$code" -ne 0 ] ;;
-    # before pen_commit() has ended the job cannot go on with servers
+    # a kill before pen_commit() has returned ends a job with servers
     *) [ "$code" -eq 0 ] || grep -qE "before (it joined|its first step)|pen_init|pen_commit" "$tmp/kill.err" ;;
     esac
 }
@@ -118,7 +120,7 @@ for name in "${all[@]}"; do
         read -r rule servers <<<"$how"
         measure "$rule" "$servers"
         failed=0 worst=0 late=0
-        for ((turn = 0; turn - late < kills && turn < 3 * kills; turn++)); do # one that came too late is drawn again
+        for ((turn = 0; turn - late < kills && turn < 3 * kills; turn++)); do # a kill that came too late is drawn again
             if ! strike "$rule" "$servers"; then
                 failed=$((failed + 1))
                 echo "        $name, $rule, $servers servers, turn $turn, at $at_ms ms: ended with $code, stood for $stood_ms ms"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# metrics.sh - what it costs to be watched: steps of Fashion-MNIST with every process showing its metrics and all of them
-# read once a second, against steps with nothing shown, in turn.
+# metrics.sh - the cost of monitoring: steps of Fashion-MNIST with all processes serving metrics that are read once a
+# second, against steps without, by turns.
 #   tests/bench/metrics.sh [BUILD_DIR] [PAIRS] [EPOCHS]
-# Prints one JSON object: the median of the ratios of step times (with / without) and its 95 % interval (bootstrap).  Who
-# reads runs on the same machine, so its time is in the ratio; what it took itself is reader_cpu, a share of one core.
+# Prints one JSON object: the median of the ratios of step times (with / without) and its 95 % interval (bootstrap). The
+# reader runs on the same machine, so the ratio includes its time; reader_cpu is its share of one core.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$(realpath "${1:-build}")

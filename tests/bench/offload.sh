@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# offload.sh - what it costs to keep optimizer state, or that and the parameters, in files instead of memory.
+# offload.sh - the cost of keeping optimizer state, or state and parameters, in files instead of memory.
 #   tests/bench/offload.sh [BUILD_DIR] [FOLDER_ON_THE_DISK] [ROWS]
-# One server, one worker, AdamW over 784 x ROWS numbers.  Prints one JSON object: time of a step in memory and with
-# files, bytes that a step moves, and beside the rate at which it moves them what dd reaches on the same disk alone.
+# One server, one worker, AdamW over 784 x ROWS numbers. Prints one JSON object: time of a step in memory and with
+# files, bytes that a step moves, the rate at which it moves them, and the rate of dd on the same idle disk.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$(realpath "${1:-build}")
@@ -13,19 +13,19 @@ trap 'rm -rf "$folder"' EXIT
 export PENSTOCK_OFFLOAD_PATH=$folder LD_LIBRARY_PATH=$build/lib
 few=3 many=13
 
-seconds() { # of a job of $1 steps
+seconds() { # STEPS: microseconds of a job
     local begun=${EPOCHREALTIME/[.,]/}
     "$build/bin/penstock" run --standalone --servers 1 --nproc-per-node 1 "$build/tests/programs/stepper" \
         "rows=$rows" "steps=$1" >/dev/null 2>&1
     echo $((${EPOCHREALTIME/[.,]/} - begun))
 }
 
-# Microseconds of a step: long jobs less short ones, the middle of three.
+# Microseconds of a step: long jobs minus short ones, the median of three.
 step_us() {
     for _ in 1 2 3; do echo $((($(seconds $many) - $(seconds $few)) / (many - few))); done | sort -n | sed -n 2p
 }
 
-dd_rate() { # MB/s, both ways
+dd_rate() { # MB/s of writing and of reading
     local begun=${EPOCHREALTIME/[.,]/}
     dd if=/dev/zero of="$folder/dd" bs=4M count=64 oflag=direct 2>/dev/null
     local written=${EPOCHREALTIME/[.,]/}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# replicas.sh - what a copy of the model on another server costs: steps with --replicas 1 and without, in turn.
+# replicas.sh - the cost of a copy of the model on another server: steps with --replicas 1 and without, by turns.
 #   tests/bench/replicas.sh [BUILD_DIR] [PAIRS]
 # Prints one JSON object: the median of the ratios of step times (with / without), the smallest and the largest.
 set -euo pipefail

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# siege.sh - what it costs a job that strangers besiege it: steps a second, memory, descriptors, lines in the log.
+# siege.sh - the cost of a siege by strangers to a job: steps a second, memory, descriptors, lines in the log.
 #   tests/bench/siege.sh BUILD_DIR [PAIRS [SECONDS [SIEGE...]]]
-# 7 pairs of 2 s by default.  Fashion-MNIST with one server and two workers, one job for each siege, all ports of it:
-#   idle-32, idle-64    so many connections that say nothing              drip   64 that send a byte now and then
-#   rush-64, rush-1024  so many that shake hands, each again at once      token  stranger.c with a wrong token
+# 7 pairs of 2 s by default. Fashion-MNIST with one server and two workers; one job for each siege, on all its ports:
+#   idle-32, idle-64    32 or 64 silent connections                      drip   64 that send a byte now and then
+#   rush-64, rush-1024  64 or 1024 that shake hands, again and again     token  stranger.c with a wrong token
 #   http                64 that drip into the HTTP port
-# A pair is three stretches: at rest, besieged, and beside a process that takes as much CPU as the strangers just did.  The
-# ratio to the second is what a neighbour of any kind costs; that to the third is what refusing costs.
-# Prints one line of JSON a siege: both ratios (median, least, largest), CPU of the strangers in cores; of each victim the
-# growth of its largest resident memory in MiB, and of its descriptors, during and after; the most lines a minute that one
-# process wrote about something refused.
+# A pair has three phases: at rest, besieged, and beside a process that uses as much CPU as the strangers just did. The
+# ratio to the first is the total cost of the siege; the ratio to the third is the cost of refusing.
+# Prints one line of JSON a siege: both ratios (median, smallest, largest); the strangers' CPU in cores; for each victim
+# the growth of its largest resident memory in MiB and of its descriptors, during and after; the most lines a minute
+# that one process logged about refusals.
 set -u
 cd "$(dirname "$0")/../.."
 build=$(realpath "${1:?usage: tests/bench/siege.sh BUILD_DIR [PAIRS [SECONDS [SIEGE...]]]}")
@@ -42,7 +42,7 @@ wrong_token() {
     wait
 }
 
-# The siege itself, for as long as a stretch lasts.
+# The siege itself, for one phase.
 besiege() {
     case $1 in
     idle-*) "$programs/idlers" silent "${1#idle-}" "$seconds" $ports ;;
@@ -53,7 +53,7 @@ besiege() {
     esac >/dev/null
 }
 
-# Takes so many cores' time, as the strangers: not in one piece, and at their priority.
+# Uses as much core time as the strangers: in short bursts, and at their priority.
 burn() { # CORES
     local ran began=${EPOCHREALTIME/[.,]/} now fifo
     exec {fifo}<> <(:)
@@ -63,7 +63,7 @@ burn() { # CORES
     done
 }
 
-# CPU seconds of user and system to $tmp/cpu.
+# Writes the CPU seconds of user and system to $tmp/cpu.
 timed() {
     local TIMEFORMAT='%U %S'
     { time "$@" 2>/dev/null; } 2>"$tmp/cpu"
@@ -78,7 +78,7 @@ rate() {
     rate=$(awk -v a="$from_step" -v b="$to_step" -v s="$from" -v e="$to" 'BEGIN {print (b - a) / (e - s)}')
 }
 
-# KiB of the largest resident memory and descriptors of each victim, a line each.
+# Prints the peak resident memory in KiB and the descriptors of each victim, one a line.
 sizes() {
     local i
     for ((i = 0; i < ${#victims[@]}; i += 2)); do
@@ -86,7 +86,7 @@ sizes() {
     done
 }
 
-# Builtins alone: it runs beside the siege, and must not be one.
+# Builtins only: it runs beside the siege and must not add load.
 watch() {
     local i files fifo
     exec {fifo}<> <(:)
@@ -103,7 +103,7 @@ measured() { # SIEGE
     local pair quiet besieged beside cpu watcher
     begin "$1"
     : >"$tmp/rates" >"$tmp/meanwhile"
-    for ((pair = 0; pair <= pairs; pair++)); do # the first one only warms up: memory grows at first without strangers, too
+    for ((pair = 0; pair <= pairs; pair++)); do # the first only warms up: memory also grows at first without strangers
         [ "$pair" = 1 ] && sizes >"$tmp/before"
         rate sleep "$seconds"
         quiet=$rate

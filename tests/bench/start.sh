@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# start.sh - how long a job takes from its command to its end when it trains next to nothing: two builds, in turn.
+# start.sh - the time of a job that trains almost nothing, from its command to its end: two builds, by turns.
 #   tests/bench/start.sh BUILD_A BUILD_B [PAIRS]
 # Two jobs: 1 server and 2 workers; 4 workers without servers, once with shared memory and once over sockets.
 # Prints one JSON object for each: medians in milliseconds, and the median, smallest and largest of the ratios B / A.

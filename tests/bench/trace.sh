@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# trace.sh - what a timeline costs: pairs of the same job without and with --trace, taken in turns.
+# trace.sh - the cost of a timeline: pairs of the same job without and with --trace, by turns.
 #   tests/bench/trace.sh [BUILD_DIR] [PAIRS] [STEPS]
-# Two servers and two workers train Fashion-MNIST.  Prints one JSON object: seconds of both, and the median of the
-# ratios with / without, with the least and the greatest.  The order within a pair alternates, so that a machine that
-# grows warmer or busier harms both alike.
+# Two servers and two workers train Fashion-MNIST. Prints one JSON object: seconds of both, and the median of the ratios
+# with / without, with the smallest and the largest. The order within a pair alternates, so that a machine that heats up
+# or gets busier affects both alike.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$(realpath "${1:-build}")
@@ -13,13 +13,13 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export LD_LIBRARY_PATH=$build/lib XDG_RUNTIME_DIR=$folder
 
-seconds() { # of training, as the program says: [--trace FILE]
+seconds() { # [--trace FILE]: seconds of training, as the program prints them
     "$build/bin/penstock" run --standalone --servers 2 --nproc-per-node 2 "$@" "$build/bin/examples/fashion_mnist" \
         --steps "$steps" --out "$folder/result.json" >/dev/null 2>"$folder/err" || { cat "$folder/err" >&2; exit 1; }
     sed -n 's/.*"seconds": *\([0-9.e+-]*\).*/\1/p' "$folder/result.json"
 }
 
-seconds >/dev/null # files are read, and the processor is awake
+seconds >/dev/null # warms up: reads the files and wakes the processor
 for ((i = 0; i < pairs; i++)); do
     if ((i % 2)); then
         on=$(seconds --trace "$folder/t.json") off=$(seconds)

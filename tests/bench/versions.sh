@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# versions.sh - is one build slower than another?  tests/bench/versions.sh OLD NEW [PAIRS]
+# versions.sh - compares the speed of two builds:  tests/bench/versions.sh OLD NEW [PAIRS]
 #
-# OLD and NEW are folders of builds.  Push-pull, all-reduce (shared memory and TCP) and gpt2 (tiny, without servers and
-# with one) run PAIRS (7) times by turns, and the two builds of a pair swap places from one pair to the next.  For each
-# figure: the median of both, and the median of the ratios new to old with the smallest and the largest.
+# OLD and NEW are build folders. Push-pull, all-reduce (shared memory and TCP) and gpt2 (tiny, without servers and with
+# one) run PAIRS (7) times by turns; the builds swap places from pair to pair. Prints for each figure the median of
+# both, and the median of the ratios new to old with the smallest and the largest.
 set -eu
 old=$1 new=$2 pairs=${3:-7}
 tmp=$(mktemp -d)

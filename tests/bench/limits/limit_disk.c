@@ -2,8 +2,8 @@
  *
  *     limit_disk FOLDER BYTES [TIMES]      the best of TIMES (1)
  *
- * No code of Penstock is in here.  Writes BYTES of memory, which was touched before, into a new file of the folder in
- * pieces of 4 MiB, brings it to the disk, and removes it.  Prints one JSON line; "GBps" is the best.
+ * Contains no Penstock code. Writes BYTES of touched memory to a new file of the folder in pieces
+ * of 4 MiB, syncs it to the disk, and removes it. Prints one JSON line; "GBps" is the best.
  */
 #include <fcntl.h>
 #include <stdint.h>

@@ -2,10 +2,11 @@
  *
  *     limit_memory [THREADS [BYTES]]      0 threads: one for each core; BYTES: all three arrays together (256 MiB)
  *
- * No code of Penstock is in here.  Prints one JSON line with the best of five passes of each loop, and the best of all as
- * "GBps".  Each loop exists with plain stores and with stores past the caches, which spare the fetch of lines that are
- * only overwritten: the second is the harder limit where arrays are large.  Bytes are those the source says are read
- * and written (McCalpin's STREAM): 16 per copied double, 24 per triad.
+ * Contains no Penstock code. Prints one JSON line with the best of five passes of each loop, and
+ * the best of all as "GBps". Each loop exists with plain stores and with non-temporal stores, which
+ * avoid the fetch of lines that are only overwritten: for large arrays the second is the true
+ * limit. The bytes counted are those the source reads and writes (McCalpin's STREAM): 16 per copied
+ * double, 24 per triad.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -19,9 +20,9 @@
 #include <immintrin.h>
 #endif
 
-enum { PASSES = 5, THREADS_MAX = 1024, LOOPS = 5, DOUBLES = 8 /* of a cache line */ };
+enum { PASSES = 5, THREADS_MAX = 1024, LOOPS = 5, DOUBLES = 8 /* per cache line */ };
 
-/* As wide as the processor can; and copy stays a loop of its own instead of being replaced by memcpy. */
+/* Vectors as wide as the processor's; and copy stays a loop instead of a memcpy. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
 #define WIDEST                                                                                     \
     __attribute__((target_clones("avx512f", "avx2", "default"),                                    \
@@ -102,7 +103,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static double best_s[LOOPS] = {1e9, 1e9, 1e9, 1e9, 1e9}; /* written by thread 0 alone */
+static double best_s[LOOPS] = {1e9, 1e9, 1e9, 1e9, 1e9}; /* written only by thread 0 */
 
 static void *work(void *arg)
 {
@@ -150,7 +151,7 @@ static void run_threads(void)
     for (size_t i = 1; i < n_threads; i++) pthread_join(threads[i], NULL);
 }
 
-/* What the loops compute, one element at a time: says so if memory did not do as told. */
+/* Computes the loops' results one element at a time, and reports a wrong one. */
 static int check(void)
 {
     double x = 1.0, z = 0.0;

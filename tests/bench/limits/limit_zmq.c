@@ -1,8 +1,9 @@
 /* limit_zmq.c - how fast raw ZeroMQ moves messages one way over TCP loopback.
  *
- * A separate program on purpose: no code of ours.  As libzmq's own local_thr and remote_thr: one process sends, one
- * receives, over L connections ("lanes"), each with its own sender thread, receiver thread and I/O thread.
- * Messages of 32 KiB and more are sent without a copy.  Queues hold at most 64 MiB.
+ * A separate program on purpose: it contains no Penstock code. Like libzmq's local_thr and
+ * remote_thr, one process sends and one receives, over L connections ("lanes"), each with its own
+ * sender thread, receiver thread and I/O thread. Messages of 32 KiB and more are sent without a
+ * copy. Queues hold at most 64 MiB.
  *   limit_zmq --bytes N [--lanes L] [--seconds S]     L = 0 tries 1 to 4 and reports the best
  * Prints {"bytes":N,"lanes":L,"GBps":G}; G counts 1e9 bytes.
  */
@@ -104,7 +105,7 @@ static double received_by(lane *lanes, int n)
     return bytes_;
 }
 
-/* All lanes over the same stretch of time, after queues have filled and windows have opened. */
+/* Measures all lanes over the same period, after queues have filled and windows have opened. */
 static double rate_of(lane *lanes, int n)
 {
     usleep(WARM_US);

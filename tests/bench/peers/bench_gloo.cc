@@ -2,10 +2,11 @@
 //
 //     bench_gloo RANKS ring|bcube|halving_doubling [MIN_BYTES MAX_BYTES FACTOR SECONDS]
 //
-// No code of Penstock is in here.  Starts RANKS processes that meet in a folder of their own.  Prints one JSON object
-// for each size: the time of one call is the mean over ranks of a loop of calls; algbw = bytes / time,
-// busbw = algbw * 2 (n - 1) / n.  Sums are checked before the measurement, and after it where out of place.
-// ring and bcube are out of place, as ours; halving_doubling, the older interface, is in place.
+// Contains no Penstock code. Starts RANKS processes that meet in a temporary folder. Prints one
+// JSON object for each size: the time of one call is the mean over ranks of a loop of calls; algbw
+// = bytes / time, busbw = algbw * 2 (n - 1) / n. Sums are checked before the measurement, and after
+// it if out of place.
+// ring and bcube are out of place, like ours; halving_doubling, the older interface, is in place.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -75,7 +76,7 @@ void check(const Bench &b, size_t n)
     }
 }
 
-// The mean over ranks of the time of one of `calls` calls.
+// The mean over ranks of the time of one call, measured over `calls` calls.
 double measure(Bench &b, const std::function<void()> &call, long calls)
 {
     gloo::BarrierOptions barrier(b.context);
@@ -139,7 +140,7 @@ int run_rank(const std::string &folder, int rank, int ranks, const std::string &
     return 0;
 }
 
-// The first failure ends the others: they would wait for it.
+// The first failure ends the others, which would wait for it.
 int wait_for_all(const std::vector<pid_t> &children)
 {
     int failed = 0, status = 0;

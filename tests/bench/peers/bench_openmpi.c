@@ -2,8 +2,9 @@
  *
  *     mpirun -n N bench_openmpi [MIN_BYTES MAX_BYTES FACTOR SECONDS]
  *
- * No code of Penstock is in here.  Prints one JSON object for each size: the time of one call is the mean over ranks of
- * a loop of calls; algbw = bytes / time, busbw = algbw * 2 (n - 1) / n.  Sums are checked before and after.
+ * Contains no Penstock code. Prints one JSON object for each size: the time of one call is the mean
+ * over ranks of a loop of calls; algbw = bytes / time, busbw = algbw * 2 (n - 1) / n. Sums are
+ * checked before and after.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -32,7 +33,7 @@ static void check(size_t n)
     }
 }
 
-/* The mean over ranks of the time of one of `calls` calls. */
+/* The mean over ranks of the time of one call, measured over `calls` calls. */
 static double measure(size_t n, long calls)
 {
     MPI_Barrier(MPI_COMM_WORLD);

@@ -1,5 +1,5 @@
-# compare.awk - "contender round bytes algbw" lines, to the Markdown table of compare.sh; and to the file `table`, for
-# scripts/plot_coll.gp: "bytes registered foreign openmpi gloo", "-" where there is none.
+# compare.awk - turns "contender round bytes algbw" lines into the Markdown table of compare.sh, and into the file
+# `table` for scripts/plot_coll.gp: "bytes registered foreign openmpi gloo", "-" for missing values.
 {
     value[$1, $3, $2] = $4
     contenders[$1] = 1
@@ -26,7 +26,7 @@ function median(who, bytes,    r, n, list) {
     return median_of(list, n)
 }
 
-# The tuning of a peer with the best median; "" when the peer is not installed.
+# The tuning of a peer with the best median; "" if the peer is not installed.
 function best(peer, bytes,    who, m, top, found) {
     found = ""
     for (who in contenders)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# compare.sh - all_reduce of float32 sums beside OpenMPI and Gloo, in turns, as a Markdown table:
+# compare.sh - compares all_reduce of float32 sums with OpenMPI and Gloo, by turns, as a Markdown table:
 #
 #     tests/bench/peers/compare.sh [--ranks N] [--pairs N] [--transport shm|tcp] [--min-bytes B] [--max-bytes B]
 #                                  [--factor F] [--seconds S] [--build DIR] [--plot FILE.png]  >docs/results/YYYY-MM-DD-all-reduce.md
 #
-# One pair is one run of ours (registered and foreign buffers) and one of each tuning of each peer that is installed.
-# For each size a peer counts with the tuning whose median is best; a ratio is the median over the pairs of our algbw by
-# the peer's in the same pair.  OpenMPI is tuned by binding (none, core) and single copy (CMA on, off); with more ranks
-# than cores it yields when idle, and binding to cores is left out.  Gloo, always over TCP, is tuned by algorithm.
-# --transport tcp switches our shared memory off, and OpenMPI's too.
+# One pair is one run of ours (registered and foreign buffers) and one of each tuning of each installed peer. For each
+# size a peer counts with the tuning whose median is best; a ratio is the median over the pairs of our algbw by the
+# peer's in the same pair. OpenMPI is tuned by binding (none, core) and single copy (CMA on, off); with more ranks than
+# cores it yields when idle, and binding to cores is left out. Gloo, always over TCP, is tuned by algorithm.
+# --transport tcp disables our shared memory and OpenMPI's.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 build=build plot="" ranks=2 pairs=7 transport=shm min=4096 max=16777216 factor=4 seconds=0.1
@@ -33,7 +33,7 @@ cmake --build "$build" --target bench_peers >&2
 lines=$(mktemp) table=$(mktemp)
 trap 'rm -f "$lines" "$table"' EXIT
 
-# note CONTENDER ROUND: JSON lines of one run become "contender round bytes algbw".
+# note CONTENDER ROUND: turns the JSON lines of one run into "contender round bytes algbw".
 note() {
     grep '"bytes":' | while IFS= read -r line; do
         field() { sed -n "s/.*\"$1\":\([0-9.eE+-]*\).*/\1/p" <<<"$line"; }

@@ -3,9 +3,9 @@
 
     /usr/bin/python3 tests/bench/peers/gpt2_torch.py --nproc 2 --preset tiny --data FILE --batch 16 --steps 40
 
-Needs torch (Debian: python3-torch).  Same first values, same bytes in the same order (as `gpt2 --data FILE --shuffle no`),
-same AdamW, same arithmetic; addmm, layer_norm, gelu and cross_entropy are torch's, attention is written as in nanoGPT
-(github.com/karpathy/nanoGPT, model.py), which is what torch 1.13 has.  Prints one line of JSON: tokens per second of
+Needs torch (Debian: python3-torch).  Same initial values, same bytes in the same order (as `gpt2 --data FILE --shuffle no`),
+same AdamW, same arithmetic; addmm, layer_norm, gelu and cross_entropy are torch's; attention is written out as in nanoGPT
+(github.com/karpathy/nanoGPT, model.py), with the operations of torch 1.13.  Prints one line of JSON: tokens per second of
 all processes, from the median step, and the mean loss of every step.
 """
 import argparse
@@ -35,7 +35,7 @@ LAYER = [("ln_1.weight", 1, 0, 1.0, 0), ("ln_1.bias", 1, 0, 0.0, 0), ("attn.c_at
 
 
 def mixed(x):
-    """splitmix64, as gpt2_start() in model.c has it."""
+    """splitmix64, like gpt2_start() in model.c."""
     with numpy.errstate(over="ignore"):
         x = x + numpy.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
