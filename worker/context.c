@@ -1,5 +1,4 @@
-/* context.c - a pen_ctx: how it is made from settings and environment, and what every call checks
- * first. */
+/* context.c - makes a pen_ctx from settings and environment; the checks that every call begins with. */
 #include "worker/context.h"
 
 #include "common/base/clock.h"
@@ -183,7 +182,7 @@ bool context_outlives_loss(const pen_ctx *ctx)
            (ctx->mode == MODE_ALLREDUCE && ctx->settings.on_worker_loss == LOSS_CONTINUE);
 }
 
-/* ---- what every call checks ------------------------------------------------------------------ */
+/* ---- checks of every call -------------------------------------------------------------------- */
 pen_status context_check(const pen_ctx *ctx, const char *call)
 {
     if (ctx == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "%s: ctx is NULL", call);
@@ -236,7 +235,7 @@ void context_fail(pen_ctx *ctx, const pen_error *why)
         atomic_store_explicit(&ctx->has_failed, true, memory_order_release);
     }
     pthread_mutex_unlock(&ctx->failure_lock);
-    pthread_mutex_lock(&ctx->grad_lock); /* whoever waits for room sees it */
+    pthread_mutex_lock(&ctx->grad_lock); /* wakes threads that wait for room */
     pthread_cond_broadcast(&ctx->grads_returned);
     pthread_mutex_unlock(&ctx->grad_lock);
 }

@@ -1,4 +1,4 @@
-/* context.h - what a pen_ctx is: one member of one job, whoever trains for it. */
+/* context.h - a pen_ctx: one worker of one job, with any strategy. */
 #ifndef WORKER_CONTEXT_H
 #define WORKER_CONTEXT_H
 
@@ -39,26 +39,26 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     int64_t next_index;
     bool is_begun;
     uint64_t begun_ns; /* for the timeline; 0: off */
-    bool is_open;      /* something was sent: weight and rates are fixed */
-    int64_t applied;   /* updates so far: what rates are a function of */
-    uint64_t since_ns; /* it began, for the counters; 0: nobody looks at them */
+    bool is_open;      /* a gradient was sent: weight and rates are fixed */
+    int64_t applied;   /* updates so far; rates depend on it */
+    uint64_t since_ns; /* begin of the step, for the counters; 0: they are off */
     loss_scale scale;
     double weight, lr_scale;
     int micro;      /* micro-batch in progress */
     uint32_t flags; /* PEN_STEP_*, for the next pen_step_begin */
     wire_inputs inputs;
-    wire_scalars scalars,
-        totals; /* what this rank gives with it; of the newest one that ended, all ranks' */
-    bool has_last_gradients;   /* some of the last micro-batch: scalars are on their way */
+    /* scalars: of this rank, sent with the step; totals: of all ranks, from the newest ended step */
+    wire_scalars scalars, totals;
+    bool has_last_gradients;   /* a gradient of the last micro-batch was sent, with the scalars */
     double *rate;              /* [n_groups] */
     pen_error remembered;      /* of pen_ready and friends; status PEN_OK: none */
     ps_client_outcome outcome; /* written by the strategy before REQUEST_STEP ends */
-    void *states;              /* that travel with its pushes; NULL: none */
-    pen_req values;            /* lazy: values that are still on their way */
+    void *states;              /* sent with its pushes; NULL: none */
+    pen_req values;            /* lazy: values that have not arrived */
     progress progress;
 } context_step;
 
-typedef struct { /* the snapshot that this job goes on from */
+typedef struct { /* the snapshot that this job resumed from */
     bool is_there;
     int64_t step, applied;
 } context_restored;
@@ -67,9 +67,9 @@ struct pen_ctx {
     worker_settings settings;
     worker_env env;
     worker_mode mode;
-    int stage; /* how much is sharded: 1, 2, 3 of zero1 to zero3; 0: nothing.  Over servers mode is then MODE_PS_BSP */
+    int stage; /* 1, 2, 3 in zero1 to zero3, else 0; with servers `mode` is MODE_PS_BSP then */
     bool has_servers;
-    bool reduces_each; /* pen_ready() of every micro-batch reaches the strategy; set as it opens */
+    bool reduces_each;   /* the strategy gets every micro-batch; set when it opens */
     ps_client_rule rule; /* of groups that average */
     char sync[CONFIG_TEXT_BYTES], host[256], job[48];
     pid_t pid;
@@ -77,13 +77,13 @@ struct pen_ctx {
     strategy *strategy; /* from pen_commit() on */
     struct scheduler *hosted;
     struct loop *io_loop;    /* of "pen-io"; NULL: alone */
-    struct monitor *monitor; /* worker_monitor.h; NULL: nothing is shown */
-    struct auth *auth;       /* of its endpoints; NULL: clear text, or alone */
+    struct monitor *monitor; /* worker_monitor.h; NULL: off */
+    struct auth *auth;       /* of its endpoints; NULL: plain text, or alone */
     context_phase phase;
-    struct device_copies *device_copies; /* tensors in memory of a device; NULL: there are none */
-    pthread_mutex_t grad_lock;           /* of memory that the SDK holds: param_memory.h */
+    struct device_copies *device_copies; /* tensors in device memory; NULL: none */
+    pthread_mutex_t grad_lock;           /* of memory of the SDK: param_memory.h */
     pthread_cond_t grads_returned;
-    uint64_t lent_bytes;      /* gradients that strategies have been lent */
+    uint64_t lent_bytes;      /* gradients lent to the strategy */
     pthread_mutex_t use_lock; /* one pen_use() or pen_release() at a time: unit_use.c */
     model model;
     pen_error remembered; /* of pen_register and friends */
@@ -91,19 +91,19 @@ struct pen_ctx {
     context_step step;
     stat_set stats;
     uint64_t committed_ms;
-    /* From context_create() on; another one from the step on whose members are others.  The groups of
-     * other kinds are made when first asked for. */
+    /* From context_create() on; replaced at the first step with other members.  Groups of other kinds
+     * are made when first used. */
     _Atomic(pen_group *) world;
-    pen_group **old_world; /* [n_old_worlds] that no engine owns */
+    pen_group **old_world; /* [n_old_worlds] not owned by an engine */
     uint32_t n_old_worlds;
     member_list members;    /* empty when alone */
-    atomic_uint n_samplers; /* made so far: names of their positions in snapshots */
-    state_table states;     /* bytes that belong to a snapshot and are no tensors */
-    own_state own;          /* what of it is ours */
+    atomic_uint n_samplers; /* made so far; names their positions in snapshots */
+    state_table states;     /* snapshot state that is not a tensor */
+    own_state own;          /* the SDK's row of it */
     context_restored restored;
-    bool is_saved; /* with the step that has just ended a snapshot was taken; see api_state.c */
-    struct snapshot_writer *snapshot_writer; /* NULL: servers keep snapshots */
-    atomic_bool stop_wanted;                 /* pen_step_begin says END */
+    bool is_saved; /* the step that has just ended took a snapshot; see api_state.c */
+    struct snapshot_writer *snapshot_writer; /* NULL: servers write snapshots */
+    atomic_bool stop_wanted;                 /* pen_step_begin() returns END */
     int64_t digest_step;                     /* of the newest pen_digest() */
     uint32_t n_digests;                      /* before it, at the same step */
     struct coll_engine *coll;                /* the link's */
@@ -129,43 +129,43 @@ struct pen_ctx {
     atomic_uint_fast64_t call_since_ms;
 };
 
-/* What a user would say: "zero2", also where servers do it. */
+/* The user's word for the mode: "zero2", also with servers. */
 const char *context_mode_name(const pen_ctx *ctx);
 
 pen_status context_create(const char *const *settings, pen_ctx **ctx, pen_error *why);
-/* ctx->coll; destroyed by who made it. */
+/* Sets ctx->coll; the caller destroys it. */
 pen_status context_make_coll(pen_ctx *ctx, const coll_job *job, void *user, pen_error *why);
-void context_destroy(pen_ctx *ctx); /* link, strategy and snapshot writer are closed */
+void context_destroy(pen_ctx *ctx); /* after link, strategy and snapshot writer are closed */
 
-/* Its members may come and go while it trains: it goes on without a worker, waits for another in its
- * place, or takes more. */
+/* Members may change while the job trains: it continues without a lost worker, waits for its
+ * replacement, or accepts more workers. */
 bool context_is_elastic(const pen_ctx *ctx);
 
-/* It goes on after the loss of a worker, with servers or without: PEN_CAP_ELASTIC. */
+/* The job continues after the loss of a worker, with servers or without: PEN_CAP_ELASTIC. */
 bool context_outlives_loss(const pen_ctx *ctx);
 
 /* The group of that kind; NULL: *why. */
 pen_group *context_group(pen_ctx *ctx, pen_group_kind kind, pen_error *why);
 
-/* When a call that begins now must have ended, by the setting deadline_ms; 0: never. */
+/* Deadline of a call that begins now, from the setting deadline_ms; 0: none. */
 uint64_t context_deadline(const pen_ctx *ctx);
 
-/* A step begins: the world, and the step's flags, are of the members that it is seen with. */
+/* A step begins: updates the world and the step's flags to its members. */
 void context_follow_members(pen_ctx *ctx); /* world.c */
 
-/* What every call begins with: NULL, a forked child, an earlier failure.  The sentence is kept for
+/* Every call begins with it: refuses NULL, a forked child, an earlier failure.  Sets
  * pen_last_error(). */
 pen_status context_check(const pen_ctx *ctx, const char *call);
 
-/* The same, and waiting: not in a callback; `call` is what heartbeats show until
+/* The same; a call that waits is refused in callbacks.  Heartbeats show `call` until
  * context_leave(). */
 pen_status context_enter(pen_ctx *ctx, const char *call, bool waits);
 pen_status context_leave(pen_ctx *ctx, pen_status status);
 
-/* What pen_on_command() gave; NULL: nothing. */
+/* The function of pen_on_command(); NULL: none. */
 pen_command_fn context_command(pen_ctx *ctx, void **user);
 
-/* The first failure of the job is that of every later call. */
+/* Records the first failure of the job; every later call returns it. */
 void context_fail(pen_ctx *ctx, const pen_error *why);
 
 /* Keeps the first of several errors.  Returns its own status. */

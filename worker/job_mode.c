@@ -1,4 +1,4 @@
-/* job_mode.c - settings and launcher, together. */
+/* job_mode.c - chooses the mode, and checks settings against it. */
 #include "worker/job_mode.h"
 
 #include "common/base/log.h"
@@ -28,13 +28,13 @@ static bool is_without_servers(worker_mode mode)
     return mode == MODE_ALLREDUCE || worker_mode_stage((int)mode) > 0;
 }
 
-/* What all ranks wait for, whoever holds the state. */
+/* The ps mode with the same rule of waiting. */
 static worker_mode mode_of_rule(worker_mode mode)
 {
     return mode == MODE_PS_HIER || is_without_servers(mode) ? MODE_PS_BSP : mode;
 }
 
-/* Values that servers hold come and go with the steps of all. */
+/* zero3 over servers needs fixed workers and whole steps, because the values are with the servers. */
 static pen_status check_moving(const worker_settings *s, pen_error *why)
 {
     if (s->servers <= 0) return PEN_OK;
@@ -54,7 +54,7 @@ static pen_status check_moving(const worker_settings *s, pen_error *why)
     return PEN_OK;
 }
 
-/* What the settings and the environment come to for a member of a job. */
+/* For a worker that is not alone. */
 static pen_status choose_of_job(const worker_settings *s, job_place place, job_mode *chosen,
                                 pen_error *why)
 {
@@ -102,7 +102,7 @@ static pen_status choose_alone(const worker_settings *s, job_mode *chosen, pen_e
     return PEN_OK;
 }
 
-/* Which kind of state is whose changes nothing about who waits for whom. */
+/* The sync rule of a mode; sharding does not change it. */
 static const char *usual_sync(worker_mode mode)
 {
     return mode == MODE_PS_SSP ? "ssp s=2" : mode == MODE_PS_ASYNC ? "async" : "bsp";
@@ -168,8 +168,8 @@ static bool is_said(const char *variable)
     return text != NULL && text[0] != '\0';
 }
 
-/* The program that would make the most of what is said: it promises what only a program can, and says what would
- * complete it. */
+/* The most permissive program for these settings: it makes the promises that only a program can make, and supplies
+ * missing settings. */
 static void imagine(program *p, char optim[CONFIG_TEXT_BYTES])
 {
     const char *rule = config_env("PENSTOCK_OPTIM"), *each = config_env("PENSTOCK_ACCUM_REDUCE");

@@ -1,12 +1,12 @@
-/* job_mode.h - who holds the state and who waits for whom: what settings and launcher come to together.  And all that
- * pen_init() refuses of them, which `penstock run` asks before it starts anything.
- * Pure, but for files that settings name. */
+/* job_mode.h - the mode of a job, from settings and launcher together: who holds the state, and who waits for whom.
+ * Also all checks of pen_init(), which `penstock run` makes before it starts a process.
+ * Pure, except that it reads files named by settings. */
 #ifndef WORKER_JOB_MODE_H
 #define WORKER_JOB_MODE_H
 
 #include "worker/worker_settings.h"
 
-/* Who this worker is, as far as its settings depend on it. */
+/* What the mode depends on besides the settings. */
 typedef struct {
     bool is_alone;
     int32_t world_size;
@@ -14,22 +14,21 @@ typedef struct {
 
 typedef struct {
     worker_mode mode; /* never MODE_AUTO */
-    int stage;        /* how much is sharded; over servers `mode` is then MODE_PS_BSP */
-    bool has_servers; /* false: servers that were given are not used */
-    const char *sync; /* of the settings, or a constant */
+    int stage;        /* how much is sharded; with servers `mode` is MODE_PS_BSP then */
+    bool has_servers; /* false: servers are not used, even if they were given */
+    const char *sync; /* points into the settings, or to a constant */
 } job_mode;
 
-/* Errors  BAD_SETTING, UNSUPPORTED  what contradicts what, or what is missing. */
+/* Errors  BAD_SETTING, UNSUPPORTED  name the contradiction, or what is missing. */
 pen_status job_mode_choose(const worker_settings *s, job_place place, job_mode *chosen,
                            pen_error *why);
 
-/* What pen_init() refuses of settings that worker_settings_load() takes: mode, precision, batches, words that name
- * something.  *chosen is the mode. */
+/* The checks of pen_init() beyond worker_settings_load(): mode, precision, batches, names.  *chosen is the mode. */
 pen_status job_settings_check(const worker_settings *s, job_place place, job_mode *chosen,
                               pen_error *why);
 
-/* Whether workers of a job that is about to start would refuse what the environment says, and `launcher`, strings
- * "name=value" that come after it.  What a program itself may say is taken as said well. */
+/* The error that workers of a new job would return for this environment and then `launcher`, strings "name=value".
+ * Strings of the program are unknown and assumed to be right. */
 pen_status job_settings_foretell(const char *const *launcher, int32_t world_size, pen_error *why);
 
 #endif

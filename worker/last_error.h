@@ -1,4 +1,4 @@
-/* last_error.h - what pen_last_error() tells: one sentence per thread. */
+/* last_error.h - the error of pen_last_error(): one per thread. */
 #ifndef WORKER_LAST_ERROR_H
 #define WORKER_LAST_ERROR_H
 

@@ -1,4 +1,4 @@
-/* step_open.c - what a step begins with, and what its first gradient fixes. */
+/* step_open.c - rates and loss scale at the begin of a step, inputs at its first gradient. */
 #include "worker/step_open.h"
 
 #include "common/base/why.h"
@@ -45,9 +45,9 @@ static bool wants_snapshot(pen_ctx *ctx)
     return atomic_exchange(&ctx->snapshot_wanted, false) || is_due;
 }
 
-/* Servers write a snapshot without asking again, so states travel with the step's pushes: the shared ones with
- * rank 0's
- * request, and those of each rank with every step, because other ranks do not know of the request. */
+/* Servers write a snapshot without asking again, so states travel with the step's pushes: the
+ * shared ones with rank 0's request, and those of each rank with every step, because other ranks do
+ * not know of the request. */
 static pen_status add_states(pen_ctx *ctx, pen_error *why)
 {
     context_step *s = &ctx->step;

@@ -7,8 +7,7 @@
 /* Fills all of *step for pen_step_begin(). */
 void step_describe(pen_ctx *ctx, pen_step *step);
 
-/* At the first gradient of a step: fixes its weight and rates, which travel with it, and opens the step in the
- * strategy. */
+/* At the first gradient of a step: fixes weight and rates, which are sent with it, and opens the step in the strategy. */
 pen_status step_open(pen_ctx *ctx, pen_error *why);
 
 #endif

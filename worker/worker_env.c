@@ -1,4 +1,4 @@
-/* worker_env.c - a worker's place in its job: its settings and its launcher, in plain numbers. */
+/* worker_env.c - numbers from settings and launcher. */
 #include "worker/worker_env.h"
 
 #include <stdio.h>
@@ -53,7 +53,7 @@ pen_status worker_env_resolve(const worker_settings *s, launch_get get, worker_e
     if (place.value[LAUNCH_RANK].text[0] == '\0') return PEN_OK;
     env->rank       = (int32_t)launch_number(&place, LAUNCH_RANK, 0);
     env->world_size = (int32_t)launch_number(&place, LAUNCH_WORLD_SIZE, 1);
-    /* Who is alone on its host is the first there. */
+    /* The only worker of a host has local rank 0. */
     const int64_t here    = launch_number(&place, LAUNCH_LOCAL_WORLD_SIZE, env->alone ? 1 : -1);
     env->local_world_size = (int32_t)here;
     env->local_rank       = (int32_t)launch_number(&place, LAUNCH_LOCAL_RANK, here == 1 ? 0 : -1);

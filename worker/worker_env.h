@@ -1,4 +1,4 @@
-/* worker_env.h - who this worker is in its job: common/launch/launch.h, with what its settings say. */
+/* worker_env.h - a worker's place in its job, from its settings and common/launch/launch.h. */
 #ifndef WORKER_WORKER_ENV_H
 #define WORKER_WORKER_ENV_H
 
@@ -10,17 +10,17 @@
 typedef struct {
     bool alone;
     int32_t rank, world_size;
-    int32_t local_rank, local_world_size, node,
-        nodes;          /* -1: the launcher does not say; the job does */
-    int32_t servers;    /* -1: not said */
-    bool has_come_back; /* its launcher has started it again, and runs the scheduler by itself */
+    /* -1: not known from the launcher; the job assigns them */
+    int32_t local_rank, local_world_size, node, nodes;
+    int32_t servers;    /* -1: unknown */
+    bool has_come_back; /* restarted by its launcher, which runs the scheduler */
     uint32_t port;      /* of the scheduler; 0 when alone */
     char addr[256];     /* of the scheduler */
-    char host[256];     /* by which others reach this worker; "": not said */
-    char source[40];    /* where rank came from: "RANK", "SLURM_PROCID", ... */
+    char host[256];     /* where others reach this worker; "": unknown */
+    char source[40];    /* variable or setting of the rank: "RANK", "SLURM_PROCID", ... */
 } worker_env;
 
-/* What the settings say, for launch_resolve(); `get` is asked which of them came from the environment. */
+/* Copies settings into *told, for launch_resolve(); `get` tells which of them came from the environment. */
 void worker_env_tell(const worker_settings *s, launch_get get, launch_told *told);
 
 /* Errors  those of launch_resolve(). */

@@ -1,4 +1,4 @@
-/* worker_files.c - files of accelerate and DeepSpeed become settings, where no launcher of ours has read them. */
+/* worker_files.c - files of accelerate and DeepSpeed as settings, if `penstock run` has not read them. */
 #include "worker/worker_files.h"
 
 #include "common/base/log.h"
@@ -72,7 +72,7 @@ pen_status worker_files_load(const config_files *files, resolution *out, pen_err
     return status;
 }
 
-/* ---- what is told ---------------------------------------------------------------------------- */
+/* ---- notices --------------------------------------------------------------------------------- */
 static void note(const char *line, void *user)
 {
     worker_settings *s = user;
@@ -82,7 +82,7 @@ static void note(const char *line, void *user)
     memcpy(s->notes + used + n, "\n", 2);
 }
 
-/* Whoever starts processes chooses their GPUs before they run. */
+/* Only the launcher can choose GPUs, before it starts a process. */
 static void note_devices(worker_settings *s, const resolution *r)
 {
     char line[2 * RESOLVED_LINE_BYTES];

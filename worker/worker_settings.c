@@ -1,4 +1,4 @@
-/* worker_settings.c - the table of a worker's settings, and the layers it is filled from. */
+/* worker_settings.c - the table of a worker's settings, and the sources that fill it. */
 #include "worker/worker_settings.h"
 
 #include "common/base/utf8.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* In the order of worker_mode; from MODE_COUNT on words that others use, in the order of synonyms. */
+/* In the order of worker_mode; from MODE_COUNT on in the order of synonyms. */
 static const char *const worker_mode_choices[] = {"auto",
                                                   "local",
                                                   "ps-bsp",
@@ -59,7 +59,7 @@ static const char *const worker_scheduler_choices[]      = {"auto", "external", 
 const config_row worker_settings_rows[] = {WORKER_SETTINGS(ROW){0}};
 const config_row worker_promises_rows[] = {WORKER_PROMISES(ROW){0}};
 
-/* All that a string of pen_init() may name. */
+/* Settings that strings of pen_init() may name. */
 static const config_row program_rows[] = {WORKER_SETTINGS(ROW) WORKER_PROMISES(ROW){0}};
 #undef ROW
 
@@ -182,7 +182,7 @@ static pen_status check(const worker_settings *s, pen_error *why)
     return PEN_OK;
 }
 
-/* A later source says what it wants to be otherwise, by name. */
+/* A later source overrides single numbers of the rule, by name. */
 static pen_status override_optim(worker_settings *s, char usual[CONFIG_TEXT_BYTES], pen_error *why)
 {
     char given[CONFIG_TEXT_BYTES];
@@ -207,7 +207,7 @@ static pen_status check_texts(const worker_settings *s, pen_error *why)
     return status;
 }
 
-/* A file of settings may name those of DeepSpeed, too. */
+/* A file of settings may name a DeepSpeed file. */
 static pen_status load_files(worker_settings *s, pen_error *why)
 {
     char file[CONFIG_TEXT_BYTES];

@@ -1,4 +1,4 @@
-/* worker_settings.h - what a worker reads. */
+/* worker_settings.h - the settings of a worker. */
 #ifndef WORKER_WORKER_SETTINGS_H
 #define WORKER_WORKER_SETTINGS_H
 
@@ -17,7 +17,7 @@ typedef enum {
     MODE_ZERO3,
     MODE_HYBRID_SHARD,
     MODE_HYBRID_SHARD_ZERO2,
-    MODE_COUNT /* from here on: other words for the same */
+    MODE_COUNT /* from here on: synonyms */
 } worker_mode;
 typedef enum { COMMIT_DECIDE, COMMIT_EAGER } worker_commit;
 typedef enum { WORKER_LOG_ALL, WORKER_LOG_FIRST } worker_log_rule;
@@ -28,7 +28,7 @@ typedef enum { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16 } worker_precision
 typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_scheduler;
 
 /* clang-format off */
-/* X(name, kind, default, min, max, choices, meaning); what others read as well is in proto/settings.h. */
+/* X(name, kind, default, min, max, choices, meaning); settings of several roles are in proto/settings.h. */
 #define WORKER_SETTINGS(X)                                                                                             \
     X(mode,             ENUM, "auto",   0,    0,        worker_mode_choices,                                           \
       "Training mode. auto is local for a single process, ps-bsp with servers, allreduce without. zero1 to zero3 shard state over the servers, or over the workers if there are none.") \
@@ -168,7 +168,7 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(total_steps,      TEXT, "",       0,    0,        NULL,                                                          \
       "Number of schedule steps that replaces auto in these files.")
 
-/* What only the program can know: strings of pen_init(), and no flag, variable or line of a file. */
+/* Facts that only the program knows: strings of pen_init(), but not flags, variables or lines of a file. */
 #define WORKER_PROMISES(X)                                                                                             \
     X(applies_loss_scale, BOOL, "no",   0,    0,        NULL,                                                          \
       "The program multiplies its loss by step.loss_scale; required by precision=fp16, because a gradient does not show whether it was scaled.")
@@ -179,26 +179,26 @@ enum { WORKER_NOTES_BYTES = 4096 };
 typedef struct {
     WORKER_SETTINGS(CONFIG_FIELD)
     WORKER_PROMISES(CONFIG_FIELD)
-    char notes[WORKER_NOTES_BYTES]; /* of configuration files: lines that rank 0 logs; no setting */
+    char notes
+        [WORKER_NOTES_BYTES]; /* not a setting: notices of configuration files; rank 0 logs them */
 } worker_settings;
 
 extern const config_row worker_settings_rows[];
 extern const config_row worker_promises_rows[]; /* of the same struct */
 
-/* Everything a worker was told: defaults, `strings` (pen_init's argument), the files that PENSTOCK_CONFIG and
- * PENSTOCK_DS_CONFIG name, the environment.  BAD_SETTING and a sentence when one of them, or two together, make no
- * sense. */
+/* Reads all sources, later ones win: defaults, `strings` (pen_init's argument), the files that PENSTOCK_CONFIG and
+ * PENSTOCK_DS_CONFIG name, the environment.  BAD_SETTING: a value is invalid, or two contradict each other. */
 pen_status worker_settings_load(worker_settings *s, const char *const *strings, pen_error *why);
 
-/* The same, with strings of the launcher behind all others (NULL: none). */
+/* The same; strings of the launcher (NULL: none) win over all others. */
 pen_status worker_settings_load_after(worker_settings *s, const char *const *strings,
                                       const char *const *launcher, pen_error *why);
 
 const char *worker_mode_name(int mode);
 
-/* How much of the state is sharded: 1, 2, 3 in the modes that are named after it, else 0. */
+/* How much of the state is sharded: 1, 2, 3 in zero1, zero2, zero3 and the like, else 0. */
 int worker_mode_stage(int mode);
-/* Shards are of a node, and equal on all nodes. */
+/* The state is sharded inside each node; all nodes hold equal copies. */
 bool worker_mode_is_hybrid(int mode);
 const char *worker_wire_name(int wire);
 const char *worker_precision_name(int precision);

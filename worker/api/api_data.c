@@ -56,9 +56,8 @@ static pen_status check(const pen_sampler_desc *d, bool has_ctx)
     return check_ranks(d, has_ctx);
 }
 
-/* Only a sampler that follows the members of the job has the same position on all ranks.  A restored snapshot
- * sets the
- * position here, or later in pen_commit(). */
+/* Only a sampler that follows the members of the job has the same position on all ranks.  A
+ * restored snapshot sets the position here, or later in pen_commit(). */
 static pen_status keep_position(pen_sampler *s)
 {
     pen_error why;

@@ -30,9 +30,8 @@ static bool goes_now(const pen_ctx *ctx)
     return api_is_last_micro(ctx) || ctx->reduces_each;
 }
 
-/* A tensor is ready when all its names are.  Memory of the SDK is lent before the strategy is told, because the
- * strategy
- * may return it at once. */
+/* A tensor is ready when all its names are.  Memory of the SDK is lent before the strategy is told,
+ * because the strategy may return it at once. */
 static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why)
 {
     const int64_t step = ctx->step.next_index;

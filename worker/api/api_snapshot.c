@@ -86,10 +86,9 @@ static pen_status compare(pen_ctx *ctx, uint32_t crc)
     return status;
 }
 
-/* When members may come or go, no rank knows how many will compare.  A counter of the key-value store adds up
- * the digests
- * of this step and their number.  If all are equal, the sum is the number times the digest; a rank that comes after a
- * different one sees the difference. */
+/* When members may come or go, no rank knows how many will compare.  A counter of the key-value
+ * store adds up the digests of this step and their number.  If all are equal, the sum is the number
+ * times the digest; a rank that comes after a different one sees the difference. */
 static pen_status compare_by_count(pen_ctx *ctx, uint32_t crc)
 {
     enum { COUNT_SHIFT = 46 };

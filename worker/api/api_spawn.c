@@ -1,11 +1,9 @@
 /* api_spawn.c - pen_spawn(): the ranks of one host without a launcher.
  *
  * DESIGN
- * Children are forked before they use any of Penstock.  Each gets its place from the environment, as from a
- * launcher, and
- * joins with pen_init().  Children die with their parent.  The parent only waits and is not a member.  When a
- * child fails,
- * the others get SIGTERM, and SIGKILL after a grace period, unless the job goes on without it.
+ * Children are forked before they use any of Penstock.  Each gets its place from the environment, as from a launcher,
+ * and joins with pen_init().  Children die with their parent.  The parent only waits and is not a member.  When a child
+ * fails, the others get SIGTERM, and SIGKILL after a grace period, unless the job continues without it.
  */
 #include "worker/api/api.h"
 

@@ -1,9 +1,8 @@
 /* alone.c - the link of a worker that runs alone: no thread, no socket.
  *
- * DESIGN.  A request ends in the thread that begins it.  Values of the key-value store are in a table of the link.  A
- * command runs the program's function at once.  Another thread of the program may set the value, or answer the
- * command,
- * that this thread waits for.
+ * DESIGN.  A request ends in the thread that begins it.  Values of the key-value store are in a
+ * table of the link.  A command runs the program's function at once.  Another thread of the program
+ * may set the value, or answer the command, that this thread waits for.
  */
 #include "worker/io/job_link.h"
 
@@ -22,13 +21,13 @@
 typedef struct {
     job_link link;
     pen_ctx *ctx;
-    pthread_mutex_t lock; /* of all below, and of what is in a pen_call */
+    pthread_mutex_t lock; /* of all below, and of pen_call.is_answered and its answer */
     pthread_cond_t changed;
     value_table *values;
     pen_call *unanswered; /* calls that the program still points to */
 } alone;
 
-/* With the lock. False: the deadline has passed. */
+/* Call with the lock.  False: the deadline has passed. */
 static bool wait_for_change(alone *a, const request *r)
 {
     const struct timespec until = {.tv_sec  = (time_t)(r->deadline_ms / 1000),

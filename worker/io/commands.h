@@ -1,12 +1,9 @@
 /* commands.h - commands of other processes: each is run once and answered.  A pure state machine.
  *
- * DESIGN.  The scheduler forwards COMMAND and REPLY and keeps nothing.  The asker sends COMMAND again until it
- * has the
- * reply (requests.h).  The receiver identifies a command by (incarnation of the asker, id), so it runs once.  It
- * keeps the
- * reply until done_below of the asker passes the id.  An asker has at most REQUESTS_COMMANDS_MAX in flight, so
- * what is
- * kept is bounded.
+ * DESIGN.  The scheduler forwards COMMAND and REPLY and keeps nothing.  The asker sends COMMAND
+ * again until it has the reply (requests.h).  The receiver identifies a command by (incarnation of
+ * the asker, id), so it runs once.  It keeps the reply until done_below of the asker passes the id.
+ * An asker has at most REQUESTS_COMMANDS_MAX in flight, so the kept replies are bounded.
  */
 #ifndef WORKER_COMMANDS_H
 #define WORKER_COMMANDS_H
@@ -20,7 +17,7 @@ typedef struct commands commands;
 
 /* A command of another process, as the program's function gets it. */
 struct pen_call {
-    loop_task task; /* how an answer reaches the SDK's thread */
+    loop_task task; /* carries the answer to the io thread */
     pen_ctx *ctx;
     struct pen_call *next;
     uint64_t asker, id;
@@ -29,7 +26,7 @@ struct pen_call {
     pen_status status;
     void *data; /* OWNED, malloc */
     size_t size;
-    bool is_ready, is_over, has_no_handler; /* of commands.c; is_over: the asker no longer waits */
+    bool is_ready, is_over, has_no_handler; /* for commands.c; is_over: the asker no longer waits */
 };
 
 /* Called by the functions below; must not call them. */
@@ -45,6 +42,6 @@ void commands_destroy(commands *self); /* also calls that were never answered; N
 
 void commands_receive(commands *self, const wire_control *command);
 void commands_answer(commands *self, pen_call *call); /* is_answered; it may be freed */
-void commands_fail(commands *self);                   /* ignores and answers nothing from here on */
+void commands_fail(commands *self);                   /* ignores all messages from here on */
 
 #endif

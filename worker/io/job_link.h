@@ -1,4 +1,4 @@
-/* job_link.h - how a worker belongs to its job: through a scheduler, or alone in this process.
+/* job_link.h - a worker's link to its job: through a scheduler, or alone in this process.
  *
  * A link joins and leaves, agrees on the model, carries commands and the key-value store, and owns the collectives
  * (ctx->coll).  Steps are the strategy's: train/strategy.h.
@@ -11,9 +11,8 @@
 typedef struct job_link job_link;
 
 typedef struct {
-    /* Begins a request: JOIN, COMMIT, SNAPSHOT (with servers), COMMAND, STORE or LEAVE.  request_end() and
-     * request_notify()
-     * follow, now or later.  In any thread. */
+    /* Begins a request: JOIN, COMMIT, SNAPSHOT (with servers), COMMAND, STORE or LEAVE.
+     * request_end() and request_notify() follow, now or later.  In any thread. */
     void (*start)(job_link *l, request *r);
 
     /* pen_reply() has filled the call; in any thread. */

@@ -1,4 +1,4 @@
-/* members.c - changes of the members, each held back until the step from which it is visible. */
+/* members.c - changes of the members, each kept until the step that makes it visible. */
 #include "worker/io/members.h"
 
 #include <stdlib.h>

@@ -1,10 +1,9 @@
-/* members.h - the members of the job, as the program sees them.
+/* members.h - the members of the job, as visible to the program.
  *
- * Views arrive while a step is open, on some ranks earlier than on others.  A program that divides its data by
- * the members
- * must see a change between the same two steps on every rank.  So a change of step S is visible from S + 1 on:
- * no rank
- * ends S before it has the view.  A new worker sees the members at once.
+ * Views arrive while a step is open, on some ranks earlier than on others.  A program that divides
+ * its data by the members must see a change between the same two steps on every rank.  So a change
+ * of step S is visible from S + 1 on: no rank ends S before it has the view.  A new worker sees the
+ * members at once.
  * Threads: "pen-io" writes, threads of the program read; locked inside.
  */
 #ifndef WORKER_MEMBERS_H

@@ -26,7 +26,7 @@ struct membership_client {
     const wire_model *model;
     uint64_t *lost_incarnation; /* [n_lost] by rank: the newest that died; 0: none */
     size_t n_lost;
-    uint32_t n_ranks; /* that the job may have */
+    uint32_t n_ranks; /* most ranks that the job may have */
     uint64_t snapshots;
     int32_t local_rank, node;      /* of WELCOME */
     const wire_control *committed; /* during the callback */
@@ -117,7 +117,7 @@ static void send_ready(membership_client *self)
     membership_send(&self->member, &c);
 }
 
-/* Messages of this worker that have no answer yet. */
+/* Sends unanswered messages again. */
 static void resend(void *user, bool is_anew)
 {
     membership_client *self = user;
@@ -245,7 +245,7 @@ static void on_committed(membership_client *self, const wire_control *c, uint64_
     membership_begun(&self->member, now_ms);
 }
 
-/* True once for each incarnation of a rank: a replacement in its member slot may die as well. */
+/* True once per incarnation of a rank: its replacement may die as well. */
 static bool is_news(membership_client *self, int32_t rank, uint64_t incarnation)
 {
     if (incarnation == 0) incarnation = 1; /* an older scheduler does not send it */

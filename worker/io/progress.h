@@ -1,10 +1,9 @@
-/* progress.h - the progress line of rank 0: speed, and where the time of steps went.
+/* progress.h - the progress line of rank 0: speed, and time per phase of a step.
  *
- * DESIGN.  Calls of the SDK split the time of the program's thread into phases.  Forward lasts from the begin of
- * a step or
- * micro-batch to its first gradient, backward from there to the next micro-batch or the end.  Exchange is the
- * time inside
- * pen_step_end(), other the time between steps.  The four add up to the whole.
+ * DESIGN.  Calls of the SDK split the time of the program's thread into phases.  Forward lasts from
+ * the start of a step or micro-batch to its first gradient, backward from there to the next
+ * micro-batch or the end.  Exchange is the time inside pen_step_end(), other the time between
+ * steps.  The four add up to the whole.
  * Settings report_every and report_times; DeepSpeed calls them steps_per_print and wall_clock_breakdown.
  */
 #ifndef WORKER_PROGRESS_H
@@ -25,17 +24,17 @@ typedef enum {
 
 typedef struct {
     progress_phase phase;
-    uint64_t since_ns;                  /* begin of the phase; 0: none has begun */
+    uint64_t since_ns;                  /* start of the phase; 0: none has started */
     uint64_t spent_ns[PROGRESS_PHASES]; /* since the last line */
-    uint64_t steps, skipped;            /* likewise            */
+    uint64_t steps, skipped;            /* since the last line */
 } progress;
 
 void progress_enter(progress *p, progress_phase phase, uint64_t now_ns);
 
-/* A gradient is ready: the backward pass has begun. */
+/* A gradient is ready: the backward pass is running. */
 void progress_gradient(progress *p, uint64_t now_ns);
 
-/* Counts a step that has ended.  True: a line is due; *text has it, and the counters restart.  `every` 0: never. */
+/* Counts a finished step.  True: *text has a line, and the counters restart.  `every` 0: never. */
 bool progress_step(progress *p, const pen_step *step, uint64_t every, bool times, char *text,
                    size_t size);
 

@@ -229,9 +229,8 @@ static pen_status conclude(request_table *table, request *r, pen_result *result)
     return status;
 }
 
-/* A thread that waits for a collective drives it, which saves a thread switch.  With the lock, which it drops
- * meanwhile.
- * False: there is nothing to drive. */
+/* A thread that waits for a collective drives it, which saves a thread switch.  Call with the lock, which is released
+ * meanwhile.  False: nothing to drive. */
 static bool drive(request_table *table, pen_group *group, uint64_t until_ms)
 {
     const unsigned long long seen = atomic_load(&table->n_tells);
@@ -318,7 +317,7 @@ static pen_group *group_of_all(request_table *table, const pen_req *reqs, size_t
     return group;
 }
 
-/* False: the time is over. */
+/* False: the deadline has passed. */
 static bool wait_until(request_table *table, uint64_t until_ms)
 {
     const struct timespec until = {.tv_sec  = (time_t)(until_ms / 1000),

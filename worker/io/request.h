@@ -1,7 +1,6 @@
-/* request.h - what a pen_req stands for: a thread of the program begins it, a thread of the SDK ends it.
+/* request.h - the request behind a pen_req: a thread of the program begins it, a thread of the SDK ends it.
  *
- * Lifetime: request_begin() -> started (api_start) -> request_end(), once -> request_wait(), or the callback,
- * frees it.
+ * Lifetime: request_begin() -> api_start() -> request_end(), once -> freed by request_wait() or after the callback.
  * A request that is never waited for lives as long as its context.
  */
 #ifndef WORKER_REQUEST_H
@@ -39,9 +38,9 @@ typedef struct request {
     bool is_done, is_awaited;
     pen_done_fn done;
     void *user;
-    uint64_t begun_ms, deadline_ms; /* times; deadline 0 = none */
+    uint64_t begun_ms, deadline_ms; /* points in time; deadline 0: none */
     pen_result result;
-    pen_error *why; /* of a failure; NULL without memory */
+    pen_error *why; /* of a failure; NULL: no memory for it */
     union {
         struct {
             ps_client_verb verb;
@@ -58,8 +57,8 @@ typedef struct request {
             pen_bytes *replies;
         } command;
         struct {
-            requests_change change; /* BORROWED, as what follows: the caller waits */
-            int64_t *value;         /* value, out: NULL when not wanted */
+            requests_change change; /* BORROWED like value and out: the caller waits */
+            int64_t *value;         /* value, out: NULL if not wanted */
             pen_bytes *out;
         } store;
         struct {
@@ -83,7 +82,7 @@ typedef struct {
     uint32_t n_blocks;
     request *free;
     uint64_t in_flight, in_flight_max;
-    atomic_ullong n_tells;          /* how often request_notify() had ended requests */
+    atomic_ullong n_tells;          /* calls of request_notify() that found ended requests */
     request *told_head, *told_tail; /* ended since the last request_notify() */
     bool is_draining;
 } request_table;
@@ -91,29 +90,28 @@ typedef struct {
 pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why);
 void request_table_fini(request_table *table);
 
-/* o may be NULL.  req NULL: the caller waits with request_await(); else *req stands for the request, unless o has a
+/* o may be NULL.  req NULL: the caller waits with request_await(); else *req names the request, unless o has a
  * callback.  Waits for room, or returns AGAIN with PEN_NOWAIT or on the SDK's thread. */
 pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, pen_req *req,
                          request **r);
 
-/* Ends it with status and sentence; the result fields were set before.  Ends a lazy step's verdict, too. 
- * Waiters see it
- * after request_notify(). */
+/* Ends r with status and error; the result fields are already set.  Also ends a lazy step's
+ * verdict.  Waiters see it after request_notify(). */
 void request_end(request *r, pen_status status, const pen_error *why);
 void request_notify(request_table *table); /* wakes waiters, runs callbacks */
 
 /* Waits for a request that was begun without a pen_req, and frees it. */
 pen_status request_await(request *r, pen_result *result);
 
-/* As pen_wait() and pen_wait_any(), of requests of this table. */
+/* Like pen_wait() and pen_wait_any(), for requests of this table. */
 pen_status request_wait(request_table *table, pen_req *req, pen_result *result);
 pen_status request_wait_any(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
                             size_t *index, pen_result *result);
 
-/* Waits until none is in flight; each ends by its deadline. */
+/* Waits until no request is in flight; each ends by its deadline. */
 void request_drain(request_table *table);
 
-void request_abandon(request *r); /* frees one that was begun and not started */
+void request_abandon(request *r); /* frees a request that was begun but not started */
 
 /* True in callbacks and threads of the SDK, which must not wait. */
 bool request_is_sdk_thread(void);

@@ -21,9 +21,9 @@ typedef struct {
 
 typedef struct pending {
     struct pending *next, *prev;
-    wire_control message; /* what it points to is in `bytes` */
+    wire_control message; /* points into `bytes` */
     void *token;
-    uint64_t begun_ms, deadline_ms, again_ms; /* again_ms 0: at once, as soon as it may */
+    uint64_t begun_ms, deadline_ms, again_ms; /* again_ms 0: as soon as the window allows */
     uint32_t n, n_here;
     reply *replies; /* [n] of STORE and COMMAND */
     char bytes[];   /* key and data, ranks, or body */
@@ -34,7 +34,7 @@ struct requests {
     void *user;
     bool has_failed;
     pending *first;                   /* oldest first */
-    uint64_t changes, gets, commands; /* numbers given */
+    uint64_t changes, gets, commands; /* last numbers used */
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -65,7 +65,7 @@ void requests_destroy(requests *self)
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
-/* For n replies, with room for `bytes`; not yet in the table. */
+/* Makes a request for n replies, with room for `bytes`; not yet in the table. */
 static pending *make(wire_control_kind kind, uint32_t n, size_t bytes)
 {
     pending *p = calloc(1, sizeof *p + bytes);
@@ -84,7 +84,7 @@ static void drop(requests *self, pending *p)
     free_pending(p);
 }
 
-/* The next of that kind from `from` on; NULL: none. */
+/* The first request of that kind, from `from` on; NULL: none. */
 static pending *seek(pending *from, wire_control_kind kind)
 {
     while (from != NULL && from->message.kind != kind) from = from->next;
@@ -104,7 +104,7 @@ static bool is_change(const pending *p)
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
-/* Numbers below which all are answered; the windows begin there. */
+/* All numbers below these are answered; the windows begin there. */
 typedef struct {
     uint64_t changes_done, commands_done;
     uint32_t n_commands;
@@ -122,7 +122,7 @@ static window open_window(const requests *self)
     return w;
 }
 
-/* To be called for each request, oldest first. */
+/* Call it for each request, oldest first. */
 static bool may_go(window *w, const pending *p)
 {
     if (p->message.kind == WIRE_COMMAND) return w->n_commands++ < REQUESTS_COMMANDS_MAX;
@@ -348,7 +348,7 @@ typedef struct { /* common part of STORED and REPLY; BORROWED */
     int64_t value;
 } told;
 
-/* Without memory it is dropped, and sent again. */
+/* Without memory the answer is dropped; the receiver sends it again. */
 static void on_answer(requests *self, pending *p, uint32_t i, const told *from)
 {
     reply *to = &p->replies[i];

@@ -1,17 +1,12 @@
-/* requests.h - requests of this worker that have no answer yet.
+/* requests.h - unanswered requests of this worker to the scheduler.
  *
- * DESIGN.  A pure table of requests to the scheduler, or through it to other processes: FAULT and SHRINK of
- * collectives,
- * STORE of the key-value store, COMMAND of the program.  Each is sent at once, and again after REQUESTS_AGAIN_MS
- * and with
- * every WELCOME, until it is answered or its deadline has passed.  The receiver recognises repeats by (group,
- * call), group,
- * or number.
- * Sets and adds are numbered in order and sent only within REQUESTS_CHANGES_MAX of the oldest without an answer.
- *  At most
- * REQUESTS_COMMANDS_MAX commands are in flight.  Both carry the number below which all are answered, so the
- * receiver can
- * forget the rest.  Gets have their own numbers.
+ * DESIGN.  A pure table of requests to the scheduler, or through it to other processes: FAULT and
+ * SHRINK of collectives, STORE of the key-value store, COMMAND of the program.  Each is sent at
+ * once, and again after REQUESTS_AGAIN_MS and with every WELCOME, until it is answered or its
+ * deadline has passed.  The receiver recognises repeats by (group, call), group, or number.
+ * Sets and adds are numbered in order and sent only within REQUESTS_CHANGES_MAX of the oldest
+ * unanswered one.  At most REQUESTS_COMMANDS_MAX commands are in flight.  Both carry the number below
+ * which all are answered, so the receiver can forget those.  Gets have their own numbers.
  */
 #ifndef WORKER_REQUESTS_H
 #define WORKER_REQUESTS_H
@@ -29,7 +24,7 @@ enum {
 typedef struct requests requests;
 
 typedef struct { /* of STORE and COMMAND */
-    /* [n] in rank order; data is OWNED by the callee, NULL for an empty reply.  Of STORE one, never NULL. */
+    /* [n] in rank order; data is OWNED by the callee, NULL for an empty reply.  STORE: one, never NULL. */
     const pen_bytes *replies;
     uint32_t n;
     int64_t value; /* of WIRE_STORE_ADD */
@@ -65,9 +60,8 @@ typedef struct {
 requests *requests_create(const requests_actions *actions, void *user); /* NULL: no memory */
 void requests_destroy(requests *self);                                  /* NULL is fine    */
 
-/* Arguments are copied.  When there are too many FAULTs or SHRINKs, the oldest is dropped.  deadline_ms is a
- * time, 0: none.
- * Not PEN_OK: no memory, and nothing was begun. */
+/* Arguments are copied.  If there are too many FAULTs or SHRINKs, the oldest is dropped.
+ * deadline_ms is a point in time, 0: none.  NO_MEMORY: nothing was begun. */
 pen_status requests_fault(requests *self, uint64_t group, uint64_t call, const pen_error *why,
                           uint64_t now_ms);
 pen_status requests_shrink(requests *self, uint64_t group, const int32_t *ranks, uint32_t n,
@@ -79,8 +73,8 @@ pen_status requests_command(requests *self, const requests_question *question, v
 
 /* WELCOME, FAULTED, SHRUNK, STORED, REPLY; ignores others. */
 void requests_receive(requests *self, const wire_control *message, uint64_t now_ms);
-void requests_fail(requests *self,
-                   const pen_error *why); /* ends all, and ignores messages from here on */
+/* Ends all requests, and ignores messages from here on. */
+void requests_fail(requests *self, const pen_error *why);
 void requests_tick(requests *self, uint64_t now_ms);
 uint64_t requests_due(const requests *self);
 

@@ -44,7 +44,7 @@ static bool is_ready(void *user, char *why, size_t size)
     return atomic_load(&ctx->step_index) >= 0;
 }
 
-/* All workers of a host get the same address; each adds its local rank to the port. */
+/* All workers of a host have the same setting; each adds its local rank to the port. */
 static pen_status own_address(const pen_ctx *ctx, char *address, size_t size, pen_error *why)
 {
     char host[HTTP_HOST_BYTES], port[8];

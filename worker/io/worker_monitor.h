@@ -1,4 +1,4 @@
-/* worker_monitor.h - what a worker shows over HTTP, by the setting http: its counters and the program's metrics. */
+/* worker_monitor.h - a worker's HTTP server (setting http): its counters and the program's metrics. */
 #ifndef WORKER_WORKER_MONITOR_H
 #define WORKER_WORKER_MONITOR_H
 

@@ -87,7 +87,7 @@ static pen_status begin_file(exporting *e, pen_ctx *ctx, const char *path, expor
     return status;
 }
 
-/* Goes on after the disk has failed, because other ranks take part in gathering the values. */
+/* Continues after a failure of the disk, because other ranks take part in gathering the values. */
 static pen_status append(pen_tensor *t, void *user, pen_error *why)
 {
     exporting *e       = user;
@@ -148,7 +148,7 @@ static bool is_beside(const char *name, int64_t *step)
     return strcmp(name, again) == 0;
 }
 
-/* Removes all but the newest `keep`; none, if the folder cannot be read. */
+/* Removes all but the newest `keep`; nothing if the folder cannot be read. */
 static void forget_old(const char *folder, size_t keep)
 {
     int64_t steps[256], step;

@@ -14,7 +14,7 @@
 
 enum { NAMES_BYTES = 200 };
 
-typedef struct { /* "'a', 'b' and others", as far as there is room */
+typedef struct { /* "'a', 'b' and others", as many as fit */
     char text[NAMES_BYTES];
     size_t used;
     uint32_t n;

@@ -1,17 +1,15 @@
 /* grad_slot.h - the owner of a tensor's gradient: one state, and one table of transitions.
  *
- * DESIGN.  Every name of a tensor has a slot.  All that happens to its gradient is an event, and only
- * grad_slot_move()
- * changes the state.  An event of the program may be refused with a sentence; one of the SDK fits the state, or
- * is INTERNAL.
+ * DESIGN.  Every name of a tensor has a slot.  All that happens to its gradient is an event, and
+ * only grad_slot_move() changes the state.  An event of the program may be refused with a sentence;
+ * one of the SDK fits the state, or is INTERNAL.
  *
  *     PROGRAM ---- offer ----> OFFERED ---- lend ----> LENT ---- return ----> RETURNED
  *        |                     ^     |
  *        +-- copy --> DEVICE_COPYING +---- add ----> ACCUMULATED       next: all of them --> PROGRAM
  *
- * OFFERED is for tensors of several names (grad_sum.h): the first gradients wait there for the last one, with
- * neither the
- * program nor a strategy as owner.  A tensor of one name passes through it within pen_ready().
+ * OFFERED is for tensors with several names (grad_sum.h): there the first gradients wait for the
+ * last one, without an owner.  A tensor with one name passes through it within pen_ready().
  * Threads: events come under the step's lock, except RETURN, which comes from any thread.
  */
 #ifndef WORKER_GRAD_SLOT_H
@@ -37,7 +35,7 @@ typedef enum {
     GRAD_VIEW,  /* pen_view() hands out the memory */
     GRAD_BIND,  /* pen_bind() replaces the memory */
     GRAD_READY, /* pen_ready(); COPY, OFFER or ADD follows */
-    GRAD_USE,   /* pen_use() needs values that left with their gradient */
+    GRAD_USE,   /* pen_use() needs values that were dropped with their gradient */
     GRAD_CLOSE, /* pen_step_end() needs it */
     /* Of the SDK. */
     GRAD_COPY,   /* a copy from a device begins */

@@ -1,4 +1,4 @@
-/* grad_sum.c - sums of a tensor's gradients, before one travels. */
+/* grad_sum.c - adds up a tensor's gradients before the sum is sent. */
 #include "worker/tensor/grad_sum.h"
 
 #include "common/base/why.h"
@@ -39,7 +39,7 @@ static const pen_tensor *next_offer(const pen_tensor *t)
     return t;
 }
 
-/* The rounded sum replaces the first half of `sum`, piece by piece, so that nothing overlaps. */
+/* Writes the rounded sum over the first half of `sum`, piece by piece, so that nothing overlaps. */
 static void round_in_place(float *sum, pen_dtype as, size_t n)
 {
     enum { PIECE = 4096 };

@@ -1,11 +1,11 @@
 /* grad_sum.h - sums of gradients on this worker: over the names of a tensor, and over the micro-batches of a step.
  *
- * DESIGN.  Names.  A tensor may have several: the first is the tensor, the others (pen_tensor_desc.tied_to) are in
- * model.alias[] and local to this rank.  Each has its own gradient and its own pen_ready().  The last one
- * triggers the sum, in
- * registration order.  It has the same bits in every mode, because strategies see only the sum.
- *   Micro-batches.  All but the last are added to a sum, in their order, and nothing travels.
- * Both in float32, rounded once to the gradient's own type.  Under the step's lock.
+ * DESIGN.  Names.  A tensor may have several: the first is the tensor, the others
+ * (pen_tensor_desc.tied_to) are in model.alias[] and local to this rank.  Each has its own gradient
+ * and its own pen_ready().  The last one triggers the sum, in registration order.  It has the same
+ * bits in every mode, because strategies see only the sum.
+ *   Micro-batches.  All but the last are added to a sum, in their order, and nothing is sent.
+ * Both sums are float32, rounded once to the gradient's own type.  Under the step's lock.
  */
 #ifndef WORKER_GRAD_SUM_H
 #define WORKER_GRAD_SUM_H
@@ -18,20 +18,18 @@ static inline pen_tensor *tied_base(pen_tensor *t)
     return t->tied_to != NULL ? t->tied_to : t;
 }
 
-/* pen_ready() has come for all its names with a gradient. */
+/* pen_ready() was called for all its names that have a gradient. */
 bool tied_is_complete(const pen_tensor *base);
 
-/* The sum of all offered gradients, in grad_dtype; NULL: none was offered, zeros.  *sum is the only gradient, or
- * memory of
- * base that is valid until the step has ended. */
+/* The sum of all offered gradients, in grad_dtype; NULL: none was offered, zeros.  *sum is the only
+ * gradient, or memory of base that is valid until the step has ended. */
 pen_status grad_sum_names(pen_tensor *base, const void **sum, pen_error *why);
 
-/* For all micro-batches but the last. grad may be overwritten afterwards. */
+/* For all micro-batches but the last.  grad may be overwritten afterwards. */
 pen_status grad_sum_add(pen_tensor *t, const void *grad, pen_error *why);
 
-/* For the last micro-batch of a step with a sum: *sum travels, in the gradient's type, and is valid until the
- * next step.
- * grad NULL: the last micro-batch has none. */
+/* For the last micro-batch of a step with a sum: *sum is sent, in the gradient's type, and is valid until the next
+ * step.  grad NULL: the last micro-batch has none. */
 pen_status grad_sum_take(pen_tensor *t, const void *grad, const void **sum, pen_error *why);
 
 #endif

@@ -1,4 +1,4 @@
-/* init.c - Philox4x32-10, and what init strings make of it. */
+/* init.c - Philox4x32-10, and distributions made from it. */
 #include "worker/tensor/init.h"
 
 #include "common/base/config.h"
@@ -84,9 +84,8 @@ void init_philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
 }
 
 /* ---- logarithm, sine and cosine -------------------------------------------------------------- */
-/* x in (0, 1].  ln m = 2 atanh((m - 1) / (m + 1)) for m in [sqrt 1/2, sqrt 2); the first omitted term is below
- * 1e-18 of
- * the sum. */
+/* x in (0, 1].  ln m = 2 atanh((m - 1) / (m + 1)) for m in [sqrt 1/2, sqrt 2); the first omitted
+ * term is below 1e-18 of the sum. */
 static double ln(double x)
 {
     int exponent;

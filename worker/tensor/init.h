@@ -1,8 +1,7 @@
-/* draw.h - initial values of a tensor: a pure function of (seed, name, index).
+/* init.h - initial values of a tensor: a pure function of (seed, name, index).
  *
- * DESIGN.  The generator is counter-based: element i needs only i, so the owner of a range computes it alone,
- * and a model
- * gets the same bits for every placement.  Philox4x32-10, with
+ * DESIGN.  The generator is counter-based: element i needs only i.  So the owner of a range computes it alone, and the
+ * bits do not depend on the placement.  Philox4x32-10, with
  *   key      = the 64 bits of FNV-1a over the name, then over the 8 bytes of the seed (little-endian)
  *   counter  = (i / 4) in its low 64 bits, zero above; element i takes word i mod 4 of the result
  *   uniform  a + (b - a) * (word / 2^32), computed in double
@@ -27,7 +26,7 @@ typedef struct {
     double a, b; /* const: v in a; normal: mean, std; uniform: from, to */
 } init_rule;
 
-/* "zero", "const v=1", "normal mean=0 std=0.02", "uniform a=-0.1 b=0.1".  BAD_SETTING names what is wrong. */
+/* "zero", "const v=1", "normal mean=0 std=0.02", "uniform a=-0.1 b=0.1".  BAD_SETTING names the mistake. */
 pen_status init_parse(const char *init, init_rule *rule, pen_error *why);
 
 uint64_t init_key(uint64_t seed, const char *name);

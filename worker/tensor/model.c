@@ -50,7 +50,7 @@ static void free_group(pen_params *p)
     free(p);
 }
 
-/* The rules of server/shard/core/sync/, which workers do not link. */
+/* The sync rules of server/shard/core/sync/, which workers do not link. */
 static pen_status check_sync(const char *sync, pen_error *why)
 {
     static const char *const names[]   = {"bsp", "ssp", "async"};

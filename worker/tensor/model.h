@@ -1,4 +1,4 @@
-/* model.h - the tensors and parameter groups a program registered. */
+/* model.h - the tensors and parameter groups that a program registered. */
 #ifndef WORKER_MODEL_H
 #define WORKER_MODEL_H
 
@@ -20,7 +20,7 @@ struct pen_params {
     pen_ctx *ctx;
     uint32_t index;
     char *name, *optim, *sync, *wire, *schedule;
-    lr_schedule rates; /* what `schedule` says */
+    lr_schedule rates; /* `schedule`, parsed */
     const optim_ops *ops;
     optim_hyper hyper;
     ps_client_rule rule;
@@ -33,7 +33,7 @@ struct pen_tensor {
     wire_tensor desc;
     uint64_t elements;
     size_t bytes, grad_bytes;
-    void *param, *grad; /* NULL while they are away; param_memory.h */
+    void *param, *grad; /* NULL while not in memory; param_memory.h */
     bool trained;       /* neither frozen nor a buffer */
     char *unit;         /* label of registration; "": none */
     bool stays;         /* its values are in param from pen_commit() on */
@@ -52,10 +52,10 @@ struct pen_tensor {
     pen_tensor *tied_to, *next_alias; /* next_alias: of the same tensor, in registration order */
     void *tied_sum;                   /* [elements] float32, rounded in place to grad_dtype */
     loop_task ready;                  /* carries pen_ready() to the io thread */
-    const void *pushed;               /* what it pushes: grad, or NULL for zeros */
+    const void *pushed;               /* the gradient to push; NULL: zeros */
 
-    /* Of earlier micro-batches of this step; see grad_sum.h. */
-    void *accumulated; /* [elements] float32; made when first needed, as is `rounded` */
+    /* Sum of earlier micro-batches of this step; see grad_sum.h.  Both are made when first needed. */
+    void *accumulated; /* [elements] float32 */
     void *rounded;     /* the same in grad_dtype, of 16 bits */
 };
 
@@ -66,7 +66,7 @@ typedef struct {
     uint32_t n_aliases;
     pen_tensor **alias;                  /* [n_aliases] second names, local to this rank */
     pen_params *group[MODEL_GROUPS_MAX]; /* 0: the default one, from the settings */
-    /* What REGISTER carries; made by model_freeze(). */
+    /* Contents of REGISTER; made by model_freeze(). */
     wire_tensor *wire_tensors;
     wire_group *wire_groups;
     wire_pair pair[MODEL_PAIRS_MAX];
@@ -86,11 +86,11 @@ static inline pen_tensor *model_name(const model *m, uint32_t i)
     return i < m->n_tensors ? m->tensor[i] : m->alias[i - m->n_tensors];
 }
 
-/* How a tensor is trained, and the type in which its gradient travels. */
+/* The rule of a tensor, and the type of its gradient on the wire. */
 ps_client_rule model_rule_of(const model *m, const pen_tensor *t);
 pen_dtype model_push_dtype(const model *m, const pen_tensor *t);
 
-/* Some tensor has the rule STEP_TWO_PHASE: steps are decided over the whole model. */
+/* A tensor has the rule STEP_TWO_PHASE: steps are decided for the whole model. */
 bool model_is_decided(const model *m);
 
 pen_status model_init(model *m, pen_ctx *ctx, pen_error *why);
@@ -101,7 +101,7 @@ pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen
 pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t,
                             pen_error *why);
 
-/* Parses the rules of all groups and makes m->wire; nothing is added afterwards. model_freeze.c */
+/* Parses the rules of all groups and makes m->wire; nothing is added afterwards.  model_freeze.c */
 pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync,
                         pen_error *why);
 
@@ -114,8 +114,7 @@ void model_forget_init(model *m);
 /* For a frozen model: allocates values that stay, and computes those with an init string. */
 pen_status model_first_values(model *m, pen_error *why);
 
-/* reserved[] of a struct of the program: "pen_opts has garbage in reserved[2]; initialise it with
- * {0}". */
+/* Checks reserved[] of a program's struct: "pen_opts has garbage in reserved[2]; initialise it with {0}". */
 pen_status model_check_reserved(const uint64_t *reserved, int n, const char *type, pen_error *why);
 
 #endif

@@ -1,4 +1,4 @@
-/* model_freeze.c - pen_commit() checks a model as a whole and turns it into what REGISTER carries. */
+/* model_freeze.c - pen_commit() checks the whole model and makes the contents of REGISTER. */
 #include "worker/tensor/model.h"
 
 #include "common/base/log.h"
@@ -38,7 +38,7 @@ static pen_status check_overlap(const model *m, pen_error *why)
     return status;
 }
 
-/* Only values in memory of the SDK come and go; those of the program are whole on every rank. */
+/* Only values in memory of the SDK are fetched and dropped; the program's are whole on every rank. */
 static void notice_memory_of_program(const model *m)
 {
     const pen_tensor *first = NULL;

@@ -1,4 +1,4 @@
-/* model_unit.c - which values of a model come and go, in which units, and their initial values. */
+/* model_unit.c - which values of a model are fetched and dropped, in which units, and their initial values. */
 #include "common/base/why.h"
 #include "worker/context.h"
 #include "worker/tensor/model.h"
@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* Only values of decided groups come and go: those of other groups arrive with the answer to each push. */
+/* Values of other groups than decided ones always stay: they arrive with the answer to each push. */
 static bool stays(const model *m, const pen_tensor *t)
 {
     const bool is_moving = t->ctx->stage == 3 && t->holds_param &&
@@ -43,7 +43,7 @@ void model_forget_init(model *m)
     }
 }
 
-/* Values that stay are made on every rank; rank 0's then go to the others, unless all have init strings. */
+/* Every rank makes the values that stay; then rank 0 sends its own, unless all have init strings. */
 pen_status model_first_values(model *m, pen_error *why)
 {
     for (uint32_t i = 0; i < m->n_tensors; i++) {

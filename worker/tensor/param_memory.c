@@ -26,7 +26,7 @@ static void count(const pen_tensor *t, stat_id level, size_t bytes, bool is_take
     stat_hold(&t->ctx->stats, level, is_taken ? (int64_t)bytes : -(int64_t)bytes);
 }
 
-/* Host memory. With device=cuda it has a device side, and *w is the pair. */
+/* Host memory.  With device=cuda it has a device side, and *w is the pair. */
 static void *take(pen_tensor *t, size_t bytes, pinned_pair **w, pen_error *why)
 {
     *w = device_copies_holds(t->ctx) ? device_copies_take(t, bytes, why) : NULL;
@@ -143,7 +143,7 @@ static void drop_grad(pen_tensor *t)
     set_grad(t, NULL, NULL);
 }
 
-/* Without memory for the entry it stays, and the end of the step returns it. */
+/* Without memory for the entry the gradient stays; the end of the step returns it. */
 static void lend(pen_tensor *t)
 {
     struct grads_lent *lent = malloc(sizeof *lent);
@@ -165,7 +165,7 @@ void param_grad_pass(pen_tensor *t, const void *lent)
     pthread_mutex_unlock(&t->ctx->grad_lock);
 }
 
-/* Removes it from the list; NULL: not in it. */
+/* Removes grad from the list; NULL: not in it. */
 static void *take_lent(pen_tensor *t, const void *grad, pinned_pair **w)
 {
     for (struct grads_lent **at = &t->lent; *at != NULL; at = &(*at)->next) {

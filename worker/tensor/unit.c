@@ -1,4 +1,4 @@
-/* unit.c - which tensors form a unit, and how a program names them. */
+/* unit.c - makes units and handles from the tensors of a model. */
 #include "worker/tensor/unit.h"
 
 #include "common/base/why.h"
@@ -32,7 +32,7 @@ static void dots_to_slashes(char *text)
         if (*text == '.') *text = '/';
 }
 
-/* Any pattern or alternative in the first `size` bytes. */
+/* A pattern or alternative in the first `size` bytes matches the prefix. */
 static bool matches_one(const char *patterns, size_t size, const char *prefix)
 {
     char pattern[NAME_BYTES];
@@ -47,7 +47,7 @@ static bool matches_one(const char *patterns, size_t size, const char *prefix)
     return false;
 }
 
-/* Length of the prefix of the name that is its layer; 0: none. The last part of a name never belongs to the layer. */
+/* Length of the name's layer prefix; 0: none.  The last part of a name never belongs to the layer. */
 static size_t layer_of(const char *name, const char *patterns)
 {
     char prefix[NAME_BYTES];
@@ -121,7 +121,7 @@ static void list_choices(const unit_tensor *t, uint32_t n, char list[CHOICES_BYT
         }
 }
 
-/* Whether a tensor is in a layer of this pattern, or of one of its alternatives. */
+/* A tensor is in a layer of this pattern, or of one of its alternatives. */
 static bool has_layer(const char *pattern, size_t size, const unit_tensor *t, uint32_t n)
 {
     char prefix[NAME_BYTES];
@@ -167,7 +167,7 @@ static void free_draft(draft *d)
     free(d->of);
 }
 
-/* The group of this name, made if it is new. False: no memory. */
+/* The group of this name, made if it is new.  False: no memory. */
 static bool group_of(draft *d, const char *name, size_t n, uint32_t *group)
 {
     for (uint32_t i = d->n; i-- > 0;) /* newest first: tensors of a layer are neighbours */
@@ -285,7 +285,7 @@ static bool cover_all(unit_set *set)
     return true;
 }
 
-/* By label, else by layer: a program finds "h.3" either way. */
+/* By label, else by layer, so that a program finds "h.3" either way. */
 static bool draft_handles(draft *d, const unit_tensor *t, uint32_t n, const unit_rules *rules)
 {
     const char *patterns = rules->wrap == WRAP_LAYER ? rules->match : "";

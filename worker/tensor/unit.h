@@ -1,23 +1,21 @@
-/* unit.h - tensors that are needed and finished together: what is gathered, prefetched and dropped.
+/* unit.h - units: tensors that are gathered, prefetched and dropped together.
  *
- * DESIGN.  Two partitions of the same tensors meet here.
- *   pen_unit   what comes and goes together: made of the tensors and the settings wrap, wrap_match and
- *              wrap_min_params, so it is the same on all ranks without a message.  Number 0 is the
- *              outermost: whatever nobody claimed, and tied tensors, whichever unit they were
- *              registered with, because they are used in more than one place.
- *   handle     what a program asks for by name (pen_unit_get): the tensors it registered with that
- *              label, or whose names begin with it.  A handle covers one unit or more, so the same
- *              program runs with every way of wrapping: with wrap=none "h.3" is a part of the outermost
- *              unit, and what is released is that handle's gradients.
- * How wrap makes units:
+ * DESIGN.  The tensors are divided in two ways.
+ *   pen_unit   tensors that are loaded and dropped together.  The settings wrap, wrap_match and
+ *              wrap_min_params define units, so all ranks have the same without a message.  Number 0
+ *              is the outermost unit.  It has all tensors that no other unit has, and all tied
+ *              tensors, because they are used in more than one place.
+ *   handle     tensors that a program names together (pen_unit_get): those it registered with that
+ *              label, or whose names begin with it.  A handle covers one or more units, so the same
+ *              program runs with every setting of wrap.  With wrap=none "h.3" is a part of the
+ *              outermost unit, and only the gradients of that handle are released.
+ * Values of wrap:
  *   unit   by the label of registration
- *   layer  by name: the longest beginning of a tensor's name, cut at a dot, that a pattern of wrap_match
- *          matches; a * does not cross a dot, and a | is between alternatives.  Without patterns: up to the
- * first part
- *          that is a number
- *   size   tensors that follow one another, until they have wrap_min_params elements; the rest that has
- *          fewer is outermost
- *   none   all is outermost
+ *   layer  by name: the longest prefix of a tensor's name, ending at a dot, that a pattern of
+ *          wrap_match matches.  A * does not cross a dot, a | separates alternatives.  Without
+ *          patterns: the prefix up to the first part that is a number
+ *   size   consecutive tensors until they have wrap_min_params elements; a smaller rest is outermost
+ *   none   all tensors are outermost
  * Pure: nothing here waits, sends or logs.
  * Source  FSDP's auto wrap policies and their rule for shared parameters (PyTorch 2, fsdp/wrap.py).
  */
@@ -39,10 +37,10 @@ struct pen_unit {
     uint32_t *tensor;  /* [n_tensors] ascending numbers of model.tensor[] */
     uint64_t elements; /* of all its tensors */
     size_t bytes;
-    /* elements of those that do not stay (pen_tensor.stays): what is fetched and dropped */
+    /* elements of tensors that are fetched and dropped: all but those that stay (pen_tensor.stays) */
     uint64_t moving;
     uint32_t n_covers;
-    uint32_t *covers; /* [n_covers] units that its tensors are in, ascending; a unit's is itself */
+    uint32_t *covers; /* [n_covers] units of its tensors, ascending; a unit covers itself */
 };
 
 typedef struct {
@@ -56,27 +54,26 @@ typedef struct {
     pen_unit *unit;
     uint32_t *of; /* [tensors] the unit of each */
     uint32_t n_handles;
-    pen_unit *handle; /* [n_handles] 0 is that of the outermost */
+    pen_unit *handle; /* [n_handles] 0: of the outermost unit */
 } unit_set;
 
-/* What is needed to know of a tensor. */
+/* The facts about a tensor that units need. */
 typedef struct {
     const char *name, *label; /* label NULL or "": none */
     uint64_t elements;
     size_t bytes;
-    bool is_tied; /* it has a second name */
+    bool is_tied; /* has a second name */
     bool stays;
 } unit_tensor;
 
-/* NO_MEMORY, or BAD_SETTING for a pattern that is empty, or that no tensor of the model matches, with those that
- * would.
- * set is safe for units_fini() in any case. */
+/* NO_MEMORY, or BAD_SETTING for a pattern that is empty or matches no tensor; the sentence lists patterns that would
+ * match.  set is safe for units_fini() in any case. */
 pen_status units_make(unit_set *set, pen_ctx *ctx, const unit_tensor *tensor, uint32_t n,
                       const unit_rules *rules, pen_error *why);
 void units_fini(unit_set *set);
 
-/* "h" and 3: the handle "h.3", or "h" where index is -1 or there is no "h.0".  NULL: the outermost.
- * NOT_FOUND names the nearest one. */
+/* "h" and 3: the handle "h.3", or "h" if index is -1 or there is no "h.0".  name NULL: the outermost.
+ * NOT_FOUND names the most similar one. */
 pen_status units_find(const unit_set *set, const char *name, int64_t index, pen_unit **handle,
                       pen_error *why);
 

@@ -1,4 +1,4 @@
-/* unit_use.c - use and release of the units that a handle covers. */
+/* unit_use.c - uses and releases the units of a handle. */
 #include "worker/tensor/unit_use.h"
 
 #include "common/base/log.h"

@@ -38,7 +38,7 @@ static void step_decided(void *user, void *token, const ps_client_outcome *outco
     r->u.step.decided = NULL;
 }
 
-/* Values of tensors that no worker holds whole follow, a few chunks at a time. */
+/* Tensors that no worker holds whole follow, a few chunks at a time. */
 static void first_values_came(io_thread *c, const pen_error *why)
 {
     pen_error failure;
@@ -185,7 +185,7 @@ static void load(io_thread *c)
         io_report(c, &why);
         return;
     }
-    /* A rank 0 that replaces another one sends them again: shards that have values ignore them. */
+    /* A replacement of rank 0 sends them again; shards that have values ignore them. */
     bool sends = c->restore < 0 && c->ctx->env.rank == 0 && c->ctx->step.next_index == 0;
     c->initializing.is_sender = sends;
     for (uint32_t t = 0; t < m->n_tensors; t++) {
@@ -210,7 +210,7 @@ static pen_status set_plain_inputs(io_thread *c, pen_error *why)
     return status == PEN_OK ? status : why_set(why, status, "no memory for %u rates", m->n_groups);
 }
 
-/* States of the snapshot; an import has none. */
+/* Restores the states of the snapshot; an import has none. */
 static pen_status on_states(io_thread *c, int64_t step, int64_t applied, pen_error *why)
 {
     size_t size;

@@ -1,7 +1,7 @@
 /* io_coll.c - between collectives (engine.h), the membership client and requests to the scheduler.
  *
- * DESIGN.  Threads of the engine append their requests to a list and go on; "pen-io" takes the list and sends them
- * (requests.h).  It passes the answers to the engine.
+ * DESIGN.  Threads of the engine append their requests to a list and do not wait.  "pen-io" takes the list, sends the
+ * requests (requests.h) and passes the answers to the engine.
  */
 #include "worker/io/thread/io_thread.h"
 
@@ -27,7 +27,7 @@ struct io_coll_request {
 enum {
     MISSING_MAX      = sizeof((pen_error){0}.missing) / sizeof(int32_t),
     RECORD_BYTES_MAX = 256 << 10, /* of the newest calls */
-    LOOK_MS          = 20,        /* between two looks at collectives while no call drives them */
+    LOOK_MS          = 20,        /* interval for polling collectives that no call drives */
     REACHING_MS      = 2          /* the same while connections are missing before the first step */
 };
 
@@ -146,7 +146,7 @@ void io_coll_fini(io_thread *c)
     pthread_mutex_destroy(&c->coll_requests_lock);
 }
 
-/* ---- what the scheduler says ------------------------------------------------------------------- */
+/* ---- messages of the scheduler ----------------------------------------------------------------- */
 static coll_member *list_members(const wire_member *worker, uint32_t n)
 {
     coll_member *members = calloc((size_t)n + 1, sizeof *members);
@@ -208,7 +208,7 @@ void io_shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t *ra
     coll_engine_shrunk(c->ctx->coll, group, new_group, (const int *)ranks, (int)n, why);
 }
 
-/* The newest whole lines that fit. */
+/* The newest complete lines that fit. */
 static const char *newest_lines(const char *text, size_t *size)
 {
     *size = strlen(text);

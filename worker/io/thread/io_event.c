@@ -1,4 +1,4 @@
-/* io_event.c - events of the job, as the callback of pen_on_event() gets them. */
+/* io_event.c - events of the job for the callback of pen_on_event(). */
 #include "worker/io/thread/io_thread.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* io_init.c - initial values of a model that no worker holds whole (zero3): rank 0 sends them to the shards,
  * a few chunks at a time.
  *
- * Values that the program wrote through pen_view() go like all others; a tensor with neither is zero.
+ * Values come from the init string or from the program, through pen_view(); a tensor with neither is zero.
  */
 #include "worker/io/thread/io_thread.h"
 

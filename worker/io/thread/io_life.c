@@ -1,4 +1,4 @@
-/* io_life.c - birth and death of the link to the job, and the scheduler that rank 0 may host. */
+/* io_life.c - opens and closes the link to the job; the scheduler that rank 0 may host. */
 #include "worker/io/hosted.h"
 #include "worker/io/thread/io_thread.h"
 
@@ -50,7 +50,7 @@ static void io_abort(job_link *l)
 }
 
 /* ---- birth ----------------------------------------------------------------------------------- */
-/* Rank 0 hosts the scheduler, unless another process does: then the port is taken, or the host differs. */
+/* Rank 0 hosts the scheduler unless another process does: the port is taken, or the host is another one. */
 static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
 {
     const worker_settings *s = &ctx->settings;
@@ -83,8 +83,8 @@ static uint64_t draw_nonce(void)
 
 enum { BEAT_MS = 100 };
 
-/* The last beat tells how far a dead member was.  The interval grows with the ranks, so that many send no more beats
- * together than few. */
+/* The last beat of a dead member tells its progress.  The interval grows with the number of ranks, so that the total
+ * rate of beats does not. */
 static uint64_t beat_ms_max(const pen_ctx *ctx)
 {
     const uint64_t ranks = (uint64_t)ctx->env.world_size;
@@ -218,7 +218,7 @@ static void free_io_thread(io_thread *c)
 static void *join_scheduler(void *user)
 {
     pen_error why;
-    (void)scheduler_join(user, &why); /* this rank has its verdict, as all others do */
+    (void)scheduler_join(user, &why); /* this rank has its own verdict already */
     return NULL;
 }
 

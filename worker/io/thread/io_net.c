@@ -28,7 +28,7 @@ void io_send_control(void *user, const wire_control *message)
         log_error("cannot encode a message to the scheduler: %s", why.text);
         return;
     }
-    /* A full queue is not being read; messages that matter are sent again. */
+    /* A full queue has no reader; important messages are sent again. */
     (void)lifeline_send(c->control, c->out.data, c->out.size, NULL);
 }
 
@@ -185,7 +185,7 @@ static bool drain_link(void *user)
     return n > 0;
 }
 
-/* A shard without a server is dialled when a view names its server. */
+/* A shard without a server is dialled when a view names one. */
 static pen_status dial_link(io_thread *c, lane_link *l, pen_error *why)
 {
     if (c->route.address[l->shard] == NULL) return PEN_OK;
@@ -229,7 +229,7 @@ void io_close_links(io_thread *c)
         if (c->links[i].t != NULL) close_link(c, &c->links[i]);
 }
 
-/* Not at once: it may be being drained. */
+/* Only marks the lane: the caller may be reading from it. */
 void io_disconnect(void *user, uint32_t shard, uint32_t lane)
 {
     io_thread *c                                                              = user;
@@ -265,7 +265,7 @@ void io_send_unreached(io_thread *c, int32_t role, int32_t rank, const char *add
     membership_client_say(c->membership_client, &m);
 }
 
-/* Also while the program runs its own code: on a host that is cut off, only this thread can report it. */
+/* Also while the program runs its own code: on a disconnected host only this thread can report it. */
 static void look_at_control(io_thread *c, uint64_t now_ms)
 {
     const pen_ctx *ctx  = c->ctx;
@@ -312,7 +312,7 @@ void io_look_at_links(io_thread *c, uint64_t now_ms)
     }
 }
 
-/* ---- what answers there ---------------------------------------------------------------------- */
+/* ---- probe ------------------------------------------------------------------------------------ */
 const char *io_probe(void *user)
 {
     io_thread *c          = user;

@@ -1,4 +1,4 @@
-/* io_place.c - node and local rank of a worker whose launcher does not say them: from the view. */
+/* io_place.c - node and local rank of a worker from the view, if its launcher does not set them. */
 #include "worker/io/thread/io_thread.h"
 
 /* No earlier worker of the view is on its node. */
@@ -9,7 +9,7 @@ static bool is_first_of_node(const wire_control *m, uint32_t i)
     return true;
 }
 
-/* A late worker is in no view yet: WELCOME has its place. */
+/* A late worker is not in a view yet: WELCOME has its place. */
 void io_on_place(io_thread *c, const wire_control *m)
 {
     worker_env *env = &c->ctx->env;

@@ -1,4 +1,4 @@
-/* io_push.c - the way of a gradient from pen_ready() to the connection of its server. */
+/* io_push.c - the path of a gradient from pen_ready() to the connection of its server. */
 #include "worker/train/ps.h"
 
 #include "common/base/crc.h"
@@ -110,7 +110,7 @@ static buf *lend(io_thread *c, const ps_client_piece *piece)
     return b;
 }
 
-/* Checksums cover the bytes that travel. */
+/* Checksums cover the bytes on the wire. */
 static buf *pack(io_thread *c, const ps_client_piece *pieces, uint32_t n, size_t size)
 {
     buf *b = buf_new(size);

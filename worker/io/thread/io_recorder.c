@@ -1,4 +1,4 @@
-/* io_recorder.c - a copy of the view of an epoch: members, and which server holds what. */
+/* io_recorder.c - a copy of an epoch's view: members, and which server holds which shard. */
 #include "worker/io/thread/io_thread.h"
 
 enum { RECORD_BYTES_MAX = 64 << 20 };

@@ -1,10 +1,9 @@
-/* io_thread.h - the link of a worker to its job: the io thread and its sockets, around ps client and membership client.
+/* io_thread.h - a worker's link to its job: the io thread, its sockets, the ps client and the membership client.
  *
- * DESIGN.  The thread "pen-io" owns the loop, the transports, the membership client and the ps client.  Threads
- * of the
- * program post requests (request.task) and tensors (pen_tensor.ready) to it; it answers by ending requests. 
- * Both sides
- * share only counters, the failure flag and memory that a request has lent.
+ * DESIGN.  The thread "pen-io" owns the loop, the transports, the membership client and the ps
+ * client.  Threads of the program post requests (request.task) and tensors (pen_tensor.ready) to
+ * it; it answers by ending requests.  Both sides share only counters, the failure flag and memory
+ * that a request has lent.
  */
 #ifndef WORKER_IO_THREAD_H
 #define WORKER_IO_THREAD_H
@@ -27,11 +26,11 @@ typedef struct { /* one lane to one shard */
     io_thread *owner;
     transport *t;
     uint32_t shard, lane;
-    reach reach;                 /* of the first lane; the others take the same route */
-    bool is_up, is_disconnected; /* cut: to be closed and redialled before the next sleep */
+    reach reach;                 /* of the first lane; all lanes take the same route */
+    bool is_up, is_disconnected; /* is_disconnected: close and dial again before the next sleep */
 } lane_link;
 
-typedef struct { /* of an epoch: a copy of its message */
+typedef struct { /* a copy of the message of an epoch */
     wire_arena *arena;
     uint64_t term, epoch;
     uint32_t n_workers, n_servers, n_replicas;
@@ -40,7 +39,7 @@ typedef struct { /* of an epoch: a copy of its message */
 } io_recorder;
 
 typedef struct {    /* [n_shards] */
-    uint64_t *to;   /* incarnations of the servers that hold them; 0: none does */
+    uint64_t *to;   /* incarnations of the servers that hold them; 0: no server does */
     char **address; /* NULL: no server holds it */
     char **server;  /* "server 1 (devbox)" */
 } io_routes;
@@ -73,10 +72,10 @@ struct io_thread {
     loop_timer timer, look; /* look: io_look() */
 
     /* From EPOCH on: io_route.c. */
-    io_recorder record;             /* the newest */
-    uint32_t n_workers;             /* one more than the highest rank there ever was */
+    io_recorder record;             /* the newest view */
+    uint32_t n_workers;             /* highest rank so far, plus one */
     uint64_t *incarnation;          /* [n_workers] 0: absent */
-    char **worker_host, **old_host; /* [n_workers]; old_host: while a record is installed */
+    char **worker_host, **old_host; /* [n_workers]; old_host: while a view is installed */
     uint32_t n_old_hosts;
     bool is_late; /* this worker joined a running job */
 
@@ -88,15 +87,15 @@ struct io_thread {
     wire_replica *first_place; /* [n_first_places] where PLAN put the shards */
     io_routes route;
     lane_link *links;     /* [n_shards * lanes] */
-    uint64_t looked_ms;   /* at the links, the last time */
+    uint64_t looked_ms;   /* time of the last look at the links */
     ps_client *ps_client; /* from COMMITTED on */
     uint32_t *crc;        /* scratch of a message */
 
     io_init_progress initializing; /* initial values, while rank 0 sends them */
 
     request *join, *commit, *leave, *snapshots; /* requests in progress; snapshots are linked */
-    request *disputes; /* refused because ranks disagree; they wait for the verdict; linked */
-    pen_error dispute; /* the first refusal, used when no verdict comes */
+    request *disputes; /* linked: refused because ranks disagree; they wait for the verdict */
+    pen_error dispute; /* the first refusal, used if no verdict comes */
     uint64_t dispute_due_ms;
     loop_task stop;
     uint64_t holds; /* buffers of the program that the transport still reads */
@@ -104,7 +103,7 @@ struct io_thread {
     bool is_leaving, is_loading, has_failed;
     bool has_plan, is_ready; /* ready: all connections are up, and READY was sent */
 
-    pthread_mutex_t coll_requests_lock; /* of requests of collectives from other threads */
+    pthread_mutex_t coll_requests_lock; /* collectives post requests from other threads */
     struct io_coll_request *coll_requests;
     loop_task coll_requests_task;
 
@@ -126,11 +125,12 @@ static inline io_thread *io_of(const pen_ctx *ctx)
 void io_scheduler_address(const pen_ctx *ctx, char *text, size_t size);
 pen_status io_dial_control(io_thread *c, pen_error *why);
 pen_status io_dial_links(io_thread *c, pen_error *why);
-bool io_has_links(const io_thread *c);                   /* all lanes that are needed are up */
-void io_notify_ps_client(io_thread *c, uint64_t now_ms); /* of lanes that were up before it */
+bool io_has_links(const io_thread *c); /* all needed lanes are up */
+void io_notify_ps_client(io_thread *c,
+                         uint64_t now_ms); /* of lanes that came up before it existed */
 void io_close_links(io_thread *c);
-void io_look_at_links(io_thread *c,
-                      uint64_t now_ms); /* tells the scheduler which peers cannot be reached */
+/* Reports peers that cannot be reached to the scheduler. */
+void io_look_at_links(io_thread *c, uint64_t now_ms);
 void io_send_unreached(io_thread *c, int32_t role, int32_t rank, const char *address,
                        const char *words);
 void io_redial_disconnected(io_thread *c);
@@ -150,16 +150,16 @@ const wire_member *io_find(const wire_member *member, uint32_t n, int32_t rank);
 pen_status io_route_epoch(io_thread *c, const wire_control *m, pen_error *why);
 pen_status io_route_plan(io_thread *c, const wire_control *m, pen_error *why);
 void io_route_fini(io_thread *c);
-void io_notify_members(io_thread *c,
-                       int64_t after); /* to the program, from the step after that one on */
+/* The program sees the new members from the step after `after` on. */
+void io_notify_members(io_thread *c, int64_t after);
 bool io_is_member(const io_thread *c); /* the newest view lists this process */
 
 /* io_place.c: node and local rank, from the first view */
 void io_on_place(io_thread *c, const wire_control *epoch);
 
 /* io_event.c */
-void io_notify_events(io_thread *c,
-                      const io_recorder *before); /* workers that came and went since */
+/* Events of workers that came or left since `before`. */
+void io_notify_events(io_thread *c, const io_recorder *before);
 void io_tell(io_thread *c, pen_event_kind kind, int32_t rank, const char *text);
 
 /* io_command.c */
@@ -170,7 +170,7 @@ void io_answer(job_link *l, pen_call *call); /* any thread */
 
 /* io_coll.c */
 typedef struct io_coll_request io_coll_request;
-extern const coll_job io_coll_job; /* its user is the client */
+extern const coll_job io_coll_job; /* its user is the io_thread */
 void io_coll_joined(io_thread *c, const wire_control *epoch);
 void io_coll_fini(io_thread *c);
 uint32_t io_prove(void *user, const wire_member *worker, uint32_t n, int32_t *rank,
@@ -184,7 +184,7 @@ void io_look(void *user); /* polls collectives and connections, and rearms itsel
 
 /* io_request.c */
 void io_start(job_link *l, request *r);
-/* In the io thread. True: the request has ended, because the job has failed or has no servers. */
+/* In the io thread.  True: the request has ended, because the job has failed or has no servers. */
 bool io_refuses(io_thread *c, request *r);
 void io_refuse_for_memory(request *r);
 
@@ -211,17 +211,17 @@ void io_trace_fini(io_thread *c);
 /* io_thread.c */
 void io_end(request **place, const pen_error *why); /* NULL there: nothing */
 void io_end_snapshots(io_thread *c, const pen_error *why, int64_t step);
-/* Ranks disagree and cannot go on.  Each shard names the pair that it saw first, so a refused request waits until the
- * scheduler has chosen one sentence for all ranks. */
+/* Ranks disagree.  Each shard names the first pair that it saw, so a refused request waits until the scheduler has
+ * chosen one sentence for all ranks. */
 void io_dispute(io_thread *c, request *r, const pen_error *why);
 void io_fail(io_thread *c, const pen_error *why);
-void io_report(io_thread *c,
-               const pen_error *why);    /* fails, and the scheduler makes it the verdict of all */
+/* Fails, and reports *why to the scheduler, which makes it the verdict of all. */
+void io_report(io_thread *c, const pen_error *why);
 void io_after(io_thread *c);             /* after every event: ends requests and sets the timer */
-bool io_is_reaching(const io_thread *c); /* has the plan, and connections are still missing */
+bool io_is_reaching(const io_thread *c); /* it has the plan, but connections are missing */
 
 /* io_actions.c */
-extern const membership_client_actions io_membership_client_actions; /* their user is the client */
+extern const membership_client_actions io_membership_client_actions; /* user: the io_thread */
 void io_before_sleep(void *user);
 
 #endif

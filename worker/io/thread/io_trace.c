@@ -1,10 +1,9 @@
 /* io_trace.c - messages to and from the shards, for the timeline.
  *
- * DESIGN.  The ps client is pure and has no clock, so its messages are timed here.  One push and one pull of
- * each shard
- * are followed, those of the step of the newest message.  A push lasts from its first message to the newest answer
- * without values, a pull to the newest answer with values.  A push that asks for values in the same message is both,
- * one after the other.
+ * DESIGN.  The ps client is pure and has no clock, so its messages are timed here.  The timeline
+ * has one push and one pull per shard and step.  A push lasts from its first message to the newest
+ * answer without values, a pull to the newest answer with values.  A message that pushes and asks
+ * for values is both, one after the other.
  */
 #include "worker/io/thread/io_thread.h"
 

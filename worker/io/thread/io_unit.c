@@ -1,14 +1,12 @@
 /* io_unit.c - zero2 and zero3 over the servers: values and gradients that a worker does not keep.
  *
- * DESIGN.  Gradients of the SDK are freed as soon as their shard has them (ps_client_away.c), if they cannot be
- * asked for
- * again: shards have no replicas, and workers are fixed.  pen_view() waits for that when more than a bucket is
- * in flight,
- * so a worker holds a bucket of gradients and a unit.
- *   Values of stage 3 come and go by units.  The residency decides what to fetch and to drop; each fetch is a
- * request,
- * whose callback on "pen-io" reports its arrival.  Pulls are one-sided, so workers may use units in any order, and
- * different ones.
+ * DESIGN.  Gradients of the SDK are freed as soon as their shard has them (ps_client_away.c), if
+ * they cannot be asked for again: shards have no replicas, and workers are fixed.  pen_view() waits
+ * for that when more than a bucket is in flight, so a worker holds a bucket of gradients and a
+ * unit.
+ *   Values of stage 3 come and go by units.  The residency decides what to fetch and to drop; each
+ * fetch is a request, whose callback on "pen-io" reports its arrival.  Pulls are one-sided, so
+ * workers may use units in any order, and different ones.
  * Threads: those of the program use, release and end steps; "pen-io" ends fetches.  `lock` guards both.
  */
 #include "worker/train/ps.h"
@@ -58,7 +56,7 @@ static const pen_unit *unit_of(const ps_units *u, uint32_t number)
     return &u->ctx->model.units.unit[number];
 }
 
-/* Tells the residency of failures inside its own call. */
+/* Reports failures that happened inside a call of the residency. */
 static void settle(ps_units *u)
 {
     for (uint32_t i = 0; i < u->n; i++) {
@@ -176,7 +174,7 @@ void ps_units_close(ps *p)
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
-/* Values are fetched with the decision of the step before, which a chunk that was pushed has left behind. */
+/* Values are fetched with the decision of the previous step; a chunk that this step has pushed is past it. */
 static pen_status check_unsent(const ps_units *u, const pen_unit *unit, pen_error *why)
 {
     pen_ctx *ctx      = u->ctx;
@@ -198,7 +196,7 @@ static bool has_unit(ps_units *u, uint32_t unit)
     return has;
 }
 
-/* A fetch has a deadline, as all requests have. */
+/* Ends in time: a fetch has a deadline. */
 static pen_status wait_for_unit(ps_units *u, uint32_t unit, pen_error *why)
 {
     unit_slot *slot = &u->slot[unit];

@@ -51,7 +51,7 @@ pen_status device_copies_open(pen_ctx *ctx, pen_error *why)
     if (ops == NULL)
         return why_set(why, PEN_UNSUPPORTED,
                        "device=cuda: %s; use device=host, or see `penstock doctor`", note);
-    if (ops->current() < 0 && ctx->env.local_rank < 0) return PEN_OK; /* again when it is known */
+    if (ops->current() < 0 && ctx->env.local_rank < 0) return PEN_OK; /* called again later */
     const int local   = ctx->env.local_rank;
     const int device  = ops->current() >= 0 ? ops->current() : local % ops->count();
     pen_status status = create(ctx, ops, device, why);
@@ -170,7 +170,7 @@ void device_copies_put(pen_tensor *t, pinned_pair *w)
     pinned_pair_put(&device_copies_of(t)->pinned_pairs, w);
 }
 
-/* After the kernels that used these bytes for another tensor, on any stream. */
+/* Runs after the kernels that used these bytes for another tensor, on any stream. */
 pen_status device_copies_zero(pen_tensor *t, pinned_pair *w, pen_error *why)
 {
     device_copies *m           = device_copies_of(t);

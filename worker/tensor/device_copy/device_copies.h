@@ -1,25 +1,19 @@
-/* device_copies.h - device copies: tensors in device memory, each paired with host memory where strategies work.
+/* device_copies.h - tensors in device memory, each paired with the host memory that strategies use.
  *
  * DESIGN.  Strategies and the wire know nothing of devices: t->param and t->grad are the host sides of pinned pairs
- * (pinned_pair.h), and t->device copies has the device sides.
- *   Gradients.  pen_ready() enqueues a copy behind the work on the program's stream and returns.  The thread
- * "pen-copy" waits
- *   for the copies and hands each gradient to the strategy, in the order of pen_ready(), while the device
- * computes the next
- *   ones.  pen_step_end() and pen_step_micro() first wait until all are handed over.
- *   Micro-batches.  When nothing travels before the last one, the device adds gradients up, with the bits of
- * grad_sum.h, and
- *   only the sum is copied.  (Tensors with two names are summed on the host, in each micro-batch.)
- *   Values.  The device has old values when a step has ended.  pen_step_end() copies the new ones and waits. 
- * With step.lazy
- *   the next pen_use() enqueues the copies, its own unit first, and the program's stream waits for them instead
- * of the host.
- *   The program's stream is that of the newest pen_use() or pen_release(); until then the default stream.
- *   Run-ahead.  A host enqueues much faster than a device computes.  With zero2 and zero3 pen_use() waits until
- * the unit before
- *   the last released one is computed; otherwise all units would be in memory at once.
+ * (pinned_pair.h), and t->device_copies has the device sides.
+ *   Gradients.  pen_ready() enqueues a copy behind the work on the program's stream and returns.  The thread "pen-copy"
+ * waits for the copies and hands each gradient to the strategy, in the order of pen_ready(), while the device computes
+ * the next ones.  pen_step_end() and pen_step_micro() first wait until all are handed over.
+ *   Micro-batches.  If only the last one is sent, the device adds gradients up, with the bits of grad_sum.h, and only
+ * the sum is copied.  (Tensors with two names are summed on the host, in each micro-batch.)
+ *   Values.  The device has old values when a step has ended.  pen_step_end() copies the new ones and waits.  With
+ * step.lazy the next pen_use() enqueues the copies, its own unit first, and the program's stream waits for them instead
+ * of the host.  The program's stream is that of the newest pen_use() or pen_release(); until then the default stream.
+ *   Run-ahead.  A host enqueues much faster than a device computes.  With zero2 and zero3 pen_use() waits until the unit
+ * before the last released one is computed; otherwise all units would be in memory at once.
  * Memory of the SDK (param_memory.h) is on the device with device=cuda.
- * Threads: any.  Without device memory there is no device copies (NULL), and every function here returns at once.
+ * Threads: any.  Without device memory ctx->device_copies is NULL, and every function here returns at once.
  */
 #ifndef WORKER_DEVICE_COPIES_H
 #define WORKER_DEVICE_COPIES_H
@@ -36,11 +30,10 @@ struct device_copies_tensor { /* of a tensor with device memory */
 };
 
 /* ---- life ------------------------------------------------------------------------------------- */
-/* Chooses the device for memory of the SDK, by the setting `device`. UNSUPPORTED says what is missing. */
+/* Chooses the device for memory of the SDK, by the setting `device`.  UNSUPPORTED names what is missing. */
 pen_status device_copies_open(pen_ctx *ctx, pen_error *why);
 
-/* Hands over a gradient of pen_ready(): grad is in host memory, or failure says why not. In "pen-copy", without
- * a lock. */
+/* Hands over a gradient of pen_ready(): grad is in host memory, or failure is set.  In "pen-copy", without a lock. */
 typedef void (*device_copies_deliver_fn)(pen_ctx *ctx, pen_tensor *t, const void *grad,
                                          const pen_error *failure);
 
@@ -80,7 +73,7 @@ static inline void *device_copies_grad_of(const pen_tensor *t)
                : t->grad;
 }
 
-/* ---- the step, with its lock held where t is a tensor that becomes ready ------------------------- */
+/* ---- the step: functions of a tensor that becomes ready are called with its lock ----------------- */
 static inline bool device_copies_has_grad(const pen_tensor *t)
 {
     return t->device_copies != NULL && t->device_copies->grad != NULL;
@@ -92,24 +85,24 @@ pen_status device_copies_accumulate(pen_tensor *t, pen_error *why);
 /* Starts copying the sum of earlier micro-batches, plus the gradient (with_grad); deliver() follows. */
 pen_status device_copies_copy(pen_tensor *t, bool with_grad, pen_error *why);
 
-/* Waits until everything is handed over. Without the step's lock. deadline_ms limits each copy. */
+/* Waits until everything is handed over.  Without the step's lock.  deadline_ms limits each copy. */
 void device_copies_drain(pen_ctx *ctx);
 
 /* ---- values --------------------------------------------------------------------------------------- */
-/* A unit is used: work enqueued on `stream` from here on sees its values. */
+/* A use of a unit: work enqueued on `stream` from here on sees its values. */
 pen_status device_copies_use(pen_ctx *ctx, const pen_unit *handle, void *stream, pen_error *why);
 pen_status device_copies_release(pen_ctx *ctx, const pen_unit *handle, void *stream,
                                  pen_error *why);
 
-/* A step has ended: the host has new values. waits: the device has them on return. */
+/* A step has ended: the host has new values.  waits: the device has them on return. */
 pen_status device_copies_stepped(pen_ctx *ctx, bool waits, pen_error *why);
 /* The host has new values of all tensors, or of one: the device has them on return. */
 pen_status device_copies_changed(pen_ctx *ctx, pen_error *why);
 pen_status device_copies_changed_one(pen_tensor *t, pen_error *why);
 
-/* For an explicit push or pull: host memory for `data` on a device, with its contents if is_read.  NULL and
- * why->status
- * PEN_OK: `data` is host memory.  device_copies_unlend() writes back if is_written, and waits. */
+/* For an explicit push or pull: host memory for `data` on a device, with its contents if is_read.
+ * NULL and why->status PEN_OK: `data` is host memory.  device_copies_unlend() writes back if
+ * is_written, and waits. */
 pinned_pair *device_copies_lend(pen_tensor *t, void *data, size_t bytes, bool is_read, void *stream,
                                 pen_error *why);
 pen_status device_copies_unlend(pen_tensor *t, pinned_pair *lent, bool is_written, pen_error *why);

@@ -41,7 +41,7 @@ static void end_job(device_copies *m, device_copies_job *j)
     free(j);
 }
 
-/* Waits for the copy. The time of a gradient's copy begins when it is computed. */
+/* Waits for the copy.  The timed interval of a gradient's copy begins when the gradient is computed. */
 static pen_status await_job(const pen_ctx *ctx, device_copies_job *j, pen_error *why)
 {
     const pinned_pair_set *pinned_pairs = &ctx->device_copies->pinned_pairs;
@@ -148,7 +148,7 @@ pen_status device_copies_accumulate(pen_tensor *t, pen_error *why)
     return status;
 }
 
-/* *from: what travels, on the device. */
+/* *from: the bytes to send, on the device. */
 static pen_status settle_sum(pen_tensor *t, bool with_grad, const void **from, pen_error *why)
 {
     device_copies *m               = device_copies_of(t);

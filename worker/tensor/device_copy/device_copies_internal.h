@@ -1,4 +1,4 @@
-/* device_copies_internal.h - what the files of the device copies share.
+/* device_copies_internal.h - shared by device_copies*.c only.
  *
  *     device_copies.c         life, memory of tensors, explicit verbs
  *     device_copies_down.c    gradients: sums of micro-batches, copies to the host, and the thread that waits for them
@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-enum { MIRROR_AHEAD = 2 }; /* units that may be released before they are computed */
+enum { MIRROR_AHEAD = 2 }; /* units that may be released before the device has computed them */
 
 typedef struct device_copies_job { /* a copy in progress */
     struct device_copies_job *next, *prev;
@@ -25,13 +25,13 @@ typedef struct device_copies_job { /* a copy in progress */
 struct device_copies {
     pinned_pair_set pinned_pairs;
     device_copies_deliver_fn deliver;
-    bool holds; /* memory of the SDK lies on the device too */
+    bool holds; /* memory of the SDK is on the device too */
     bool has_thread;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t comes, drained;
-    device_copies_job
-        *jobs;       /* a list, under the lock, as is all below and every pinned pair of a tensor */
+    /* The lock guards all below, and every pinned pair of a tensor. */
+    device_copies_job *jobs;
     uint32_t n_down; /* gradients not handed over yet */
     bool is_stopping;
     _Atomic device_stream stream; /* the program's */
@@ -46,7 +46,7 @@ static inline device_copies *device_copies_of(const pen_tensor *t)
 
 pen_status device_copies_no_memory(pen_error *why);
 
-/* A copy for the thread to wait for; with the lock held. */
+/* Adds a copy that the thread waits for; call with the lock. */
 pen_status device_copies_add_job(device_copies *m, pen_tensor *t, pinned_pair *w, bool is_up,
                                  pen_error *why);
 

@@ -4,7 +4,7 @@
 #include "common/trace/trace.h"
 
 /* ---- values --------------------------------------------------------------------------------------- */
-/* NULL: a tensor that comes and goes, and whose unit is not in use. */
+/* NULL: the tensor does not stay, and its unit is not in use. */
 static pinned_pair *values_of(const pen_tensor *t)
 {
     return t->device_copies != NULL ? t->device_copies->values : NULL;
@@ -80,7 +80,7 @@ pen_status device_copies_release(pen_ctx *ctx, const pen_unit *handle, void *str
     return status;
 }
 
-/* Marks values as old. The program's stream may still read them. */
+/* Marks values as old.  The program's stream may still read them. */
 static pen_status age(device_copies *m, pen_ctx *ctx, bool frozen_too, pen_error *why)
 {
     pen_status status = PEN_OK;

@@ -64,7 +64,7 @@ void pinned_pairs_hurry(pinned_pair_set *set)
 }
 
 /* ---- one ----------------------------------------------------------------------------------------- */
-/* Other workers of the host can map segments. Small segments share pages, and only whole pages can be locked. */
+/* Other workers of the host can map segments.  Small segments share pages, and only whole pages can be locked. */
 static bool take_segment(pinned_pair_set *set, pinned_pair *t)
 {
     pen_error why;
@@ -122,7 +122,7 @@ static void give_host_back(const pinned_pair_set *set, pinned_pair *t)
     if (t->is_segment) segment_free(t->host);
 }
 
-/* A device that hangs may still write: its memory stays then. */
+/* False: the device hangs and may still write, so the memory must stay. */
 static bool has_let_go(const pinned_pair_set *set, const pinned_pair *t)
 {
     pen_error why;

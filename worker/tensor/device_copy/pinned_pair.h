@@ -1,17 +1,15 @@
-/* pinned_pair.h - a pinned pair: device memory and host memory for the same numbers.
+/* pinned_pair.h - device memory and page-locked host memory for the same values.
  *
- * DESIGN.  Strategies use host memory only; the program computes in device memory.  A pair has memory of one
- * size on both
- * sides, and two events: `used` marks the newest work of the program's stream on the device side, `moved` the
- * end of the
- * newest copy.  Copies use two streams of our own, one for each direction, so that they overlap with the
- * program's kernels
- * and with each other.  The host side is page-locked for that.
+ * DESIGN.  Strategies use host memory only; the program computes in device memory.  A pair has
+ * memory of one size on both sides, and two events: `used` marks the newest work of the program's
+ * stream on the device side, `moved` the end of the newest copy.  Copies use two streams of our
+ * own, one for each direction, so that they overlap with the program's kernels and with each other.
+ * The host side is page-locked for that.
  *   down   waits for the work on the program's stream so far, then copies to the host
- *   up     waits for `used`, then copies to the device; the program's stream is made to wait for it by pinned_pair_see()
- * Returned pairs are kept for the next request of their size, because page-locking takes longer than a copy.  A
- * pair is
- * reused when its copies have ended; the device waits for kernels that still read it.
+ *   up     waits for `used`, then copies to the device; pinned_pair_see() makes the program's stream wait for it
+ * Returned pairs are kept for the next request of their size, because page-locking takes longer
+ * than a copy.  A pair is reused when its copies have ended; the device waits for kernels that
+ * still read it.
  * Threads: one at a time for each pinned pair; pinned_pair_take() and pinned_pair_put() any.
  */
 #ifndef WORKER_PINNED_PAIR_H
@@ -46,16 +44,16 @@ pen_status pinned_pairs_open(pinned_pair_set *set, const device_ops *ops, int de
 void pinned_pairs_hurry(pinned_pair_set *set); /* pinned_pair_wait() returns ABORTED from here on */
 void pinned_pairs_close(pinned_pair_set *set); /* after all were freed or returned */
 
-/* device: memory of the program, BORROWED; NULL: own memory, zeroed. NULL and *why: no memory. */
+/* device: memory of the program, BORROWED; NULL: own memory, zeroed.  Returns NULL and *why: no memory. */
 pinned_pair *pinned_pair_new(pinned_pair_set *set, void *device, size_t bytes, pen_error *why);
-/* NULL is fine. Waits for its copies; leaks memory that a hanging device may still write to. */
+/* NULL is fine.  Waits for its copies; leaks memory that a hanging device may still write to. */
 void pinned_pair_free(pinned_pair_set *set, pinned_pair *t);
 
-/* A pair with own memory of any contents, is_old. pinned_pair_put() returns it; NULL is fine. */
+/* A pair with own memory, uninitialised, is_old.  pinned_pair_put() returns it; NULL is fine. */
 pinned_pair *pinned_pair_take(pinned_pair_set *set, size_t bytes, pen_error *why);
 void pinned_pair_put(pinned_pair_set *set, pinned_pair *t);
 
-/* The program's stream works with it from here on; NULL: the default stream. */
+/* The program's stream uses the pair from here on; NULL: the default stream. */
 pen_status pinned_pair_note_use(pinned_pair_set *set, pinned_pair *t, device_stream stream,
                                 pen_error *why);
 
@@ -68,7 +66,7 @@ pen_status pinned_pair_up(pinned_pair_set *set, pinned_pair *t, pen_error *why);
 pen_status pinned_pair_see(pinned_pair_set *set, pinned_pair *t, device_stream stream,
                            pen_error *why);
 
-/* Waits for the event. TIMED_OUT after deadline_ms, -1: never; ABORTED; DEVICE. */
+/* Waits for the event.  TIMED_OUT after deadline_ms, -1: never; ABORTED; DEVICE. */
 pen_status pinned_pair_wait(const pinned_pair_set *set, device_event *event, int64_t deadline_ms,
                             pen_error *why);
 

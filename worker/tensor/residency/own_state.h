@@ -1,10 +1,8 @@
 /* own_state.h - state of the SDK itself in a snapshot: the dynamic loss scale.
  *
- * A snapshot is taken after a step.  With servers this state leaves before the verdict is known, so it is that
- * of before
- * the step.  On restore the number of updates tells the verdict, which is then applied.  (A step in which no
- * rank had data
- * counts as an overflow.)
+ * A snapshot is taken after a step.  With servers this state is sent before the verdict is known, so
+ * it is the state before the step.  After a restore the number of updates tells the verdict, which is
+ * then applied.  (A step in which no rank had data counts as an overflow.)
  */
 #ifndef WORKER_OWN_STATE_H
 #define WORKER_OWN_STATE_H
@@ -27,10 +25,10 @@ typedef struct {
 /* Adds ctx->own to the states, if the loss scale is dynamic. */
 pen_status own_state_init(pen_ctx *ctx, pen_error *why);
 
-/* Before the states are packed. */
+/* Call it before the states are packed. */
 void own_state_note(pen_ctx *ctx, int32_t verdict);
 
-/* After the states of ctx->restored were read. */
+/* Call it after the states of ctx->restored were read. */
 pen_status own_state_adopt(pen_ctx *ctx, pen_error *why);
 
 #endif

@@ -15,9 +15,9 @@ typedef enum { AWAY, COMING, HERE } place;
 typedef struct {
     place place;
     uint32_t uses;
-    bool is_ahead;    /* fetched, or to be fetched, before its use */
+    bool is_ahead;    /* fetched ahead, or waiting for that */
     bool is_stale;    /* values of an earlier step */
-    bool is_unwanted; /* to be dropped when it arrives */
+    bool is_unwanted; /* dropped when it arrives */
 } unit_state;
 
 typedef struct {
@@ -34,12 +34,12 @@ struct residency {
     uint64_t *moving;
     unit_state *unit; /* [n_units] */
     uint64_t live, peak;
-    uint32_t waiting; /* to be fetched ahead when there is room; NO_UNIT: none */
+    uint32_t waiting; /* fetched ahead when there is room; NO_UNIT: none */
     trace_entry *trace;
     size_t capacity;
-    uint32_t n_trace, at; /* at: of the trace, what comes next */
+    uint32_t n_trace, at; /* at: the next expected entry */
     trace_mode mode;
-    int64_t step; /* -1: none was begun since the last end */
+    int64_t step; /* -1: none has begun since the last end */
     bool has_trace, has_warned;
 };
 
@@ -165,7 +165,7 @@ static void note_use(residency *self, uint32_t unit, pen_phase phase, int64_t st
         lose_track(self);
 }
 
-/* Elements of other units that are used before this one; false: it is not used in this step. */
+/* Elements of other units that are used before this one; false: it is not used again in this step. */
 static bool distance_to(const residency *self, uint32_t unit, uint64_t *elements)
 {
     *elements = 0;
@@ -195,7 +195,7 @@ static void fetch_ahead(residency *self, pen_phase phase)
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
-/* The unit that is only kept for reuse and needed last; NO_UNIT: none. */
+/* Among units that are only kept for reuse, the one needed last; NO_UNIT: none. */
 static uint32_t least_needed(const residency *self)
 {
     uint32_t found    = NO_UNIT;

@@ -1,23 +1,20 @@
 /* residency.h - which units to fetch and to drop.  A pure state machine.
  *
- * DESIGN.  Uses, releases and arrivals go in; callbacks say what to fetch and to drop.  It moves no data and has
- * no thread,
- * clock or lock.  Values may come from servers (io_unit.c) or from other workers (sharded/sharded.c).
- *   The first step records the uses.  Later steps compare each use with them and fetch the next unit ahead: in
- * the forward
- * pass with prefetch_forward, in the backward pass before (pre) or after (post) the current unit, or never
- * (none).  One
- * unit ahead, of the same pass, and only up to prefetch_bucket elements.
- *   When the order changes, a warning is logged once, nothing more is fetched ahead in that step, and the next
- * step is
- * recorded again.  A wrong guess costs memory, never values.
- *   Units that are here or being fetched are live.  A unit in use is always fetched.  A fetch ahead beyond
- * max_live waits
- * until something is dropped.  Units that are only kept for reuse are dropped before a unit in use exceeds max_live.
+ * DESIGN.  Uses, releases and arrivals go in; callbacks say what to fetch and to drop.  It moves no
+ * data and has no thread, clock or lock.  Values may come from servers (io_unit.c) or from other
+ * workers (sharded/sharded.c).
+ *   The first step records the uses.  Later steps compare each use with them and fetch the next
+ * unit ahead: in the forward pass with prefetch_forward, in the backward pass before (pre) or after
+ * (post) the current unit, or never (none).  One unit ahead, of the same pass, and only up to
+ * prefetch_bucket elements.
+ *   When the order changes, a warning is logged once, nothing more is fetched ahead in that step,
+ * and the next step is recorded again.  A wrong guess costs memory, never values.
+ *   Units that are here or being fetched are live.  A unit in use is always fetched.  A fetch ahead
+ * beyond max_live waits until something is dropped.  Units that are only kept for reuse are dropped
+ * before a unit in use exceeds max_live.
  *   A released unit is kept if it is used again in the same step within max_reuse elements of other units, or with
  * keeps_forward (SHARD_GRAD_OP) after a release in the forward pass.
- *   At the end of a step values are stale: units not in use are dropped, the others are fetched again at their
- * next use.
+ *   At the end of a step values are stale: units not in use are dropped, the others are fetched again at their next use.
  * A unit without moving elements is always here and never fetched.
  * Uses nest: a unit is released after as many releases as uses.
  * Source  event order: PyTorch 2 FSDP, BackwardPrefetch; trace, max_live, max_reuse: DeepSpeed stage 3,
@@ -54,8 +51,8 @@ residency *residency_create(const residency_setup *setup, const residency_action
                             void *user, pen_error *why);
 void residency_destroy(residency *self); /* drops nothing; NULL is fine */
 
-/* The unit is needed; the caller waits until residency_has().  step: the one in progress; -1: outside a step, neither
- * recorded nor fetched ahead. */
+/* The unit is needed; the caller waits until residency_has().  step: the one in progress; -1: outside a step, where
+ * nothing is recorded or fetched ahead. */
 void residency_use(residency *self, uint32_t unit, pen_phase phase, int64_t step);
 /* A release without a use does nothing. */
 void residency_release(residency *self, uint32_t unit, pen_phase phase);

@@ -38,7 +38,7 @@ static pen_status wrong_size(const state_table *t, const state_row *row, uint64_
         t->kept_step, size, row->name, row->size);
 }
 
-/* What the kept bundle has of one row; *found: anything. */
+/* Fills one row from the kept bundle; *found: the bundle has it. */
 static pen_status fill(const state_table *t, state_row *row, bool *found, pen_error *why)
 {
     bundle_cursor c = bundle_open(t->kept, t->kept_bytes);

@@ -1,9 +1,8 @@
 /* state_table.h - snapshot state that is not a tensor: the program's (pen_state_add) and the SDK's.
  *
- * DESIGN.  A row is a name and memory.  A snapshot carries the bytes of all rows as a bundle
- * (common/snapshot/bundle.h).
- * Rank 0 writes rows that are equal on all ranks; each rank writes its own rows.
- * A restored bundle is kept for rows that are added later.
+ * DESIGN.  A row is a name and memory.  A snapshot has the bytes of all rows as a bundle
+ * (common/snapshot/bundle.h).  Rank 0 writes rows that are equal on all ranks; each rank writes its own rows.  A
+ * restored bundle is kept for rows that are added later.
  * Thread: any.
  */
 #ifndef WORKER_STATE_TABLE_H
@@ -45,19 +44,19 @@ typedef struct {
 void state_table_init(state_table *t);
 void state_table_fini(state_table *t);
 
-/* data is BORROWED, read and written until it is removed.  A restored snapshot fills it at once.
+/* data is BORROWED, read and written, until the row is removed.  A restored snapshot fills it at once.
  * Errors  INVALID_ARGUMENT  the name, the size, or a second row of this name.   NO_MEMORY */
 pen_status state_table_add(state_table *t, const char *name, void *data, size_t size,
                            bool is_per_rank, pen_error *why);
 void state_table_remove(state_table *t, const char *name); /* an unknown name is fine */
 
 /* A bundle of the rows that this rank contributes: its own, and with `shares` those of all ranks.
- * Ownership  *bytes is the caller's: free(); NULL when there is nothing. */
+ * Ownership  *bytes belongs to the caller: free(); NULL: the bundle is empty. */
 pen_status state_table_pack(state_table *t, bool shares, void **bytes, size_t *size,
                             pen_error *why);
 
 /* Fills the rows from the bundle, and keeps it for rows that are added later.
- * Errors  CORRUPT  it makes no sense; no row was changed.  MISMATCH  a row has another size in it: which.
+ * Errors  CORRUPT  the bundle is invalid; no row was changed.  MISMATCH  names a row whose size differs.
  *         NO_MEMORY */
 pen_status state_table_restore(state_table *t, int64_t step, const void *bytes, size_t size,
                                pen_error *why);
