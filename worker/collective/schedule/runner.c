@@ -1,4 +1,4 @@
-/* runner.c - a call through its schedule: segments, places, and what is done when. */
+/* runner.c - runs a call through its schedule: segments, places, the order of moves. */
 #include "worker/collective/schedule/runner.h"
 
 #include "common/base/why.h"
@@ -59,7 +59,7 @@ static bool is_single_units(const schedule *s)
     return true;
 }
 
-/* All members cut alike, so only what they have in common may decide. */
+/* All members must split alike, so only what they have in common may decide. */
 static void cut(runner *r)
 {
     const schedule *s = r->plan->s;
@@ -79,7 +79,7 @@ static void cut(runner *r)
     r->segments         = (uint32_t)((n + each - 1) / each);
 }
 
-/* Its own part lies where the result has it. */
+/* The member's own part is in its place in the result already. */
 static bool is_part_in_place(const coll_call *c, size_t element, int rank)
 {
     if (c->kind != COLL_GATHER && c->kind != COLL_ALL_GATHER) return false;
@@ -211,7 +211,7 @@ static uint8_t *address(const runner *r, const runner_track *t, move_place place
     uint8_t *base = place == MOVE_TEMP  ? t->temp
                     : place == MOVE_OUT ? r->call.out
                                         : (uint8_t *)(uintptr_t)r->call.in;
-    return base != NULL ? base + at * r->element : NULL; /* a buffer of no elements may be NULL */
+    return base != NULL ? base + at * r->element : NULL; /* an empty buffer may be NULL */
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -257,7 +257,7 @@ static void begin_step(runner *r, runner_track *t)
     r->turn++;
 }
 
-/* As much of one move as the link takes now. */
+/* Sends as much of one move as the link takes now. */
 static pen_status send_move(runner *r, runner_track *t, uint32_t m, bool *did, pen_error *why)
 {
     const move *one     = &r->plan->s->moves[m];
@@ -302,7 +302,7 @@ static const void *operand_at(const runner *r, const runner_track *t, uint32_t o
     return address(r, t, operand->place, where(r, t, operand).at);
 }
 
-/* False: somebody's scale is not known yet. */
+/* False: a member's scale is unknown yet. */
 static bool fold(runner *r, runner_track *t, uint32_t m)
 {
     const schedule *s = r->plan->s;
@@ -340,7 +340,7 @@ static void copy(runner *r, runner_track *t, uint32_t m)
     if (to != from) memmove(to, from, t->span[m].elements * r->element);
 }
 
-/* `done` of a local move says that it is: a step that has to wait for a scale goes on from there. */
+/* `done` marks finished local moves: a step that waits for a scale resumes after them. */
 static bool do_locals(runner *r, runner_track *t)
 {
     const schedule *s = r->plan->s;
@@ -447,7 +447,7 @@ static runner_track *find(runner *r, uint32_t segment)
     return NULL;
 }
 
-/* The RECV that the part is for; false: there is none. */
+/* Finds the RECV of the part; false: none. */
 static bool find_move(const runner *r, const runner_part *part, uint32_t *m)
 {
     const runner_plan *p = r->plan;
@@ -473,7 +473,7 @@ runner_answer runner_place(runner *r, const runner_part *part, size_t bytes, voi
     return RUNNER_PLACED;
 }
 
-/* Whole, and aligned as its elements must be. */
+/* Keeps only whole parts that are aligned for their elements. */
 bool runner_keep(runner *r, const runner_part *part, buf *body)
 {
     uint32_t m;
@@ -533,7 +533,7 @@ bool runner_is_cancelled(const runner *r, int *rank)
     return false;
 }
 
-/* Of segments that have not begun. */
+/* Bytes in segments that have not begun. */
 static size_t bytes_ahead(const runner *r, const move_range *range)
 {
     size_t sum = 0;

@@ -1,4 +1,4 @@
-/* runner_plan.c - what follows from a schedule alone: who fills what, and what must wait for what. */
+/* runner_plan.c - what follows from a schedule alone: which move fills what, and which must wait. */
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
 #include "worker/collective/schedule/runner.h"
@@ -12,7 +12,7 @@ static bool overlap(const move_range *a, const move_range *b)
     if (a->place != MOVE_TEMP) return a->unit < b->unit + b->units && b->unit < a->unit + a->units;
     if (a->slot == b->slot && a->base == b->base)
         return a->unit < b->unit + b->units && b->unit < a->unit + a->units;
-    /* Units of any length follow one another: at most so far, at least from the first slot on. */
+    /* Units may be shorter than slots: a range begins at its first slot and covers at most as many slots as units. */
     return a->slot < b->slot + (b->unit - b->base) + b->units &&
            b->slot < a->slot + (a->unit - a->base) + a->units;
 }
@@ -53,7 +53,7 @@ static bool is_same(const move_range *a, const move_range *b)
            a->slot == b->slot && a->base == b->base;
 }
 
-/* The RECV of that step which fills exactly this; n_moves: there is none. */
+/* The RECV of that step that fills exactly this range; n_moves: none. */
 static uint32_t filler(const schedule *s, uint32_t step, const move_range *range)
 {
     for (uint32_t m = s->step[step]; m < s->step[step + 1]; m++)
@@ -61,7 +61,7 @@ static uint32_t filler(const schedule *s, uint32_t step, const move_range *range
     return s->n_moves;
 }
 
-/* Whether move `reader` of `step` can do without what RECV m would leave in its place. */
+/* Whether move `reader` of `step` works without the data that RECV m would put in its place. */
 static bool spares(const schedule *s, uint32_t step, uint32_t reader, uint32_t m)
 {
     const move *one         = &s->moves[reader];

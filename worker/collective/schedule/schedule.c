@@ -1,4 +1,4 @@
-/* schedule.c - the list of algorithms, and where units lie; see schedule.h. */
+/* schedule.c - the list of algorithms, and the places of units. */
 #include "worker/collective/schedule/schedule_draft.h"
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ size_t schedule_unit(const schedule *s, size_t n, uint32_t u)
     return n / s->units * u + (u < longer ? u : longer);
 }
 
-/* The counts that units of a place have; NULL: all alike. */
+/* The counts of the units of a place; NULL: all equal. */
 static const size_t *counts_of(const coll_call *call, move_place place)
 {
     return call->kind == COLL_ALL_TO_ALL && place == MOVE_OUT ? call->out_counts : call->counts;

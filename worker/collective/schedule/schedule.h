@@ -1,14 +1,14 @@
 /* schedule.h - algorithms as data: which member sends what to which, in which step.  Pure.
  *
  * A schedule is one member's work: steps, each a list of moves.  All moves of a step may run at
- * once; a step begins when the one before has ended on this member.  Moves use units: the n
- * elements of a call are cut into `units` equal parts (schedule_unit() is where each begins), or,
+ * once; a step begins when the previous one has ended on this member.  Moves use units: the n
+ * elements of a call are split into `units` equal parts (schedule_unit() is where each begins), or,
  * with `by_counts`, a unit is a member's part.
  *
  * Memory: IN is the caller's input, OUT its output, TEMP a scratch of schedule_temp_elements().  A
- * RECV fills its range; a FOLD computes, in the order listed (which is rank order where
- * `keeps_order`), out of IN, OUT or TEMP; a COPY moves.  Local moves of a step run after its RECVs
- * are complete, in the order listed.
+ * RECV fills its range.  A FOLD computes from IN, OUT or TEMP, in the order listed (rank order with
+ * `keeps_order`).  A COPY copies.  Local moves of a step run after its RECVs are complete, in the
+ * order listed.
  *
  * What a runner can rely on, and what it must do:
  * Where      schedule_where() is the place of every range, in elements, also if IN or OUT is only a
@@ -16,23 +16,23 @@
  *            contiguous piece.
  * Matching   The k-th SEND of i to j in the whole schedule fills the k-th RECV of j from i, of the
  *            same length.  Several moves of one step may have the same peer.  Every SEND is one
- *            message, also when it has no elements.
+ *            message, even without elements.
  * Sends      No move of a step writes what a SEND of that step reads, no two RECVs of a step
- *            overlap, and a SEND reads only data from before its step.  So sends may be by
- *            reference until the step ends.  A step may have local moves only, and a schedule may
+ *            overlap, and a SEND reads only data from before its step.  Sends may therefore be by
+ *            reference until the step ends.  A step may have only local moves, and a schedule may
  *            have no moves at all on some members.
  * Chunks     A FOLD or COPY is elementwise: elements [a, b) can be computed once those of its
  *            operands have arrived and earlier local moves that write them are done.
  * In place   IN and OUT must not overlap.  If the caller's do, or a failed call must leave IN
- *            unchanged, the runner uses another OUT and copies at the end.  Broadcast alone has one
+ *            unchanged, the runner uses another OUT and copies at the end.  Only broadcast has one
  *            buffer: the root sends from IN, the others receive to and forward from OUT.  OUT is
  *            never used on members without a result (reduce, gather: all but the root), nor IN on
  *            members without an input (scatter: all but the root).
  * Scales     An operand of a FOLD with `of` >= 0 is that member's input, not yet scaled.  With
- *            `of` == -1 it is a fold already.  A schedule that keeps the order folds inputs only,
- *            all at once, so 16-bit floats are rounded once; in the others partial folds travel,
- *            and an AVG travels as a sum until `is_last`.
- * Choice     All members must choose alike, so schedule_for_call() depends only on what all have in
+ *            `of` == -1 it is a fold already.  A schedule that keeps the order folds only inputs,
+ *            all at once, so 16-bit floats are rounded once.  Others send partial folds; an AVG is
+ *            a sum until `is_last`.
+ * Choice     All members must choose alike, so schedule_for_call() uses only what all have in
  *            common.  Members with different calls may choose differently; the headers of the calls
  *            reveal that, not the schedules.
  */
@@ -44,8 +44,8 @@
 typedef enum { MOVE_SEND, MOVE_RECV, MOVE_FOLD, MOVE_COPY } move_verb;
 typedef enum { MOVE_IN, MOVE_OUT, MOVE_TEMP } move_place;
 
-/* Units `unit` .. `unit` + `units` - 1, in one piece.  Each slot of TEMP has room for the longest
- * unit: unit `base` lies at the start of slot `slot`, the next units follow without gaps. */
+/* Units `unit` .. `unit` + `units` - 1, contiguous.  Each slot of TEMP has room for the longest
+ * unit: unit `base` is at the start of slot `slot`, the next units follow without gaps. */
 typedef struct {
     move_place place;
     uint32_t unit, units;
@@ -59,16 +59,16 @@ typedef struct {
     move_range range; /* what is sent, filled or computed */
     /* FOLD, COPY (one): operands, in schedule.operand[from ...], of the same units. */
     uint32_t from, n_from;
-    /* FOLD: the final one of its elements: AVG divides, by the size of the group, here only. */
+    /* FOLD: the final one of its elements; only here does AVG divide, by the size of the group. */
     bool is_last;
 } move;
 
 typedef struct {
     uint32_t units, temp_units; /* temp_units: slots of TEMP */
     bool by_counts;             /* units are members' parts */
-    bool keeps_order; /* folds are in rank order: the bits of a fold of all inputs at once */
+    bool keeps_order; /* folds are in rank order, with the bits of one fold of all inputs */
     uint32_t n_steps, n_moves, n_operands;
-    const uint32_t *step; /* [n_steps + 1] first move of each */
+    const uint32_t *step; /* [n_steps + 1] the first move of each */
     const move *moves;
     const move_range *operand;
 } schedule;
@@ -83,10 +83,10 @@ typedef struct {
 typedef struct {
     const char *name;
     const char *doc;
-    bool (*fits)(coll_kind kind, int size); /* whether it can do this kind and size */
+    bool (*fits)(coll_kind kind, int size); /* whether it supports this kind and size */
     bool keeps_order;
     bool even_all_to_all; /* its all_to_all needs equal parts: not for calls with counts */
-    /* NO_MEMORY is the only error; fits() must have said yes.  Freed by schedule_free(). */
+    /* NO_MEMORY is the only error; fits() must be true.  Freed by schedule_free(). */
     pen_status (*build)(coll_kind kind, int size, int rank, int root, schedule **out);
     /* The formulas of the literature, S = bytes of the call's n elements (of one part, where a call
      * has parts). */
@@ -97,11 +97,10 @@ extern const schedule_algorithm *const schedule_all[]; /* NULL-terminated */
 const schedule_algorithm *schedule_find(const char *name);
 void schedule_free(schedule *s);
 
-/* First element of unit `u` of n elements: even parts, the first n % units one longer. */
+/* First element of unit `u` of n elements: equal parts, the first n % units are one longer. */
 size_t schedule_unit(const schedule *s, size_t n, uint32_t u);
 
-/* Where a range lies in IN, OUT or TEMP, in elements.  `call` is this member's, `rank` its
- * position. */
+/* The place of a range in IN, OUT or TEMP, in elements.  `call` is this member's, `rank` its position. */
 typedef struct {
     size_t at, elements;
 } schedule_span;
@@ -110,17 +109,16 @@ schedule_span schedule_where(const schedule *s, const coll_call *call, int size,
 size_t schedule_temp_elements(const schedule *s, const coll_call *call, int size);
 
 /* ---- selection ------------------------------------------------------------------------------- */
-/* A table is text: rules separated by ';', the first that fits wins, the built-in ones follow:
- * all_reduce ranks=2-4 bytes=0-16k : one_shot ; broadcast bytes=64k- : pipeline ... bytes are those
- * of cost()'s S, with k, m or g for 2^10, 2^20, 2^30; "A-B" includes both, "A-" has no end, "A" is
- * A.  Only an algorithm that keeps the order may be chosen for floats that are folded while
- * `deterministic`. */
+/* A table is text: rules separated by ';'.  The first rule that fits wins; the built-in ones follow:
+ * all_reduce ranks=2-4 bytes=0-16k : one_shot ; broadcast bytes=64k- : pipeline ...
+ * bytes are those of cost()'s S, with k, m or g for 2^10, 2^20, 2^30; "A-B" includes both, "A-" has
+ * no end, "A" is A.  With `deterministic`, folds of floats use only algorithms that keep the order. */
 typedef struct schedule_table schedule_table;
-pen_status schedule_table_parse(const char *text, schedule_table **table,
-                                pen_error *why); /* BAD_SETTING names the rule */
+/* BAD_SETTING names the rule. */
+pen_status schedule_table_parse(const char *text, schedule_table **table, pen_error *why);
 void schedule_table_free(schedule_table *table);
 
-/* Never NULL; table may be NULL.  Does not depend on what may differ between members (counts of all_to_all, scales). */
+/* Never NULL; table may be NULL.  Ignores what may differ between members (counts of all_to_all, scales). */
 const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
                                             int size, bool deterministic);
 

@@ -1,12 +1,12 @@
 /* schedule_bruck.c - Bruck: all_gather and small all_to_all in ceil(log2 n) rounds, for any n.
  *
  * DESIGN
- * all_gather  In round k a member has the parts of itself and the 2^k - 1 after it, and gives them
- *             to the member 2^k places before it.  They lie in OUT where they belong, so a piece
+ * all_gather  In round k a member has its own part and the 2^k - 1 after it, and sends them to the
+ *             member 2^k places before it.  Parts are stored in their final place in OUT, so a piece
  *             may wrap around.
- * all_to_all  A block to the member i places on travels by the bits of i: in round k all blocks
- *             with bit k go 2^k places on.  Slot i holds the block that has i places to go in all;
- *             blocks of a round are packed for one message.  Blocks are of equal length, for
+ * all_to_all  A block to the member i places on moves by the bits of i: in round k all blocks with
+ *             bit k move 2^k places on.  Slot i holds the block that has i places to go in all;
+ *             blocks of a round are packed in one message.  Blocks must have equal length, because
  *             members on the way do not know other members' counts.
  * Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
  * message-passing systems", IEEE TPDS 1997.
@@ -38,7 +38,7 @@ static void all_gather(schedule_draft *d, int size, int rank)
     }
 }
 
-/* One block in a slot; all blocks have the length of unit 0. */
+/* The block in a slot; all blocks have the length of unit 0. */
 static move_range block(uint32_t slot)
 {
     return range_temp(slot, 0, 0, 1);
@@ -51,7 +51,7 @@ static uint32_t blocks_with(int distance, int size)
     return blocks;
 }
 
-/* Slots: n for the blocks, then those packed to be sent, then those that come. */
+/* Slots: n for the blocks, then the packed blocks to send, then the received ones. */
 static void ps_client(schedule_draft *d, int size, int rank, int distance)
 {
     uint32_t blocks = blocks_with(distance, size), pack = (uint32_t)size;

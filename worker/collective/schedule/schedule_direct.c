@@ -1,11 +1,11 @@
-/* schedule_direct.c - everyone sends straight to whoever needs it.
+/* schedule_direct.c - each member sends directly to the members that need its data.
  *
  * DESIGN
  * direct     Reductions give each element an owner: all members send it their inputs, it folds them
  *            at once in rank order, and the results are gathered.  Two rounds and, for all_reduce,
- *            the 2(n-1)/n S bytes of the ring.  Peers are taken from the next position on, so that
- *            not everyone writes to position 0 first.
- * one_shot   Inputs go whole to everyone who needs the result; one round, n-1 times the bytes.
+ *            the 2(n-1)/n S bytes of the ring.  Each member starts with the next position, so that
+ *            position 0 is not the first target of all.
+ * one_shot   Whole inputs go to all members that need the result; one round, n-1 times the bytes.
  */
 #include "worker/collective/schedule/schedule_draft.h"
 
@@ -25,13 +25,13 @@ static int before(int rank, int k, int size)
     return (rank - k + size) % size;
 }
 
-/* Slot for the input of member `of`: own inputs need none. */
+/* Slot for the input of member `of`; the own input needs none. */
 static uint32_t slot_of(int of, int rank)
 {
     return (uint32_t)(of < rank ? of : of - 1);
 }
 
-/* Folds all members' inputs of a range: the own ones lie in IN, the others' in their slots. */
+/* Folds all members' inputs of a range: the own input is in IN, the others' in their slots. */
 static void fold_inputs(schedule_draft *d, move_range to, int size, int rank)
 {
     draft_fold(d, to, true);
@@ -42,7 +42,7 @@ static void fold_inputs(schedule_draft *d, move_range to, int size, int rank)
     }
 }
 
-/* Each owner gets all inputs of its unit and folds them into `to`. */
+/* Each owner receives all inputs of its unit and folds them into `to`. */
 static void reduce_to_owners(schedule_draft *d, int size, int rank, move_range to)
 {
     uint32_t own = (uint32_t)rank;

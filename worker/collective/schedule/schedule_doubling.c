@@ -1,11 +1,10 @@
-/* schedule_doubling.c - recursive doubling: whole vectors, log2(n) rounds; for small calls among
- * many.
+/* schedule_doubling.c - recursive doubling: whole vectors, log2(n) rounds; for small calls of many.
  *
  * DESIGN
- * In round k, members whose positions differ in bit k exchange what they have.  all_reduce with n
- * no power of two: the p = 2^floor(log2 n) first members do it; each of the others first gives its
- * input to the member p places before it, and gets the result from it.  barrier: in round k a
- * member tells the one 2^k places on (dissemination), any n.
+ * In round k, members whose positions differ in bit k exchange what they have.  If n is not a power
+ * of two, an all_reduce runs among the first p = 2^floor(log2 n) members; each other member, a
+ * guest, first sends its input to the member p places before it and gets the result from there.
+ * barrier: in round k a member notifies the one 2^k places on (dissemination), for any n.
  * Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
  * MPICH", 2005.
  */
@@ -40,8 +39,7 @@ static void all_gather(schedule_draft *d, int size, int rank)
     }
 }
 
-/* Exchanges among the first `inner` members; a member with a guest has folded the guest's input
- * into OUT before. */
+/* Exchanges among the first `inner` members; those with a guest have its input in OUT, folded. */
 static void ps_client(schedule_draft *d, int size, int rank, int inner)
 {
     move_range whole = range_out(0, 1), came = range_temp(0, 0, 0, 1);
@@ -53,7 +51,7 @@ static void ps_client(schedule_draft *d, int size, int rank, int inner)
         draft_step(d);
         draft_send(d, peer, mine);
         draft_recv(d, peer, came);
-        draft_step(d); /* what is being sent may not be written */
+        draft_step(d); /* a step must not write what it sends */
         draft_fold_pair(d, whole, distance * 2 == inner, mine, raw ? rank : -1, rank < peer, came,
                         peer_raw ? peer : -1);
         raw = false;

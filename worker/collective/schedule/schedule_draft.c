@@ -1,4 +1,4 @@
-/* schedule_draft.c - see schedule_draft.h. */
+/* schedule_draft.c - building a schedule, and the schedule of a group of one. */
 #include "worker/collective/schedule/schedule_draft.h"
 
 #include "common/containers/vec.h"
@@ -14,7 +14,7 @@ static void give_up(schedule_draft *d)
     *d = (schedule_draft){0};
 }
 
-/* Without room the draft is given up. */
+/* Gives the draft up if it has no room. */
 static bool is_fine(schedule_draft *d, bool has_room)
 {
     if (!has_room) give_up(d);
@@ -39,8 +39,8 @@ void draft_step(schedule_draft *d)
     if (!d->s) return;
     schedule *s = d->s;
     if (s->n_steps && d->step[s->n_steps - 1] == s->n_moves)
-        return; /* the last one is empty still */
-    /* One more than asked for: schedule_draft_end() writes where the last step ends. */
+        return; /* the last step is still empty */
+    /* One more, because schedule_draft_end() writes the end of the last step. */
     if (!is_fine(d, VEC_ROOM(d->step, d->step_cap, s->n_steps + 2))) return;
     d->step[s->n_steps++] = s->n_moves;
 }

@@ -1,10 +1,8 @@
-/* schedule_draft.h - writes a schedule down, move by move; and small arithmetic that algorithms
- * share.
+/* schedule_draft.h - builds a schedule move by move; small arithmetic that algorithms share.
  *
  * DESIGN
- * A draft remembers that memory ran out and then takes no more moves, so that an algorithm is
- * written without a check on every line; schedule_draft_end() tells.  A step without moves is not
- * kept.
+ * A draft without memory ignores further moves, and schedule_draft_end() returns the error:
+ * algorithms need no check on every line.  A step without moves is dropped.
  */
 #ifndef WORKER_COLL_SCHEDULE_DRAFT_H
 #define WORKER_COLL_SCHEDULE_DRAFT_H
@@ -27,12 +25,12 @@ void draft_recv(schedule_draft *d, int peer, move_range range);
 void draft_copy(schedule_draft *d, move_range to, move_range from);
 void draft_fold(schedule_draft *d, move_range to, bool is_last); /* operands follow, in order */
 void draft_operand(schedule_draft *d, move_range range, int of);
-/* A fold of two, the lower position's first. */
+/* A fold of two operands, the lower position's first. */
 void draft_fold_pair(schedule_draft *d, move_range to, bool is_last, move_range mine, int mine_of,
                      bool mine_first, move_range other, int other_of);
 pen_status schedule_draft_end(schedule_draft *d, schedule **out);
 
-/* All that a group of one has to do, whatever the algorithm. */
+/* The schedule of a group of one, for any algorithm. */
 pen_status schedule_build_alone(coll_kind kind, schedule **out);
 schedule_cost schedule_cost_alone(coll_kind kind, double S);
 

@@ -1,11 +1,10 @@
-/* schedule_halving.c - Rabenseifner: recursive halving, then recursive doubling; few rounds and few
- * bytes.
+/* schedule_halving.c - Rabenseifner: recursive halving, then doubling; few rounds, few bytes.
  *
  * DESIGN
  * In each round of the first half two members exchange what the other will own, and fold: the range
- * each works on is halved until it owns one unit.  The second half runs the same way back and
- * gathers.  all_reduce with n no power of two: guests give their input to a member of the inner p
- * and get the result, as in schedule_doubling.c.
+ * of each is halved until it owns one unit.  The second half reverses this and gathers.  If n is not
+ * a power of two, guests send their input to one of the inner p members and get the result, as in
+ * schedule_doubling.c.
  * Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
  */
 #include "worker/collective/schedule/schedule_draft.h"
@@ -17,8 +16,8 @@ static bool fits(coll_kind kind, int size)
     return kind == COLL_ALL_REDUCE;
 }
 
-/* One member's halving.  Slots 0 .. inner/2-1 are for what comes.  Partial folds lie in OUT
- * (all_reduce), or in slots inner/2 .. inner-1, whose first unit is `base`. */
+/* One member's halving.  Slots 0 .. inner/2-1 receive.  Partial folds are in OUT (all_reduce), or
+ * in slots inner/2 .. inner-1, whose first unit is `base`. */
 typedef struct {
     schedule_draft *d;
     int size, rank, inner;

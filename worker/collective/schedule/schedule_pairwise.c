@@ -1,8 +1,8 @@
-/* schedule_pairwise.c - n-1 rounds, in each of which everyone sends to one and receives from one.
+/* schedule_pairwise.c - n-1 rounds; in each, every member sends to one and receives from one.
  *
  * DESIGN
- * What direct does at once, spread over rounds so that no receiver is crowded.  Reductions keep all
- * inputs until the last round and fold them in rank order.
+ * The transfers of direct, spread over rounds so that no receiver is overloaded.  Reductions keep
+ * all inputs until the last round and fold them in rank order.
  */
 #include "worker/collective/schedule/schedule_draft.h"
 

@@ -1,9 +1,8 @@
-/* schedule_pipeline.c - a chain from the root on, along which pieces follow one another; for large
- * broadcasts.
+/* schedule_pipeline.c - a chain from the root, with pieces in sequence; for large broadcasts.
  *
  * DESIGN
- * Every member sends each byte once, so a broadcast of S bytes takes little more than S over the
- * link's speed: the last of n members has everything after PIECES + n - 2 rounds of S / PIECES
+ * Every member sends each byte once, so a broadcast of S bytes takes little more than S divided by
+ * the link's speed: the last of n members has all data after PIECES + n - 2 rounds of S / PIECES
  * bytes each.
  */
 #include "worker/collective/schedule/schedule_draft.h"

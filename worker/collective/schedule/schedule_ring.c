@@ -1,8 +1,8 @@
-/* schedule_ring.c - everyone talks to its two neighbours only: n-1 rounds, the fewest bytes.
+/* schedule_ring.c - members exchange data with their two neighbours only: n-1 rounds, fewest bytes.
  *
  * DESIGN
  * A unit travels once around the ring, folded with each member's input on the way, and once more as
- * a result.  Each unit is folded from another member on, so sums are not in rank order.
+ * a result.  The fold of each unit starts at another member, so sums are not in rank order.
  * Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
  * workstations", JPDC 2009.
  */
@@ -14,15 +14,14 @@ static bool fits(coll_kind kind, int size)
            (kind == COLL_ALL_REDUCE || kind == COLL_REDUCE_SCATTER || kind == COLL_ALL_GATHER);
 }
 
-/* (rank - steps) around the ring; steps may be up to size. */
+/* (rank - steps) around the ring; steps is at most 2 * size. */
 static uint32_t back(int rank, int steps, int size)
 {
     return (uint32_t)((rank + 2 * size - steps) % size);
 }
 
-/* Units travel to the right.  In step s comes the fold of members rank-1-s .. rank-1; `first` says
- * which unit it is in step 0: back(rank, first).  Partial folds go to OUT (all_reduce) or to two
- * slots by turns. */
+/* Units travel to the right.  Step s receives the fold of members rank-1-s .. rank-1; in step 0 it is
+ * unit back(rank, first).  Partial folds go to OUT (all_reduce) or alternate between two slots. */
 static void fold_around(schedule_draft *d, coll_kind kind, int size, int rank, int first)
 {
     int left = (int)back(rank, 1, size), right = (rank + 1) % size;
@@ -43,7 +42,7 @@ static void fold_around(schedule_draft *d, coll_kind kind, int size, int rank, i
     }
 }
 
-/* In step s comes unit back(rank, first + s). */
+/* Step s receives unit back(rank, first + s). */
 static void pass_around(schedule_draft *d, int size, int rank, int first, bool own_from_in)
 {
     int left = (int)back(rank, 1, size), right = (rank + 1) % size;

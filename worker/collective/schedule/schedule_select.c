@@ -1,10 +1,10 @@
-/* schedule_select.c - which algorithm carries a call out: rules in text, and those built in.
+/* schedule_select.c - selects the algorithm of a call, by rules in text and built-in ones.
  *
  * DESIGN
- * A rule fits by kind, ranks and bytes.  The first whose algorithm may be used wins: the table's
- * rules, then the built-in ones, the last of which is "direct" for every kind.  The built-in
- * thresholds are for TCP between processes, in the manner of OpenMPI's coll/tuned: whole vectors
- * while latency counts, parts when bytes do.
+ * A rule matches kind, ranks and bytes.  The first whose algorithm is allowed wins: the table's
+ * rules, then the built-in ones; "direct" comes last for every kind.  The built-in thresholds are
+ * for TCP between processes, in the manner of OpenMPI's coll/tuned: whole vectors while latency
+ * dominates, parts when bytes do.
  */
 #include "common/base/why.h"
 #include "proto/plan.h"
@@ -37,7 +37,7 @@ static const rule built_in[] = {
     {COLL_REDUCE, 2, 8, 0, 64 KI, &schedule_one_shot},
     {COLL_REDUCE, 9, COLL_RANKS_MAX, 0, 4 KI, &schedule_tree},
     {COLL_REDUCE, 9, COLL_RANKS_MAX, 0, 4 KI, &schedule_one_shot},
-    /* Two members send as much either way, and one_shot does it in one round. */
+    /* Two members send the same bytes either way; one_shot needs only one round. */
     {COLL_ALL_REDUCE, 2, 2, 0, 4096 KI, &schedule_one_shot},
     {COLL_ALL_REDUCE, 3, 4, 0, 16 KI, &schedule_one_shot},
     {COLL_ALL_REDUCE, 5, COLL_RANKS_MAX, 0, 8 KI, &schedule_recursive_doubling},
@@ -60,7 +60,7 @@ typedef struct {
     coll_kind kind;
     int size;
     size_t bytes;
-    bool keep_order, even; /* the order of a fold matters; parts are alike */
+    bool keep_order, even; /* the order of a fold matters; parts are equal */
 } question;
 
 static bool answers(const rule *r, const question *q)
@@ -81,7 +81,7 @@ static const schedule_algorithm *choose(const schedule_table *table, const quest
     return &schedule_direct;
 }
 
-/* Floats only: their MIN and MAX too, for 0 and -0 are equal but not alike. */
+/* For floats only, including MIN and MAX: 0 and -0 are equal but differ in their bits. */
 static bool order_matters(pen_dtype dtype)
 {
     return dtype == PEN_F32 || dtype == PEN_F64 || dtype == PEN_F16 || dtype == PEN_BF16;
@@ -112,7 +112,7 @@ static const char *skip_space(const char *p)
     return p;
 }
 
-/* A word of letters, digits and underlines; false when there is none or it is too long. */
+/* A word of letters, digits and underscores; false: none, or too long. */
 static bool read_word(const char **p, char *word, size_t cap)
 {
     const char *at = skip_space(*p);

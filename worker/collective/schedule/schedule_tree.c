@@ -2,9 +2,9 @@
  *
  * DESIGN
  * Positions are counted from the root.  Position v > 0 has the parent v minus its lowest bit; its
- * subtree is the positions v .. v + lowest bit - 1.  Children follow largest subtree first when
- * sending, so that it starts first.  Parts of a subtree are one or two pieces in group order, for
- * it may run past the last position.
+ * subtree is the positions v .. v + lowest bit - 1.  A member sends to the child with the largest
+ * subtree first.  Parts of a subtree are one or two pieces in group order, because it may wrap
+ * around after the last position.
  */
 #include "worker/collective/schedule/schedule_draft.h"
 
@@ -18,7 +18,7 @@ typedef struct {
     schedule_draft *d;
     int size, root;
     int v;     /* this member, counted from the root */
-    int reach; /* positions of its subtree if nothing ended: a power of two */
+    int reach; /* size of its subtree in a full tree: a power of two */
 } tree;
 
 static int position(const tree *t, int v)
@@ -48,7 +48,7 @@ static bool is_leaf(const tree *t)
     return t->reach == 1 || t->v + 1 >= t->size;
 }
 
-/* One piece of the parts that position v's subtree owns, where this member keeps them. */
+/* Where this member keeps a piece of the parts of a subtree. */
 typedef enum { KEEP_IN, KEEP_OUT, KEEP_TEMP } keeping;
 
 static move_range piece(const tree *t, keeping keep, uint32_t unit, uint32_t units)
@@ -57,8 +57,7 @@ static move_range piece(const tree *t, keeping keep, uint32_t unit, uint32_t uni
     if (keep == KEEP_OUT) return range_out(unit, units);
     uint32_t own = (uint32_t)position(t, t->v);
     if (unit >= own) return range_temp(0, own, unit, units);
-    return range_temp((uint32_t)t->size - own, 0, unit,
-                      units); /* after the last position comes 0 */
+    return range_temp((uint32_t)t->size - own, 0, unit, units); /* wrapped around */
 }
 
 static void move_subtree(const tree *t, move_verb verb, int peer, keeping keep, int v, int members)
@@ -80,7 +79,7 @@ static void broadcast(const tree *t)
     }
 }
 
-/* Slot k takes what child 2^k sends; the slot after the last is for the own fold. */
+/* Slot k receives from child 2^k; the slot after the last is for the own fold. */
 static void reduce(const tree *t)
 {
     int rank = position(t, t->v);
@@ -136,7 +135,7 @@ static void scatter(const tree *t)
     draft_copy(t->d, range_out(own, 1), piece(t, keep, own, 1));
 }
 
-/* Parts, or copies of the whole vector, that position v keeps for others. */
+/* Number of parts, or of copies of the whole vector, that this member keeps for others. */
 static uint32_t slots(const tree *t, coll_kind kind)
 {
     if (kind == COLL_REDUCE) return (uint32_t)log2_ceil(t->reach) + 1;
