@@ -1,4 +1,4 @@
-/* mt19937.c - the recurrence, 624 words at a time, and the tempering of each. */
+/* mt19937.c - the recurrence, 624 words at a time, and the tempering of each word. */
 #include "worker/data/mt19937.h"
 
 enum { MIDDLE = 397 };

@@ -13,13 +13,13 @@ enum { MT19937_WORDS = 624 };
 
 typedef struct {
     uint32_t word[MT19937_WORDS];
-    uint32_t used; /* of word[]; MT19937_WORDS: all */
+    uint32_t used; /* words of word[] already returned */
 } mt19937;
 
-/* Only the low 32 bits of the seed count, as in torch.manual_seed(). */
+/* Uses only the low 32 bits of the seed, as torch.manual_seed() does. */
 void mt19937_seed(mt19937 *g, uint64_t seed);
 
 uint32_t mt19937_next(mt19937 *g);
-uint64_t mt19937_next64(mt19937 *g); /* the first number drawn is the upper half */
+uint64_t mt19937_next64(mt19937 *g); /* two draws; the first is the upper half */
 
 #endif

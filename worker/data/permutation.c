@@ -61,7 +61,7 @@ pen_status permutation_draw_large(permutation *p, uint64_t n, uint64_t seed, pen
     mt19937_seed(&g, seed);
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t other = mt19937_next64(&g) % (i + 1);
-        set(p, i, i); /* where it stays when `other` is i */
+        set(p, i, i); /* get() needs it when `other` is i */
         set(p, i, get(p, other));
         set(p, other, i);
     }

@@ -1,10 +1,9 @@
 /* permutation.h - torch.randperm(n) on the CPU, bit for bit.
  *
- * Source   PyTorch, aten/src/ATen/native/TensorFactories.cpp, randperm_cpu: a forward Fisher-Yates
- *          shuffle with 32-bit numbers below PERMUTATION_LARGE elements; from there on, where a
- *          remainder of 32 bits would no longer be even, the inside-out one with 64-bit numbers.
- *          (Versions of PyTorch before that change take the first everywhere; lists of so many
- *          samples differ from theirs.)
+ * Source   PyTorch, aten/src/ATen/native/TensorFactories.cpp, randperm_cpu: below PERMUTATION_LARGE
+ *          elements a forward Fisher-Yates shuffle with 32-bit numbers; from there on, where 32 bits
+ *          would make the remainder uneven, the inside-out shuffle with 64-bit numbers.  (Versions of
+ *          PyTorch before that change use the first for all n; large lists differ from theirs.)
  */
 #ifndef WORKER_DATA_PERMUTATION_H
 #define WORKER_DATA_PERMUTATION_H
@@ -15,15 +14,15 @@
 
 typedef struct { /* all zeros: holds nothing */
     uint64_t n;
-    uint32_t *narrow; /* [n], while every index fits */
-    uint64_t *wide;   /* [n], else */
+    uint32_t *narrow; /* [n], if every index fits */
+    uint64_t *wide;   /* [n], otherwise */
 } permutation;
 
 /* Draws n indices: 4 bytes each up to 2^32, else 8.  Reuses the memory for the same n.  NO_MEMORY
  * leaves *p unchanged. */
 pen_status permutation_draw(permutation *p, uint64_t n, uint64_t seed, pen_error *why);
 
-/* The same by the rule of large n, whatever n is. */
+/* The same, by the rule of large n for any n. */
 pen_status permutation_draw_large(permutation *p, uint64_t n, uint64_t seed, pen_error *why);
 
 uint64_t permutation_at(const permutation *p, uint64_t i); /* i < n */

@@ -13,7 +13,7 @@ void sampler_fini(sampler *s)
     permutation_free(&s->order);
 }
 
-/* The end of the list for this many ranks, from the present position; never below consumed. */
+/* End of the list for this number of ranks, from the present position; never below consumed. */
 static int64_t end_of(const sampler *s, int world)
 {
     const int64_t left = s->at.consumed < s->n ? s->n - s->at.consumed : 0;
@@ -24,7 +24,7 @@ static int64_t end_of(const sampler *s, int world)
 
 static int64_t entry(const sampler *s, int64_t at)
 {
-    const uint64_t i = (uint64_t)(at % s->n); /* beyond the last: padding, the list again */
+    const uint64_t i = (uint64_t)(at % s->n); /* padding starts the list again */
     return s->shuffles ? (int64_t)permutation_at(&s->order, i) : (int64_t)i;
 }
 
@@ -37,7 +37,7 @@ static pen_status draw(sampler *s, pen_error *why)
     return status;
 }
 
-/* An ended epoch has ended for every number of ranks: samples dropped by drop_last are not used later. */
+/* An ended epoch has ended for any number of ranks: samples dropped by drop_last are never used. */
 static void advance(sampler *s, int world, size_t want, int64_t end)
 {
     const int64_t rounds_left = (end - s->at.consumed + world - 1) / world;
