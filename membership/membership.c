@@ -14,9 +14,9 @@ enum {
     AGAIN_MS        = 1000, /* between repeats of what is unanswered */
     BACK_MS         = 800,  /* from a reconnect to its WELCOME */
     LEAVE_MS        = 2000, /* for the answer to BYE */
-    JOIN_GRACE_MS   = 5000, /* the scheduler names who did not join; we speak only if it is gone */
+    JOIN_GRACE_MS   = 5000, /* the scheduler names missing members; we report only if it is gone */
     BEATS_PER_LEASE = 10,
-    SILENCES_PER_LEASE = 4, /* after so much silence another connection is tried */
+    SILENCES_PER_LEASE = 4, /* lease / this: silence before another connection is tried */
     PAUSES_PER_LEASE   = 3  /* a longer pause of this process is not the scheduler's silence */
 };
 #define NEVER UINT64_MAX
@@ -66,7 +66,7 @@ static void send(membership *self, wire_control *message)
     self->act.send(self->user, message);
 }
 
-/* With our incarnation, by which a scheduler that was away knows us. */
+/* Contains our incarnation, by which a returning scheduler recognises us. */
 static void send_hello(membership *self)
 {
     wire_control c = {.kind = WIRE_HELLO};
@@ -121,7 +121,7 @@ static void resend(membership *self, bool is_anew, uint64_t now_ms)
     if (!self->is_known) send_hello(self);
     if (owes_sealed(self)) send_sealed(self);
     if (self->phase == MEMBERSHIP_LEAVING) {
-        membership_beat(self, now_ms); /* the step that it leaves in */
+        membership_beat(self, now_ms); /* reports the step it leaves in */
         membership_send(self, &(wire_control){.kind = WIRE_BYE});
     }
     if (self->act.resend != NULL) self->act.resend(self->user, is_anew);
@@ -158,7 +158,7 @@ static void fail_unanswered(membership *self)
     fail(self, &why);
 }
 
-/* With the last will, the sentence of all members, where the scheduler left one. */
+/* Fails with the last will, the sentence of all members, if the scheduler sent one. */
 __attribute__((format(printf, 3, 4))) static void
 fail_unreachable(membership *self, uint64_t silence_ms, const char *format, ...)
 {
@@ -216,7 +216,7 @@ static void on_welcome(membership *self, const wire_control *c, uint64_t now_ms)
     if (self->phase == MEMBERSHIP_JOINING) self->phase = MEMBERSHIP_JOINED;
     if (self->act.welcome != NULL) self->act.welcome(self->user, c, is_first);
     membership_beat(self, now_ms);
-    resend(self, true, now_ms); /* it may be a reconnect: what was on its way may be lost */
+    resend(self, true, now_ms); /* this may be a reconnect: messages in flight may be lost */
 }
 
 static void on_epoch(membership *self, const wire_control *c)

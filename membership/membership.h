@@ -11,7 +11,7 @@
  *             was stopped does not count.
  *   Epochs    Only a newer EPOCH is passed on.  A scheduler of a later term continues with later epochs.  One that
  *             starts over has lost the job: a member that has begun (membership_begun()) does not follow it.
- *   Sealing   A holder of state is asked to stand still (SEAL), reports its position (membership_sealed(), once for each
+ *   Sealing   A holder of state is asked to stop (SEAL), reports its position (membership_sealed(), once for each
  *             of its parts), and repeats SEALED until an epoch as new has come.
  *   Leaving   BYE, until BYED.
  * The first failure is final.  The owner repeats everything else that is unanswered; resend tells it when.
@@ -36,8 +36,8 @@ typedef struct {
     const char *self;      /* "this worker", for sentences; copied */
 } membership_setup;
 
-/* Called from within the functions below; must not call them, except membership_send() and membership_sealed().
- * Messages are BORROWED for the call. */
+/* Called from within the functions below; must not call these functions, except membership_send() and
+ * membership_sealed().  Messages are BORROWED for the call. */
 typedef struct {
     void (*send)(void *user, const wire_control *message); /* may be lost */
     void (*log)(void *user, int level, const char *line);
@@ -48,13 +48,13 @@ typedef struct {
     void (*renew)(void *user);                     /* opens another connection beside this one */
     void (*waiting)(void *user, uint64_t left_ms); /* no answer yet */
     void (*welcome)(void *user, const wire_control *m, bool is_first);
-    void (*resend)(void *user, bool is_anew); /* is_anew: the scheduler may know nothing of it */
+    void (*resend)(void *user, bool is_anew); /* is_anew: the scheduler may not know it */
 
     void (*unanswered)(void *user, pen_error *why); /* writes the sentence of a failure to join */
     void (*epoch)(void *user, const wire_control *message);
     void (*seal)(void *user, uint64_t term,
                  uint64_t epoch); /* membership_sealed() follows for each part */
-    void (*left)(void *user);     /* BYED, or nobody is left to receive BYE */
+    void (*left)(void *user);     /* BYED, or the scheduler is gone */
     void (*failed)(void *user, const pen_error *why); /* once */
 } membership_actions;
 
@@ -72,7 +72,7 @@ typedef struct { /* the newest SEAL; epoch 0: none yet */
     uint32_t n_reports;
     size_t capacity;
     wire_sealed_report *report; /* OWNED */
-    bool is_over;               /* an epoch as new has come */
+    bool is_over;               /* a newer or equal epoch has come */
 } membership_seal;
 
 typedef struct { /* read only; prefer the functions below */
@@ -85,7 +85,7 @@ typedef struct { /* read only; prefer the functions below */
     bool has_epoch, has_begun;
     bool is_away, has_waited; /* has been logged */
     uint64_t incarnation;     /* 0 before WELCOME */
-    uint64_t grace_ms;        /* how long the scheduler may be away; 0: it does not come back */
+    uint64_t grace_ms;        /* how long the scheduler may be away; 0: it does not return */
     uint64_t term, epoch;     /* of the newest record */
     uint64_t begun_ms, again_ms, beat_ms, beats, leave_ms, acked_ms, down_ms, renewed_ms, ticked_ms;
     pen_error last_will; /* the sentence for when the scheduler is gone; "" before it came */
@@ -103,14 +103,14 @@ bool membership_receive(membership *self, const wire_control *message, uint64_t 
 void membership_tick(membership *self, uint64_t now_ms);
 uint64_t membership_due(const membership *self); /* of the next tick; UINT64_MAX: none */
 
-/* Sends it as this member's, if the scheduler knows the member and is there; may be lost. */
+/* Sends it as this member's message, if connected to a scheduler that knows the member; may be lost. */
 void membership_send(membership *self, const wire_control *message);
 void membership_begun(membership *self, uint64_t now_ms); /* it holds state of this job only */
 void membership_beat(membership *self, uint64_t now_ms);  /* sends a BEAT at once */
 void membership_again(membership *self, uint64_t now_ms); /* repeats at once what is unanswered */
 
-/* One part stands still for this term and epoch; reports are copied.  SEALED follows when all parts do.  Reports for an
- * older SEAL are ignored.  NO_MEMORY: the part has to report again. */
+/* One part has stopped for this term and epoch; reports are copied.  SEALED follows when all parts have.  Reports for
+ * an older SEAL are ignored.  NO_MEMORY: the part has to report again. */
 pen_status membership_sealed(membership *self, uint64_t term, uint64_t epoch,
                              const wire_sealed_report *report, uint32_t n);
 

@@ -128,7 +128,7 @@ void server_close(server *s)
     store_thread_stop(s->store);
     s->store     = NULL;
     s->has_ended = true;
-    /* Tasks that are left own memory. Shards' tasks first: they may post more to main. */
+    /* Remaining tasks own memory.  Shards' tasks first: they may post more to main. */
     for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
         server_shard_drain(&s->shard[i]);
     if (s->loop != NULL) loop_turn(s->loop, 0);

@@ -270,7 +270,7 @@ static void make_room(server *s, int64_t gone)
     store_thread_make_room(s->store, s->snapshot, s->n_snapshots, s->n_servers);
 }
 
-/* Removes parts of older snapshots once a newer one is complete on all servers, and this part at once if that one
+/* Removes parts of older snapshots once a newer one is complete on all servers, and this part at once if its snapshot
  * can no longer become complete. */
 static void on_snapshot_done(server *s, const wire_control *c)
 {

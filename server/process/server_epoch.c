@@ -75,7 +75,7 @@ static wire_member *copy_workers(const server *s)
     const uint32_t n    = s->record.u.epoch.n_workers;
     wire_member *worker = calloc(n + 1, sizeof *worker);
     for (uint32_t i = 0; worker != NULL && i < n;
-         i++) /* names lie in an arena and shards need none */
+         i++) /* shards need no names, which lie in an arena */
         worker[i] = (wire_member){.role        = PEN_WORKER,
                                   .rank        = s->record.u.epoch.worker[i].rank,
                                   .node        = s->record.u.epoch.worker[i].node,
@@ -218,7 +218,7 @@ void server_made(void *user)
     }
     for (uint32_t i = 0; i < r->n; i++)
         s->shard_presence[r->row[i].shard] = is_wanted(s, &r->row[i]) ? SERVER_HERE : SERVER_ABSENT;
-    notify_places(s, r); /* shards that left are dropped there */
+    notify_places(s, r); /* drops shards that left */
     server_new_shards_destroy(r);
 }
 

@@ -10,7 +10,7 @@
 
 enum {
     RESEND_MS    = 200,
-    SEAL_WAIT_MS = 200 /* time for a copy to take in what its primary sent */
+    SEAL_WAIT_MS = 200 /* time for a copy to receive what its primary sent */
 };
 
 void server_shard_forget(server_shard *s)
@@ -131,7 +131,7 @@ static void seal_one(server_shard *s, server_hosted *h)
     shard_seal(h->shard, s->seal_term, s->seal_epoch, &h->report);
 }
 
-/* Primaries first: they tell their copies that nothing more comes. */
+/* Primaries first: they notify their copies that nothing more follows. */
 void server_shard_try_seal(server_shard *s, bool is_late)
 {
     bool all = true;

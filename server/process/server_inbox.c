@@ -20,7 +20,7 @@ static void unreached(server *s, const server_unreached *u)
     server_send(s, &c);
 }
 
-/* The first cut of a step triggers the idle shards, which get no gradient. */
+/* The first capture of a step triggers the idle shards, which get no gradient. */
 static void capture_begun(server *s, int64_t step)
 {
     for (uint32_t i = 0; i < s->settings.shards && !s->has_ended; i++) {

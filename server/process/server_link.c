@@ -105,7 +105,7 @@ static void notify_unreached(const server_link *l, const char *words)
                              sizeof u); /* if lost, it is sent again */
 }
 
-/* A link that worked once is not watched: a silent copy becomes suspect, and the job goes on without it. */
+/* A link that worked once is not watched: a silent copy becomes suspect, and the job continues without it. */
 static void look(void *user)
 {
     server_shard *s    = user;

@@ -32,7 +32,7 @@ typedef enum {
     SERVER_SEALED,       /* server_place_sealed, OWNED                                */
     SERVER_PART_WRITTEN, /* server_part                                               */
     SERVER_ANSWERED,     /* server_question                                           */
-    SERVER_CAPTURE_BEGUN,    /* int64_t: first cut of this step's snapshot */
+    SERVER_CAPTURE_BEGUN,    /* int64_t: first capture of this step's snapshot */
     SERVER_UNREACHED,    /* server_unreached                                          */
     SERVER_SAYS,         /* wire_control without pointers, for the scheduler          */
     SERVER_FAILED        /* pen_error: ends the job */
@@ -46,7 +46,7 @@ void server_report(server *s, const pen_error *error);
 /* Any thread: sends c to the scheduler; c has no pointers. */
 void server_notify(server *s, const wire_control *c);
 
-/* Main's thread: sends c to the scheduler; ends this server, error NULL: in good order. */
+/* Main's thread: sends c to the scheduler. */
 void server_send(server *s, const wire_control *c);
 void server_end(server *s, const pen_error *error);
 
@@ -204,11 +204,11 @@ void store_thread_stop(store_thread *t); /* finishes its tasks; NULL is fine */
 
 void store_thread_prepare(store_thread *t, server_plan *p);    /* then SERVER_PREPARED */
 void store_thread_make(store_thread *t, server_new_shards *r); /* then SERVER_MADE */
-/* The shards whose cuts make this server's part: its primaries. */
+/* The shards whose captures form this server's part: its primaries. */
 void store_thread_expect(store_thread *t, uint32_t *shard, uint32_t n); /* shard is OWNED */
 /* Any thread; OWNED.  Refuses the whole snapshot while another is being written. */
 void store_thread_capture(store_thread *t, uint32_t shard, shard_capture *capture);
-/* Before a shard copies what a snapshot still holds: waits for room (snapshot_memory.h). */
+/* Before a shard copies memory that a snapshot holds: waits for room (snapshot_memory.h). */
 void store_thread_copying(store_thread *t, size_t bytes);
 /* The newest of `keep` is complete on all servers: removes older ones that are not in keep. */
 void store_thread_forget(store_thread *t, const int64_t *keep, uint32_t n, int32_t n_servers);
@@ -290,7 +290,7 @@ struct server {
     server_shard_presence *shard_presence; /* [n_shards] of the job */
     uint32_t n_shards;
     bool is_ready;      /* has made its shards */
-    uint32_t n_reached; /* threads that reached the copies of their shards; READY when all did */
+    uint32_t n_reached; /* threads that reached the copies of their shards; READY when all have */
     int64_t restored;
 
     int64_t snapshot[SERVER_SNAPSHOTS_MAX]; /* complete ones, in order of writing */

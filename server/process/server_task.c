@@ -55,7 +55,7 @@ void server_report(server *s, const pen_error *error)
 
 void server_notify(server *s, const wire_control *c)
 {
-    (void)server_notify_main(s, SERVER_SAYS, c, sizeof *c); /* what is lost is told again */
+    (void)server_notify_main(s, SERVER_SAYS, c, sizeof *c); /* lost messages are sent again */
 }
 
 /* ---- in main's thread ------------------------------------------------------------------------ */

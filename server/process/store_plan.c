@@ -75,7 +75,7 @@ static pen_status capture_model(server_plan *p, pen_error *why)
                        p->message.u.plan.n_partitions, p->plan->n_partitions);
     if (p->message.u.plan.ranks_max > p->world_size) p->world_size = p->message.u.plan.ranks_max;
     if (p->message.u.plan.term != 0)
-        p->term = p->message.u.plan.term; /* the job's term, for good */
+        p->term = p->message.u.plan.term; /* the job's term, permanently */
     return find_new_shards(p, why);
 }
 

@@ -1,8 +1,8 @@
 /* store_thread.c - the thread for slow work: allocates for a plan and restores (store_plan.c), writes snapshots
  * (store_part.c).
  *
- * This server's part is written once every shard has handed in its cut of that step. Nobody waits: shards train on
- * while their cuts, which are references, are written; each chunk is released once it is copied.
+ * This server's part is written once every shard has handed in its capture of that step.  Shards continue training
+ * while their captures, which are references, are written; each chunk is released once it is copied.
  */
 #include "server/process/store_thread.h"
 
@@ -21,7 +21,7 @@ enum { NICENESS = 10 }; /* training first */
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
-/* The one of this step, a free place, or the oldest, whose missing cuts will never come. */
+/* The snapshot of this step, a free place, or the oldest, whose missing captures will never come. */
 static pending *pending_of(store_thread *t, int64_t step)
 {
     pending *choice = NULL;
@@ -115,8 +115,8 @@ void store_thread_expect(store_thread *t, uint32_t *numbers, uint32_t n)
     if (!server_post(t->loop, expect, &e, sizeof e)) free(numbers);
 }
 
-/* One snapshot may wait while another is written. A third one replaces the waiting one: each cut may hold the whole
- * model.  Returns the cuts given up; *given_up is their step, or -1. */
+/* One snapshot may wait while another is written.  A third one replaces the waiting one: each capture may hold the
+ * whole model.  Returns the captures given up; *given_up is their step, or -1. */
 static handed_in *make_way(store_thread *t, int64_t step, int64_t *given_up)
 {
     handed_in *victims = NULL;
@@ -218,7 +218,7 @@ static void settle(void *user)
     if (status != PEN_OK) log_warning("cannot remove an old snapshot: %s", why.text);
 }
 
-/* A lost task is made up for by the next one. */
+/* The next task makes up for a lost one. */
 static void post_settled(store_thread *t, const int64_t *keep, uint32_t n, settled what)
 {
     what.thread = t;

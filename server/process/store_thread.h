@@ -7,11 +7,11 @@
 #include "server/process/snapshot_memory.h"
 
 enum {
-    PENDING_MAX = 4 /* snapshots with some of their cuts here */
+    PENDING_MAX = 4 /* snapshots with some of their captures here */
 };
 
 typedef struct {
-    uint32_t n, room; /* n: cuts received */
+    uint32_t n, room; /* n: captures received */
     int64_t step;
     uint32_t *shard;         /* [room] */
     shard_capture **capture; /* [room] */
@@ -39,12 +39,12 @@ struct store_thread {
     int64_t writing;      /* step being written; -1: none */
     int64_t waiting;      /* step to be written next; -1: none */
     int64_t given_up;     /* newest step given up for a later one */
-    handed_in *inbox;     /* cuts the thread has not seen yet */
+    handed_in *inbox;     /* captures the thread has not seen yet */
 };
 
 /* store_part.c */
 uint64_t store_part_chunk_memory(
-    const shard_capture_chunk *k);                  /* bytes of it that the cut holds in memory */
+    const shard_capture_chunk *k);                  /* its bytes that the capture holds in memory */
 void store_part_write(store_thread *t, pending *p); /* tells main; then p is forgotten */
 void store_part_forget(store_thread *t, pending *p);
 pen_status store_part_open(store_thread *t, pen_error *why); /* its writer, if it is not open */

@@ -1,8 +1,8 @@
-/* admission.h - which gradients a server takes: the setting `admission`, and the check of one chunk.
+/* admission.h - which gradients a server accepts: the setting `admission`, and the check of one chunk.
  *
- * The check follows the checksum and precedes all bookkeeping, so a refused gradient leaves no trace: its push may
- * come again and counts once when accepted.  It sees what the rank sent, divided by its loss scale: the numbers of
- * one chunk, which is at most a tensor and at most 4 MiB.  Pure; any thread.
+ * The check follows the checksum and precedes all bookkeeping, so a refused gradient leaves no trace: its push may be
+ * repeated and counts once when accepted.  It checks what the rank sent, divided by its loss scale, for one chunk,
+ * which is at most a tensor and at most 4 MiB.  Pure; any thread.
  */
 #ifndef SERVER_ADMISSION_H
 #define SERVER_ADMISSION_H
@@ -14,7 +14,7 @@
 
 typedef struct {
     bool finite;     /* refuse infinities and NaN */
-    double norm_max; /* and chunks whose L2 norm is larger; 0: of any norm */
+    double norm_max; /* and chunks whose L2 norm is larger; 0: any norm */
 } admission;
 
 /* "off", "finite" or "norm:BOUND".  Errors  BAD_SETTING  anything else. */

@@ -1,23 +1,23 @@
 /* shard.h - one shard: a part of the model in memory; applies the core's decisions to it.
  *
- * DESIGN.  A shard is one thread's share of the parameters: share-nothing, no lock.  It has no socket, thread or
- * clock: messages arrive as structs and leave through the functions of shard_outside.  So a test or a simulation
- * drives it by hand, and its work does not depend on time.  (While watched, it records how long updates and
- * stragglers took, common/trace/trace.h and stat_begin(); no decision depends on that.)
+ * DESIGN.  A shard is one thread's share of the parameters: share-nothing, no lock.  It has no socket, thread or clock:
+ * messages arrive as structs and leave through the functions of shard_outside.  So a test or a simulation drives it by
+ * hand, and its work does not depend on time.  (While watched, it records how long updates and stragglers took,
+ * common/trace/trace.h and stat_begin(); no decision depends on that.)
  *
  *   values   per chunk one buf of float32 and one per optimizer slot, COPY-ON-WRITE: an update writes in place, or
- *            copies first if somebody else holds the buf.  So a reply of float32 is a reference to the values
- *            themselves, and a snapshot is references and takes no time.  With offloading they lie in a file, come
- *            into memory for each update and go out again; a snapshot then holds their versions in the file.
+ *            copies first if the buf has another holder.  So a reply of float32 is a reference to the values
+ *            themselves, and a snapshot is references and takes no time.  With offloading they lie in a file, are
+ *            loaded for each update and stored again; a snapshot then holds their versions in the file.
  *   sums     the first contribution of weight 1 in float32 stays where it arrived (a reference into
  *            the message); the second makes base + weight x gradient in an accumulator, further
  *            ones are added in rank order.  With one rank there is no copy and no sum: norm and
  *            update read the message.
- *   replies  large chunks travel alone, by reference, at once; small ones of one peer are packed by
- *            copy and leave with shard_flush().
+ *   replies  large chunks are sent alone, by reference, at once; small ones of one peer are packed by
+ *            copy and sent with shard_flush().
  *   copies   a shard may live on several servers: one is the primary, the others follow its log
  *            (docs/design/replication.md).  A primary's message to a worker waits until every backup has acknowledged
- *            all earlier log entries.  A learner is being filled; nobody waits for it.  Roles come with an epoch:
+ *            all earlier log entries.  A learner is being filled; it delays nothing.  Roles come with an epoch:
  *            shard_install().  A shard without copies has no log, and nothing waits.
  *
  * Thread: one at a time.  The arrays of wire_data are BORROWED for the call.
@@ -93,11 +93,11 @@ typedef struct {
     /* Sends d with an optional payload to a peer.  Both are BORROWED; keep the payload with buf_acquire().  A
      * message may be lost: the worker asks again. */
     void (*send)(void *user, uint32_t peer, const wire_data *d, buf *payload);
-    /* The snapshot part of this shard is complete in memory.  cut is OWNED by the callee. */
+    /* The snapshot part of this shard is complete in memory.  capture is OWNED by the callee. */
     void (*snapshot)(void *user, shard_capture *capture);
     /* Ends the job: ranks disagree, or memory ran out. */
     void (*report)(void *user, const pen_error *error);
-    /* Called before a copy of bytes that somebody else still reads; may wait.  NULL: never waits. */
+    /* Called before a copy of bytes that have another reader; may wait.  NULL: never waits. */
     void (*copying)(void *user, size_t bytes);
 
     /* The following may be NULL for a shard that never has copies. Sends LOG to a copy, as send(); may be lost.
@@ -105,7 +105,7 @@ typedef struct {
     bool (*send_replica)(void *user, int32_t server, const wire_data *d, buf *payload);
     /* This learner has everything; repeated until an epoch makes it a backup. */
     void (*caught_up)(void *user, int32_t server);
-    /* This backup has acknowledged nothing for suspect_ms and blocks everybody. */
+    /* This backup has acknowledged nothing for suspect_ms and blocks all workers. */
     void (*suspect)(void *user, int32_t server, uint64_t waited_ms);
 } shard_outside;
 
@@ -159,13 +159,13 @@ pen_status shard_load(shard *self, store_reader *reader, int64_t step, pen_error
  * workers ask again.  A view that contradicts this shard is reported. */
 void shard_install(shard *self, const shard_view *view);
 
-/* From now on this shard does nothing for epochs below this one; data messages are REFUSED AGAIN. Fills in the
- * report to the scheduler.  Idempotent. */
+/* From now on this shard ignores epochs below this one; data messages are REFUSED AGAIN. Fills in the report to the
+ * scheduler.  Idempotent. */
 void shard_seal(shard *self, uint64_t term, uint64_t epoch, wire_sealed_report *report);
 
-/* Whether sealing it now loses nothing: it is the primary, or it has all that the primary logged before its own
- * seal for this epoch, or the primary's connection is gone.  A caller that waits a little for this keeps a copy
- * from becoming a learner that lacks the last entries. */
+/* Whether sealing it now loses nothing: it is the primary, or it has all that the primary logged before its own seal
+ * for this epoch, or the primary's connection is gone.  A caller that waits briefly for this prevents a copy that lacks
+ * only the last entries from becoming a learner. */
 bool shard_is_level(const shard *self, uint64_t epoch);
 
 /* The connection to a copy went up or down. */
@@ -192,9 +192,9 @@ bool shard_missing(const shard *self, int32_t rank, uint64_t *step, uint32_t *ch
 /* A primary that still lacks the first values of a chunk. */
 bool shard_lacks_values(const shard *self);
 
-/* A shard without trained chunks, as happens if a model is smaller than the job.  It gets no gradient and so does
- * not learn that a snapshot is due.  Its server tells it when another of its shards is cut; for servers without
- * another shard, rank 0 sends a PUSH of that step without chunks. */
+/* A shard without trained chunks, as in a model smaller than the job.  It gets no gradient, so it does not learn that a
+ * snapshot is due.  Its server notifies it when another of its shards is captured; for servers without another shard,
+ * rank 0 sends a PUSH of that step without chunks. */
 bool shard_is_idle(const shard *self);
 void shard_capture_idle(shard *self, int64_t step); /* others ignore it */
 

@@ -51,8 +51,7 @@ static void update(shard *s, shard_chunk *k, const float *grad, double lr, doubl
     shard_offload_out(s, k);
 }
 
-/* All chunks of a whole-tensor rule's tensor; they are consecutive in the plan and in one partition, hence here
- * too. */
+/* All chunks of a whole-tensor rule's tensor: consecutive in the plan and in one partition, hence also here. */
 static uint32_t update_tensor(shard *s, uint32_t first, double lr, double gscale)
 {
     uint32_t n          = 0;

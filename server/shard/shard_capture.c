@@ -1,7 +1,7 @@
 /* shard_capture.c - snapshots in memory: references to every chunk at one step's end.
  *
- * Chunks end a step one by one, and a fast one may be updated again before the last has ended it. So each is taken
- * at its own end of the step, and the cut is complete when it has all.
+ * Chunks end a step one by one, and a fast one may be updated again before the last has ended it.  So each is captured
+ * at its own end of the step, and the capture is complete when it has all.
  */
 #include "server/shard/shard_state.h"
 
@@ -95,7 +95,7 @@ static void hand_over(shard *s, shard_open_capture *open)
     s->outside.snapshot(s->outside.user, capture);
 }
 
-/* Finds or begins the cut of this step.  A third one means that the first will never be complete. */
+/* Finds or begins the capture of this step.  A third one means that the first will never be complete. */
 static shard_open_capture *find_capture(shard *s, int64_t step)
 {
     shard_open_capture *choice = &s->captures[0];

@@ -47,7 +47,7 @@ void shard_chunk_first_slots(shard *s, shard_chunk *k)
     group->optim->slot_init(&group->hyper, &span);
 }
 
-/* Replaces memory that others hold by new memory; *old is the previous buffer, or NULL. */
+/* Replaces memory with other holders by new memory; *old is the previous buffer, or NULL. */
 static bool renew(shard *s, shard_chunk *k, buf **b, buf **old)
 {
     *old = NULL;

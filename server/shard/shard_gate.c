@@ -1,8 +1,8 @@
 /* shard_gate.c - delays messages to workers until backups have acknowledged.
  *
- * A message is stamped with the newest log entry when it is made.  It leaves once all backups have acknowledged
- * that entry: then its content survives the loss of this server. Messages leave in order.  Messages without
- * promises (receipts, requests to ask again) do not wait.
+ * A message is stamped with the newest log entry when it is made.  It is sent once all backups have acknowledged that
+ * entry: then its content survives the loss of this server.  Messages are sent in order.  Messages without promises
+ * (receipts, requests to ask again) do not wait.
  */
 #include "server/shard/shard_state.h"
 

@@ -83,7 +83,7 @@ void shard_restart(shard *s)
     }
 }
 
-/* Unprepared sums are known to one copy only. */
+/* Keeps only prepared sums: the others are known to one copy alone. */
 static void keep_prepared(shard *s)
 {
     shard_core_restage(s->core);
@@ -150,7 +150,7 @@ static void take_copies(shard *s, const shard_view *v, bool was_primary)
             if (before[j].server == copy->server && before[j].incarnation == copy->incarnation)
                 *copy = before[j];
         copy->is_learner = v->replica[i].is_learner;
-        copy->sent       = copy->acked; /* entries in flight were for the old epoch */
+        copy->sent       = copy->acked; /* entries in flight belonged to the old epoch */
         copy->resent     = UINT64_MAX;
         copy->waits_ms   = 0;
         copy->said_ms = copy->say_ms = 0;
@@ -193,7 +193,7 @@ static void log_settled(shard *s, const shard_view *v, bool restarted, const uin
     s->log.settled_at = s->log.index;
 }
 
-/* Its primary may have been faster; asks it to send that again. */
+/* The primary may have been faster: asks it to send that again. */
 static void ask_again(shard *s)
 {
     if (s->early_epoch != s->epoch || s->early_from != s->primary) return;
@@ -228,7 +228,7 @@ void shard_install(shard *s, const shard_view *v)
     }
     const shard_role was = s->role;
     const bool goes_on   = was == v->role && s->primary == v->primary;
-    const bool is_told   = v->role == SHARD_LEARNER; /* the log says what to do */
+    const bool is_told   = v->role == SHARD_LEARNER; /* the log contains it */
     uint32_t n           = 0;
     s->term              = v->term;
     s->epoch             = v->epoch;

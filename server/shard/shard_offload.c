@@ -1,8 +1,8 @@
-/* shard_offload.c - arrays of chunks that are not in memory: they come in for an update, and go out after it.
+/* shard_offload.c - arrays of chunks outside of memory: loaded for an update, and stored after it.
  *
  * Array 0 of a chunk is its values, array 1 + i its slot i.  An array with an extent is in memory (k->values, k->slot)
- * only between shard_offload_in() and shard_offload_out(); everybody else asks for a reference.  Chunks of one block or less
- * stay in memory: there are few bytes in them, and a disk takes as long for those as for many. */
+ * only between shard_offload_in() and shard_offload_out(); all other code asks for a reference.  Chunks of one block or
+ * less stay in memory: they hold few bytes, and a disk needs as long for few as for many. */
 #include "server/shard/shard_state.h"
 
 #include "common/base/crc.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    STAGED_CHUNKS = 4 /* read, updated, written, and one more so that none waits for another */
+    STAGED_CHUNKS = 4 /* reading, updating, writing, and one spare so that none waits */
 };
 
 static buf **array_at(shard_chunk *k, uint32_t array)
@@ -137,7 +137,7 @@ pen_status shard_offload_bring_in(shard *s, shard_chunk *k, pen_error *why)
     return status;
 }
 
-/* Before the first step slots are zeros, which nobody stored, unless the rule begins them with something else. */
+/* Before the first step slots are zeros, which are not stored, unless the rule initialises them otherwise. */
 bool shard_offload_first_in(shard *s, shard_chunk *k)
 {
     pen_error why;
@@ -152,7 +152,7 @@ bool shard_offload_in(shard *s, shard_chunk *k)
     return s->offload == NULL || shard_offload_bring_in(s, k, &why) == PEN_OK || fail(s, &why);
 }
 
-/* Copies compare the checksum of what was updated; now it costs no reading. */
+/* Copies compare the checksum of the updated values; computing it now costs no read. */
 static void note_crc(shard *s, shard_chunk *k)
 {
     if (k->dtype == PEN_F32 && (s->n_copies > 0 || s->role != SHARD_PRIMARY))

@@ -1,7 +1,7 @@
 /* shard_pool.c - reuses accumulators, so that a step in steady state allocates nothing.
  *
- * An accumulator is a buf, because the log of a shard with copies sends it directly.  One returned while it is
- * still referenced waits in a second queue: the first sent is the first free. */
+ * An accumulator is a buf, because the log of a shard with copies sends it directly.  If it is returned while still
+ * referenced, it waits in a second queue: the first sent is the first free. */
 #include "server/shard/shard_state.h"
 
 #include "common/compute/simd/simd.h"
@@ -18,7 +18,7 @@ struct shard_spare {
 };
 _Static_assert(sizeof(shard_spare) <= ALIGNMENT, "the numbers begin on the next cache line");
 
-/* Below one block by powers of two (at least a cache line), above by whole blocks: a model has few chunk sizes. */
+/* Below one block in powers of two (at least a cache line), above in whole blocks: a model has few chunk sizes. */
 static int class_of(size_t count, size_t *room)
 {
     if (count > SIMD_BLOCK / 2) {

@@ -8,7 +8,7 @@
 #include <math.h>
 
 /* ---- validation ------------------------------------------------------------------------------ */
-/* All chunks are of this shard, each has a checksum, and the payload has their total size. */
+/* All chunks belong to this shard, each has a checksum, and the payload has their total size. */
 static pen_status check_payload(const shard *s, const wire_data *d, const buf *payload,
                                 bool is_push, pen_error *why)
 {

@@ -73,7 +73,7 @@ void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t nu
     r->reason              = reason;
     s->refused.chunk[r->n] = number;
     s->refused.seq[r->n++] = seq;
-    /* All other sentences are made for one chunk and do not outlive it. */
+    /* All other sentences are made for one chunk and are freed with it. */
     if (status != PEN_AGAIN && status != PEN_CORRUPT) shard_refuse_flush(s, peer, d);
 }
 
@@ -169,7 +169,7 @@ static void send_values(shard *s, shard_outbox *box, shard_list_kind kind)
     list->bytes = 0;
 }
 
-/* An answer in the same turn makes the receipt needless. */
+/* An answer in the same turn makes the receipt unnecessary. */
 static void forget_answered(const shard *s, shard_list *list)
 {
     uint32_t kept = 0;

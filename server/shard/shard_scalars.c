@@ -1,7 +1,7 @@
-/* shard_scalars.c - program scalars that travel with the pushes of one chunk (proto/scalars.h).
+/* shard_scalars.c - program scalars sent with the pushes of one chunk (proto/scalars.h).
  *
- * For decided chunks the core sums them up, and they are in the partition's vote.  Otherwise:
- *   a round of all ranks   the numbers of its ranks, once it is closed
+ * For decided chunks the core sums them, and they are in the partition's vote.  Otherwise:
+ *   a round of all ranks   the scalars of its ranks, once it is closed
  *   single pushes          the newest of each live rank
  * Stores one sum, of the newest round: a rank never asks for an older one, because it pushes only after the answer.
  */

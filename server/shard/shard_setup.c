@@ -57,7 +57,7 @@ static pen_status parse_group(shard *s, uint32_t g, shard_core_group *rule, pen_
     if (status != PEN_OK || rule->ops->averages == plan_group_averages(group)) return status;
     return why_set(why, PEN_INTERNAL,
                    "the plan and the consistency rule '%s' disagree about whether it averages",
-                   rule->ops->name); /* the plan reserves room for sums, or not */
+                   rule->ops->name); /* whether the plan reserves room for sums */
 }
 
 static pen_status push_dtype(const wire_group *group, const wire_tensor *t, pen_dtype *dtype,
@@ -302,7 +302,7 @@ static void adopt_versions(const void *data, size_t size, void *user)
     }
 }
 
-/* Values of averaged groups all have the same number of updates; a shard without them is told the number. */
+/* All values of averaged groups have the same number of updates; a shard without such groups is given the number. */
 static void adopt_applied(shard *s)
 {
     for (uint32_t i = 0; i < s->n_chunks; i++) {

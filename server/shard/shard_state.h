@@ -12,7 +12,7 @@ enum {
     SHARD_SMALL_BYTES = 64 << 10,  /* replies below this are packed together        */
     SHARD_BATCH_BYTES = 256 << 10, /* one packed reply                              */
     SHARD_NONE        = UINT32_MAX,
-    SHARD_CUTS_MAX    = 2 /* snapshots that may be taken at one time        */
+    SHARD_CUTS_MAX    = 2 /* snapshots in progress at one time */
 };
 
 /* ---- accumulators: shard_pool.c -------------------------------------------------------------- */
@@ -21,16 +21,16 @@ enum { SHARD_POOL_CLASSES = 12 + 257 };
 typedef struct shard_spare shard_spare;
 typedef struct {
     shard_spare *spare[SHARD_POOL_CLASSES];
-    shard_spare *lent[SHARD_POOL_CLASSES]; /* still referred to */
+    shard_spare *lent[SHARD_POOL_CLASSES]; /* still referenced */
 } shard_pool;
 
-/* Room for count numbers, its size; one reference, the pool's.  NULL: no memory. */
+/* Returns room for count numbers, which is its size; one reference, the pool's.  NULL: no memory. */
 buf *shard_pool_take(shard_pool *pool, size_t count);
 void shard_pool_give(shard_pool *pool, buf *numbers);
 void shard_pool_fini(shard_pool *pool);
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
-typedef struct shard_kept { /* a contribution that waits for its turn */
+typedef struct shard_kept { /* a contribution waiting for its turn */
     struct shard_kept *next, *prev;
     int32_t rank;
     double weight;
@@ -42,16 +42,16 @@ typedef struct {
     uint32_t number, index, tensor, group; /* number: in the plan; index: here */
     uint32_t partition, slots;             /* partition: index here */
     uint64_t start, count;
-    uint32_t first_block, blocks; /* place of its sums of squares in its partition */
-    pen_dtype dtype, push_dtype;  /* of values and of gradients as they travel     */
+    uint32_t first_block, blocks; /* index of its sums of squares in its partition */
+    pen_dtype dtype, push_dtype;  /* of values and of gradients as sent */
     bool trained, decided;        /* decided: its rule averages                    */
 
     buf *values, *slot[OPTIM_SLOTS_MAX]; /* float32 [count] each; NULL: out, see shard_offload.c */
     uint32_t
         extent[1 +
                OPTIM_SLOTS_MAX]; /* of values, then slots; OFFLOAD_NO_EXTENT: always in memory */
-    buf *encoded; /* values in dtype, once somebody asked for them; NULL when dtype is f32 */
-    uint32_t crc; /* of what travels, if has_crc */
+    buf *encoded;                /* values in dtype, once requested; NULL if dtype is f32 */
+    uint32_t crc;                /* of the sent bytes, if has_crc */
     bool has_crc;
     uint64_t version;
 
@@ -61,7 +61,7 @@ typedef struct {
     const float *sum;
     buf *holder;
     buf *accumulator;
-    int32_t base_rank, bad_rank; /* bad_rank: who made the sum not finite; -1 */
+    int32_t base_rank, bad_rank; /* bad_rank: rank that made the sum infinite or NaN; -1 */
     double weight_sum;
     shard_kept *kept;
 } shard_chunk;
@@ -70,7 +70,7 @@ typedef struct {
     uint32_t number; /* in the plan */
     double *squares; /* [blocks]; 0 for chunks that no decision closes */
     uint32_t blocks;
-    bool is_fresh; /* prepared in this turn: everybody is told at the flush */
+    bool is_fresh; /* prepared in this turn: sent to all at the flush */
     wire_vote vote;
     uint64_t step;
 } shard_partition;
@@ -102,7 +102,7 @@ typedef struct {
     size_t capacity, bytes; /* bytes: of payload */
 } shard_list;
 
-typedef struct { /* what one peer is to get */
+typedef struct { /* the pending answers to one peer */
     uint32_t peer;
     int32_t rank;
     bool is_dirty;
@@ -115,7 +115,7 @@ typedef struct { /* columns of one message, reused */
     uint64_t *seq, *version;
 } shard_columns;
 
-typedef struct { /* refusals of one message, gathered while they have the same reason */
+typedef struct { /* refusals in one message, gathered while the reason is the same */
     pen_status status;
     const char *reason;
     uint32_t n;
@@ -123,53 +123,53 @@ typedef struct { /* refusals of one message, gathered while they have the same r
 
 typedef struct {
     shard_capture *capture;
-    uint32_t left; /* trained chunks that are not in it yet */
+    uint32_t left; /* trained chunks not yet captured */
 } shard_open_capture;
 
 /* ---- the log: shard_log.c, shard_gate.c, shard_fill.c ---------------------------------------- */
 typedef struct {
     wire_entry e;
-    void *lists;     /* OWNED: what e points to */
+    void *lists;     /* OWNED: the lists of e */
     buf *payload;    /* exactly e.bytes; NULL */
-    int32_t only;    /* the server that it fills; -1: for all */
-    uint64_t digest; /* once it was applied */
+    int32_t only;    /* the server it fills; -1: all */
+    uint64_t digest; /* after it was applied */
     uint64_t before; /* bytes of all earlier entries */
 } shard_entry;
 
 typedef struct {
-    uint64_t index;  /* newest; also of a copy: the newest it has applied */
-    uint64_t digest; /* of the effects of all of them */
-    uint64_t bytes;  /* appended so far */
+    uint64_t index;  /* newest; on a copy: the newest it has applied */
+    uint64_t digest; /* of the effects of all entries */
+    uint64_t bytes;  /* appended in total */
     uint64_t ungated;
-    /* index of the newest SETTLE: copies did it with the epoch, before it came */
+    /* index of the newest SETTLE: copies resolved with the epoch, before it came */
     uint64_t settled_at;
     shard_entry *entry; /* a ring of the newest `n` */
     uint32_t first, n, capacity;
 } shard_log;
 
-typedef struct { /* what the primary knows of another copy */
+typedef struct { /* the primary's record of another copy */
     int32_t server;
     uint64_t incarnation;
-    bool is_learner, has_stream, is_fresh; /* is_fresh: the stream begins with nothing */
+    bool is_learner, has_stream, is_fresh; /* is_fresh: the stream starts empty */
     uint64_t stream, base;                 /* base: index before the stream's first entry */
     uint64_t acked, sent;
-    uint64_t resent; /* what was acknowledged when it was sent again for a gap */
+    uint64_t resent; /* acknowledged index at the last resend for a gap */
 
     uint32_t filled;       /* chunks whose values are in the log */
-    bool is_filled;        /* all of them */
-    uint64_t filled_at;    /* index of the last of the fill */
+    bool is_filled;        /* all chunks */
+    uint64_t filled_at;    /* index of the fill's last entry */
     uint64_t fill_mark[2]; /* index after each of the last two batches of the fill */
 
     uint64_t seen_acked, waits_ms, resend_ms, said_ms,
         say_ms; /* of the resend timer; 0: not running */
 } shard_copy;
 
-typedef struct shard_parked { /* a message that waits for the backups */
+typedef struct shard_parked { /* a message waiting for the backups */
     struct shard_parked *next, *prev;
     uint64_t stamp;
     uint32_t peer;
     buf *payload;
-    wire_data d; /* its lists lie behind it */
+    wire_data d; /* its lists follow it in memory */
 } shard_parked;
 
 struct shard {
@@ -185,15 +185,15 @@ struct shard {
     shard_log log;
     shard_copy copy[SHARD_COPIES_MAX];
     uint32_t n_copies, n_backups, streams;
-    uint64_t open_to; /* what every backup has acknowledged */
+    uint64_t open_to; /* acknowledged by every backup */
     shard_parked *parked;
     bool is_settling;
 
     uint64_t stream,
-        mark_epoch; /* of a copy: what it follows; the epoch its primary is sealed for */
+        mark_epoch; /* on a copy: the stream it follows; the epoch its primary is sealed for */
     uint64_t mark_index;
-    uint32_t primary_peer; /* where LOG comes from; SHARD_NONE */
-    uint32_t early_peer;   /* the same, of an epoch that has not come */
+    uint32_t primary_peer; /* sender of LOG; SHARD_NONE */
+    uint32_t early_peer;   /* the same, for an epoch that has not come yet */
     uint64_t early_epoch, early_from;
     bool is_whole, owes_ack, has_gap;
     uint32_t n_unfilled;
@@ -209,15 +209,15 @@ struct shard {
     uint32_t *partition_index; /* [plan partitions] likewise                         */
     uint64_t *incarnation;     /* [world_size] */
     int32_t *node;             /* [world_size] */
-    uint32_t *peer_of;         /* [world_size] where a rank was heard last; SHARD_NONE */
+    uint32_t *peer_of;         /* [world_size] latest peer of each rank; SHARD_NONE */
     int32_t *missing;          /* [world_size] scratch */
 
     shard_pool pool;
     offload *offload; /* NULL: everything is in memory */
     struct {
-        buf *seen; /* by who looked in last */
+        buf *seen; /* by the latest reader */
     } * look;
-    recycler *recycler; /* of values and slots that are copied for a snapshot */
+    recycler *recycler; /* for values and slots copied for a snapshot */
     shard_kept *spare_kept;
     optim_span *span; /* scratch for whole-tensor rules */
     double *scratch;
@@ -229,20 +229,19 @@ struct shard {
     shard_open_capture captures[SHARD_CUTS_MAX];
     struct shard_states *states; /* of the newest steps; shard_states.c */
     struct {                     /* shard_scalars.c */
-        uint32_t chunk;          /* that they come with; SHARD_NONE: another shard adds them up */
-        wire_scalars
-            *newest;      /* [world_size] what each rank gave last, where no decision closes it */
-        wire_scalars sum; /* of the newest round */
+        uint32_t chunk;          /* the chunk they come with; SHARD_NONE: another shard sums them */
+        wire_scalars *newest;    /* [world_size] latest of each rank, if no decision closes it */
+        wire_scalars sum;        /* of the newest round */
     } scalars;
     uint64_t ended, skipped; /* steps since first_step */
     struct {                 /* for the counters */
         uint64_t step,
-            begun_ns; /* the newest step of which something came, and when; begun_ns 0: none */
-        uint64_t lag_entries, lag_bytes; /* as they were told */
+            begun_ns; /* the newest step with a message, and when it came; begun_ns 0: none */
+        uint64_t lag_entries, lag_bytes; /* as last reported */
     } watch;
 };
 
-/* What is being handled: one message, and one chunk of it. */
+/* The message being handled, and one of its chunks. */
 typedef struct {
     uint32_t peer;
     const wire_data *d;
@@ -255,7 +254,7 @@ static inline const char *shard_tensor_name(const shard *s, const shard_chunk *k
     return s->setup.model->tensor[k->tensor].name;
 }
 
-/* A chunk of the plan; NULL: it is not here. */
+/* A chunk of the plan; NULL: not here. */
 static inline shard_chunk *shard_find(const shard *s, uint32_t number)
 {
     const bool is_here = number < s->setup.plan->n_chunks && s->index_of[number] != SHARD_NONE;
@@ -274,46 +273,46 @@ static inline bool shard_is_sealed(const shard *s)
 }
 
 /* shard_fail.c */
-void shard_fail(shard *s, const pen_error *error); /* reports; then no message is taken any more */
+void shard_fail(shard *s, const pen_error *error); /* reports; then ignores all messages */
 bool shard_no_memory(shard *s);                    /* the same, returns false */
 
-/* shard_states.c: bytes of the workers that belong to a snapshot. */
+/* shard_states.c: workers' bytes that belong to a snapshot. */
 typedef struct shard_states shard_states;
-void shard_states_take(shard *s, const wire_data *d);     /* what a push carries of them */
+void shard_states_take(shard *s, const wire_data *d);     /* those in a push */
 void shard_states_give(shard *s, shard_capture *capture); /* those of its step */
 void shard_states_fini(shard *s);
 
-/* shard_scalars.c: numbers of the program that are added up with a step. */
+/* shard_scalars.c: program scalars summed over a step. */
 bool shard_scalars_init(shard *s); /* false: no memory */
 void shard_scalars_fini(shard *s);
 bool shard_scalars_are_of(const shard *s, const shard_chunk *k);
-/* A push of the chunk was taken; a round of it is closed, or a push of it applied; and what a primary says. */
+/* A push of the chunk was taken; its round was closed, or its push applied; scalars from the primary. */
 void shard_scalars_take(shard *s, const shard_chunk *k, int32_t rank, const wire_inputs *inputs);
 void shard_scalars_close(shard *s, const shard_chunk *k);
 void shard_scalars_follow(shard *s, const shard_chunk *k, const wire_scalars *sum);
-/* What a VALUES about these chunks says of them: number of records, 0 or 1. */
+/* Adds the scalars of a VALUES about these chunks: number of records, 0 or 1. */
 uint32_t shard_scalars_notify(const shard *s, const shard_line *line, uint32_t n, wire_vote *vote);
 
 /* shard_install.c */
 void shard_settle(shard *s, int64_t step, const wire_decision *decision); /* NULL: none came */
-void shard_restart(shard *s); /* everything staged is dropped */
+void shard_restart(shard *s); /* drops everything staged */
 bool shard_join_listed(shard *s, const uint64_t *ranks, uint32_t n);
 
 /* shard_log.c */
 bool shard_is_logging(const shard *s);
-/* One more entry; payload is OWNED by the callee, NULL: none.  only: see shard_entry. */
+/* Appends an entry; payload is OWNED by the callee, NULL: none.  only: see shard_entry. */
 void shard_log_append(shard *s, const wire_entry *e, int32_t only, buf *payload);
-/* The entry just appended has had its effects. */
+/* The effects of the last entry were applied. */
 void shard_log_applied(shard *s);
-void shard_log_changed(shard *s, shard_chunk *k); /* counts its values into the digest */
+void shard_log_changed(shard *s, shard_chunk *k); /* adds its values to the digest */
 void shard_log_send(shard *s);
-bool shard_log_send_to(shard *s, shard_copy *copy); /* false: it cannot take more now */
-void shard_log_mark(shard *s); /* nothing comes after this before the next epoch */
+bool shard_log_send_to(shard *s, shard_copy *copy); /* false: its queue is full */
+void shard_log_mark(shard *s);                      /* nothing follows before the next epoch */
 void shard_log_trim(shard *s);
-void shard_log_notify_lag(shard *s); /* what copies have not acknowledged, to the counters */
+void shard_log_notify_lag(shard *s); /* counts entries that copies have not acknowledged */
 void shard_log_fini(shard *s);
-shard_entry *shard_log_at(shard *s, uint64_t index); /* NULL: gone, or not there yet */
-/* What the primary's own actions say. */
+shard_entry *shard_log_at(shard *s, uint64_t index); /* NULL: dropped, or not appended yet */
+/* Log entries for the primary's own actions. */
 void shard_log_first(shard *s, shard_chunk *k);
 void shard_log_sum(shard *s, shard_chunk *k, int32_t only);
 void shard_log_prepared(shard *s, uint32_t partition, int32_t only);
@@ -324,11 +323,11 @@ void shard_log_apply(shard *s, shard_chunk *k, int32_t rank, uint64_t seq,
 
 /* shard_gate.c */
 void shard_gate_open(shard *s);   /* backups have acknowledged more */
-void shard_gate_forget(shard *s); /* all that waits */
+void shard_gate_forget(shard *s); /* drops all waiting messages */
 void shard_gate_forget_peer(shard *s, uint32_t peer);
 
 /* shard_fill.c */
-void shard_fill_stream(shard *s, shard_copy *copy, bool is_fresh); /* it begins after the log */
+void shard_fill_stream(shard *s, shard_copy *copy, bool is_fresh); /* starts after the log */
 void shard_fill_begin(shard *s, shard_copy *copy);
 void shard_fill_go_on(shard *s, shard_copy *copy);
 
@@ -352,7 +351,7 @@ void shard_act(shard *s, shard_core_actions actions, const shard_arrival *arriva
 void shard_update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs);
 void shard_update_with_one(shard *s, shard_chunk *k, const wire_inputs *inputs, const void *data);
 
-/* shard_sum.c.  holder: of data, kept as long as the bytes are needed; NULL: they are copied. */
+/* shard_sum.c.  holder: owner of data, kept while the bytes are needed; NULL: copies them. */
 void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data,
                 buf *holder);
 void shard_fold_kept(shard *s, shard_chunk *k, int32_t rank);
@@ -361,7 +360,7 @@ void shard_keep(shard *s, shard_chunk *k, int32_t rank, double weight, const voi
 void shard_drop_sum(shard *s, shard_chunk *k);
 void shard_drop_kept(shard *s, shard_chunk *k);
 void shard_drop_staged(shard *s, shard_chunk *k); /* both */
-/* NULL: no memory.  Given back with shard_drop_sum(). */
+/* NULL: no memory.  Free with shard_drop_sum(). */
 const float *shard_as_f32(shard *s, shard_chunk *k, const void *data);
 
 /* shard_chunk.c */
@@ -369,8 +368,8 @@ bool shard_chunk_allocate(shard *s, shard_chunk *k);
 void shard_chunk_free(shard_chunk *k);
 void shard_chunk_first_slots(shard *s, shard_chunk *k);
 bool shard_chunk_make_writable(shard *s, shard_chunk *k);
-/* The same for an update that goes over the chunk from front to back: values and slots get new memory where others
- * hold the old, and *from says what is still to be copied, range by range, before it is written. */
+/* Like shard_chunk_make_writable(), for an update that walks the chunk from front to back: values and slots with other holders
+ * get new memory, and *from holds what must be copied, range by range, before it is written. */
 typedef struct {
     buf *values, *slot[OPTIM_SLOTS_MAX]; /* OWNED; NULL: nothing to copy */
 } shard_chunk_origin;
@@ -379,24 +378,24 @@ void shard_chunk_copy_range(shard_chunk *k, const shard_chunk_origin *from, uint
                             uint64_t n);
 void shard_chunk_origin_release(shard_chunk_origin *from);
 void shard_chunk_changed(shard_chunk *k);
-/* One reference, the caller's; its checksum is in k->crc.  NULL: it has failed. */
+/* One reference, OWNED by the caller; its checksum is in k->crc.  NULL: failed. */
 buf *shard_chunk_wire(shard *s, shard_chunk *k);
 
-/* shard_offload.c; array 0 is a chunk's values, 1 + i its slot i.  False, NULL: it has failed. */
+/* shard_offload.c; array 0 is a chunk's values, 1 + i its slot i.  False, NULL: failed. */
 pen_status shard_offload_open(shard *s, pen_error *why); /* before arrays are allocated */
 void shard_offload_close(shard *s);
-void shard_offload_ahead(shard *s, const shard_chunk *k); /* it is wanted soon */
-bool shard_offload_first_in(shard *s, shard_chunk *k);    /* to be given first values */
-bool shard_offload_in(shard *s, shard_chunk *k);          /* all of it, to be changed */
-void shard_offload_out(shard *s, shard_chunk *k);         /* it was changed */
-pen_status shard_offload_bring_in(shard *s, shard_chunk *k, pen_error *why); /* the same, told */
+void shard_offload_ahead(shard *s, const shard_chunk *k); /* needed soon */
+bool shard_offload_first_in(shard *s, shard_chunk *k);    /* loads it to receive first values */
+bool shard_offload_in(shard *s, shard_chunk *k);          /* loads all arrays for a change */
+void shard_offload_out(shard *s, shard_chunk *k);         /* stores all arrays after a change */
+pen_status shard_offload_bring_in(shard *s, shard_chunk *k, pen_error *why); /* with a status */
 pen_status shard_offload_bring_out(shard *s, shard_chunk *k, pen_error *why);
 buf *shard_offload_array(shard *s, shard_chunk *k,
                          uint32_t array);             /* to read; OWNED by the caller */
 uint32_t shard_offload_crc(shard *s, shard_chunk *k); /* of its values as float32 */
 bool shard_offload_replace(shard *s, shard_chunk *k, uint32_t array, const void *numbers);
 offload_hold *shard_offload_hold(shard *s, const shard_chunk *k,
-                                 uint32_t array); /* NULL: it is in memory */
+                                 uint32_t array); /* NULL: in memory */
 const float *shard_offload_look(const shard *s, const shard_chunk *k, uint32_t array);
 
 /* shard_capture.c */
@@ -406,7 +405,7 @@ void shard_capture_fini(shard *s);
 /* shard_reply.c */
 void shard_serve(shard *s, const shard_core_action *a);
 void shard_note(shard *s, shard_list_kind kind, const shard_core_action *a);
-/* Once more, to one. */
+/* Sends the vote again, to one peer. */
 void shard_send_prepared(shard *s, uint32_t partition, uint32_t peer, int32_t rank);
 void shard_refuse(shard *s, uint32_t peer, const wire_data *d, pen_status status, const char *text);
 void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t number, uint64_t seq,

@@ -1,6 +1,6 @@
-/* shard_states.c - what workers want in a snapshot beside tensors: it comes with their pushes, and goes with the cut.
+/* shard_states.c - workers' states for a snapshot, beside tensors: sent with their pushes, stored with the capture.
  *
- * Kept are the newest few steps of every rank, so memory is bounded by the number of ranks.
+ * Only the newest few steps of every rank are stored, so memory is bounded by the number of ranks.
  */
 #include "server/shard/shard_state.h"
 
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS_KEPT = 4 }; /* a fast rank may be ahead of the cut */
+enum { STEPS_KEPT = 4 }; /* a fast rank may be ahead of the capture */
 
 struct shard_states {
-    struct shard_states *next; /* in the order of ranks */
+    struct shard_states *next; /* ordered by rank */
     int64_t step;              /* of the snapshot they belong to */
     int32_t rank;
     size_t size;
@@ -40,7 +40,7 @@ static bool has(const shard *s, int32_t rank, int64_t step)
     return false;
 }
 
-/* Where chunks count for themselves the message has no step; those of a step are pushed alike. */
+/* Messages of undecided chunks have no step; all pushes of a step have the same number. */
 static int64_t snapshot_of(const wire_data *d)
 {
     return (int64_t)(d->n > 0 && d->seq != NULL ? d->seq[0] : d->step) + 1;
@@ -54,7 +54,7 @@ void shard_states_take(shard *s, const wire_data *d)
         return;
     forget_before(s, d->rank, step - STEPS_KEPT + 1);
     shard_states *kept = malloc(sizeof *kept + d->inputs.states_bytes);
-    if (kept == NULL) return; /* the snapshot says that they are missing, when it is read */
+    if (kept == NULL) return; /* reading the snapshot reports them as missing */
     *kept = (shard_states){.step = step, .rank = d->rank, .size = d->inputs.states_bytes};
     memcpy(kept->bytes, d->inputs.states, kept->size);
     shard_states **at = &s->states;

@@ -1,4 +1,4 @@
-/* shard_sum.c - contributions: kept where they arrived, added up in the order the core says. */
+/* shard_sum.c - contributions: kept where they arrived, added in the order given by the core. */
 #include "server/shard/shard_state.h"
 
 #include "common/compute/simd/simd.h"
@@ -42,8 +42,7 @@ static void start_sum(shard *s, shard_chunk *k, int32_t rank, double weight, con
         k->bad_rank = rank;
 }
 
-/* The base was not looked at when it came; only now, when something is not finite, is it asked
- * whether it was it. */
+/* The base was not checked on arrival; it is checked only now that the sum is not finite. */
 static int32_t culprit(const shard_chunk *k, int32_t rank)
 {
     return simd()->finite(k->sum, PEN_F32, k->count) ? rank : k->base_rank;
@@ -53,7 +52,7 @@ void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const voi
                 buf *holder)
 {
     k->weight_sum += weight;
-    if (weight == 0) return; /* a rank without data this step: its bytes mean nothing */
+    if (weight == 0) return; /* a rank without data this step: its bytes are meaningless */
     if (k->sum == NULL) {
         start_sum(s, k, rank, weight, data, holder);
         return;
@@ -80,8 +79,8 @@ const float *shard_as_f32(shard *s, shard_chunk *k, const void *data)
 }
 
 /* ---- waiting for the turn -------------------------------------------------------------------- */
-/* A small part of a large message is copied, for a reference would hold the whole message in
- * memory; so is what may not be held. */
+/* Copies a small part of a large message, since a reference would hold the whole message in memory; also copies data
+ * without a holder. */
 static buf *hold_part(const void *data, size_t size, buf *holder, const void **held)
 {
     *held = data;

@@ -52,7 +52,7 @@ static void compare(shard *s, const shard_copy *copy, const wire_data *d)
     if (entry->digest != d->digest) report_difference(s, copy, d, entry);
 }
 
-/* It lacks entries: resend once per gap; the timer does the rest. */
+/* The copy lacks entries: resends once per gap; the timer does the rest. */
 static void resend(shard *s, shard_copy *copy)
 {
     if (copy->resent == copy->acked || copy->sent <= copy->acked) return;
@@ -68,7 +68,7 @@ void shard_copies_heard(shard *s, const wire_data *d)
         d->epoch != s->epoch || d->to != s->setup.incarnation || !copy->has_stream)
         return;
     if (d->stream != copy->stream && copy->is_learner) {
-        if (!copy->is_fresh) /* not acknowledged in an old epoch */
+        if (!copy->is_fresh) /* not acknowledged in an older epoch */
             shard_fill_begin(s, copy);
         else if (d->flags & WIRE_REPEATED && copy->acked == copy->base)
             resend(s, copy);

@@ -1,9 +1,9 @@
 /* shard_fill.c - fills an empty copy while training goes on.
  *
- * The state travels in the log, in order with everything else: first the progress of each partition, with its sums
- * and records, then the chunks, a few at a time, between the entries of ongoing work.  The learner ignores updates
- * of chunks it lacks, so each chunk becomes valid with its own STATE.  Values are references; an update copies them
- * if needed.
+ * The state is sent in the log, in order with everything else: first the progress of each partition, with its sums and
+ * records, then the chunks, a few at a time, between the entries of ongoing work.  The learner ignores updates of
+ * chunks it lacks, so each chunk becomes valid with its own STATE.  Values are references; an update copies them if
+ * needed.
  */
 #include "server/shard/shard_state.h"
 
@@ -40,7 +40,7 @@ static buf *squares_of(const shard_partition *p)
     return squares;
 }
 
-/* With the record of the newest decided step: a rank that lost it asks again. */
+/* Includes the record of the newest decided step: a rank that lost it asks again. */
 static void notify_partition(shard *s, const shard_copy *copy, uint32_t index)
 {
     const shard_partition *p      = &s->partition[index];
@@ -124,7 +124,7 @@ static uint64_t notify_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
     return k->count * sizeof(float) * (1 + k->slots);
 }
 
-/* Chunks of a whole-tensor rule's tensor are updated together, so they travel together. */
+/* Chunks of a whole-tensor rule's tensor are updated together, so they are sent together. */
 static bool goes_on_with(const shard *s, uint32_t i)
 {
     return i > 0 && i < s->n_chunks && s->chunk[i].tensor == s->chunk[i - 1].tensor &&

@@ -175,7 +175,7 @@ static bool follow_filled(shard *s, const logged *l)
 static bool follow_settle(shard *s, const logged *l)
 {
     const wire_entry *e = l->e;
-    if (e->version <= s->settled_epoch) return true; /* done with the epoch itself */
+    if (e->version <= s->settled_epoch) return true; /* already resolved with the epoch */
     s->settled_epoch = e->version;
     shard_settle(s, (int64_t)e->step - 1, e->has_decision ? &e->decision : NULL);
     return shard_join_listed(s, e->number, e->n_numbers) &&
@@ -274,7 +274,7 @@ static bool is_from_primary(const shard *s, const wire_data *d, const buf *paylo
            (!shard_is_sealed(s) || mutation(MUTATION_SEAL_GOES_ON));
 }
 
-/* Its primary was faster; once the epoch is here too, it is asked to send that again. */
+/* The primary was faster.  Once the epoch is here too, asks it to send that again. */
 static void remember_early(shard *s, uint32_t peer, const wire_data *d)
 {
     if (d->to != s->setup.incarnation || d->term < s->term || d->epoch <= s->epoch) return;
@@ -285,7 +285,7 @@ static void remember_early(shard *s, uint32_t peer, const wire_data *d)
 
 void shard_follow_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
-    if (!is_from_primary(s, d, payload)) { /* of an old or a future epoch */
+    if (!is_from_primary(s, d, payload)) { /* of an older or a later epoch */
         remember_early(s, peer, d);
         return;
     }

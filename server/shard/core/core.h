@@ -43,7 +43,7 @@ typedef struct {
     const char *tensor; /* name, for sentences; BORROWED as long as the core lives          */
     uint32_t partition; /* index into the partitions of this core                           */
     uint32_t group;
-    uint64_t bytes;  /* of one contribution as it travels                                */
+    uint64_t bytes;  /* of one contribution as sent */
     bool trained;    /* false: frozen, never pushed                                      */
     uint32_t number; /* in the whole model; selects the rank of a node that sends its sum */
 } shard_core_chunk_desc;
@@ -122,11 +122,10 @@ void shard_core_abandon(shard_core *c);
 shard_core_actions shard_core_restart(shard_core *c, uint32_t chunk);
 
 /* Sets the counters of `rank`, which joins: it starts beside the slowest of those with beside[rank], or at the open
- * round if there is none. */
+ * round if there are none. */
 void shard_core_join(shard_core *c, int32_t rank, const bool *beside);
 
-/* This shard becomes primary, or stops being it: drops contributions to unprepared sums, which are known here
- * alone. */
+/* This shard becomes primary, or ceases to be: drops contributions to unprepared sums, which are known here only. */
 void shard_core_restage(shard_core *c);
 
 /* The inputs of `rank` to the decision of `step`; once per message with decided pushes, before them. MISMATCH names
@@ -187,7 +186,7 @@ bool shard_core_follow_update(shard_core *c, uint32_t chunk, uint64_t round);
 /* Push `seq` of `rank` was applied by itself; false: not the next one. */
 bool shard_core_follow_apply(shard_core *c, uint32_t chunk, int32_t rank, uint64_t seq);
 
-/* It becomes the primary.  Waiting answers are dropped; their ranks ask again. */
+/* This copy becomes the primary.  Drops waiting answers; their ranks ask again. */
 void shard_core_forget_waiting(shard_core *c);
 
 /* After a restore, before any push: number of updates in the values. */
@@ -202,10 +201,10 @@ void shard_core_vote_is(shard_core *c, uint32_t partition, uint64_t hash);
 
 const wire_inputs *shard_core_step_inputs(const shard_core *c, uint64_t step); /* NULL: not open */
 double shard_core_weight_sum(const shard_core *c, uint64_t step); /* added in rank order */
-/* The program's numbers, likewise; *sum is zero before. */
+/* The program's scalars, likewise; *sum is zero before. */
 void shard_core_scalars(const shard_core *c, uint64_t step, wire_scalars *sum);
 bool shard_core_is_prepared(const shard_core *c, uint32_t partition,
-                            uint64_t step); /* or past it */
+                            uint64_t step); /* or passed it */
 uint64_t shard_core_partition_step(const shard_core *c, uint32_t partition);
 bool shard_core_has_vote(const shard_core *c, uint32_t partition);   /* of its open step */
 bool shard_core_is_decided(const shard_core *c, uint32_t partition); /* it has such chunks */
@@ -218,15 +217,15 @@ int32_t shard_core_step_rank(const shard_core *c, uint64_t step);       /* whose
 const uint64_t *shard_core_clocks(const shard_core *c, uint32_t chunk); /* [world_size] */
 bool shard_core_has_values(const shard_core *c, uint32_t chunk);
 uint64_t shard_core_round(const shard_core *c, uint32_t chunk);
-/* Least number of a next push, over undecided chunks and live ranks; false: there is no such chunk. */
+/* Least number of a next push, over undecided chunks and live ranks; false: no such chunk. */
 bool shard_core_least_clock(const shard_core *c, uint64_t *clock);
 int64_t shard_core_applied(const shard_core *c); /* decided steps applied */
 uint64_t shard_core_parked_bytes(const shard_core *c);
 bool shard_core_is_first(const shard_core *c,
                          int32_t rank); /* the first live rank; it requests snapshots */
 
-/* The push that `rank` owes the others: the lowest step, then the lowest chunk, that another rank has pushed and it
- * has not.  False: nobody waits for it. */
+/* The push that `rank` owes the others: the lowest step, then the lowest chunk, that another rank has pushed and it has
+ * not.  False: no rank waits for it. */
 bool shard_core_owes(const shard_core *c, int32_t rank, uint64_t *step, uint32_t *chunk);
 
 #endif

@@ -51,7 +51,7 @@ static shard_core_actions repeat_decided(shard_core *c, const shard_core_push_ev
     return shard_core_sent(c);
 }
 
-/* Bsp that a decision does not close. */
+/* A bsp push that no decision closes. */
 static bool is_eager(const shard_core *c, const shard_core_push_event *e)
 {
     return c->eager || e->want_values;
@@ -140,7 +140,7 @@ static pen_status check_round(shard_core *c, const shard_core_push_event *e, con
     return !k->eager || rates_agree(c, k, e) ? PEN_OK : PEN_MISMATCH;
 }
 
-/* From `from` on, the next rank that adds to this round; world_size: none. */
+/* The next rank from `from` on that adds to this round; world_size: none. */
 static int32_t next_to_add(const shard_core *c, uint32_t chunk, int32_t from)
 {
     int32_t rank = shard_core_next_live(c, from);
@@ -150,7 +150,7 @@ static int32_t next_to_add(const shard_core *c, uint32_t chunk, int32_t from)
     return rank;
 }
 
-/* The first contribution fixes who adds to the round; for all others it is as good as over. */
+/* The first contribution decides which ranks add to the round; for all others it counts as over. */
 static void open_round(shard_core *c, const shard_core_push_event *e)
 {
     shard_core_chunk *k = &c->chunk[e->chunk];
@@ -181,7 +181,7 @@ static void fold(shard_core *c, uint32_t chunk, int32_t rank)
     shard_core_send(c, CORE_FOLD, chunk)->rank = rank;
 }
 
-/* Folds the contribution whose turn it is, and all buffered ones behind it. */
+/* Folds the contribution whose turn it is, and all buffered ones after it. */
 static void fold_from_turn(shard_core *c, uint32_t chunk)
 {
     shard_core_chunk *k = &c->chunk[chunk];

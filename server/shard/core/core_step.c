@@ -33,7 +33,7 @@ void shard_core_open_step(shard_core *c, int32_t rank, uint64_t step, const wire
     if (s->scalars != NULL) memset(s->scalars, 0, c->world_size * sizeof *s->scalars);
 }
 
-/* Allocates scalars with the first rank that gives any. */
+/* Allocates scalars for the first rank that has any. */
 static bool keep_scalars(const shard_core *c, shard_core_inputs_of_step *s, int32_t rank,
                          const wire_scalars *scalars)
 {
@@ -134,7 +134,7 @@ static shard_core_actions refuse(shard_core *c, uint32_t peer, uint64_t step, pe
     return shard_core_refuse(c, CORE_EVERYONE, -1, peer, step, status, reason);
 }
 
-/* All partitions of a shard take the same decision for a step; the first to take it speaks for all. */
+/* All partitions of a shard apply the same decision for a step; the first to apply one fixes it. */
 static bool contradicts(const shard_core *c, const shard_core_partition *p,
                         const wire_decision *decision)
 {

@@ -36,7 +36,7 @@ typedef enum {
     SYNC_ADD,    /* part of the open round's mean                              */
     SYNC_APPLY,  /* update with it now                                         */
     SYNC_REPEAT, /* a repeat: answer again, never sum or apply */
-    SYNC_EARLY   /* too early: to be sent again */
+    SYNC_EARLY   /* too early: must be sent again */
 } sync_verdict;
 
 typedef struct {
@@ -49,8 +49,8 @@ typedef struct {
      * clock, so none is skipped. */
     sync_verdict (*push)(const sync_hyper *hyper, const sync_view *view);
 
-    /* Whether this rank may have values now.  True if no rank is behind it and nothing of it waits, so some rank
-     * can always go on. */
+    /* Whether this rank may have values now.  True if no rank is behind it and none of its pushes waits, so some rank
+     * can always continue. */
     bool (*serve)(const sync_hyper *hyper, const sync_view *view);
 } sync_ops;
 
