@@ -133,7 +133,7 @@ pen_status device_team_compare(device_team *team, uint64_t seq, bool on_device, 
     return PEN_OK;
 }
 
-/* ---- showing ---------------------------------------------------------------------------------------- */
+/* ---- headers ---------------------------------------------------------------------------------------- */
 
 static void arrive(device_op *op)
 {

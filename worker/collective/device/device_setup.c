@@ -266,7 +266,7 @@ static pen_status nccl_stage(device_team *team, device_stream stream, pen_error 
     return PEN_OK;
 }
 
-/* ---- all of it -------------------------------------------------------------------------------------- */
+/* ---- all stages ------------------------------------------------------------------------------------- */
 
 typedef pen_status (*stage_fn)(device_team *team, device_stream stream, pen_error *why);
 static const stage_fn stages[] = {share_stage,   map_stage,       test_stage,   verdict_stage,

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- questions that every member answers alike ----------------------------------------------------- */
+/* ---- properties that are the same on every member -------------------------------------------------- */
 
 static bool has_parts(coll_kind kind)
 {
@@ -45,7 +45,7 @@ bool device_is_small(const device_op *op)
     return largest_input(op) <= op->team->one_shot_bytes / op->element;
 }
 
-/* ---- questions about this member --------------------------------------------------------------------- */
+/* ---- properties of this member ----------------------------------------------------------------------- */
 
 bool device_shows_in(const device_op *op)
 {
@@ -93,7 +93,7 @@ pen_status device_check_counts(const device_op *op, pen_error *why)
     return PEN_OK;
 }
 
-/* ---- memory of others -------------------------------------------------------------------------------- */
+/* ---- other members' memory --------------------------------------------------------------------------- */
 
 /* The first `bytes` of the input of `who`. */
 static pen_status input_of(const device_op *op, int who, size_t bytes, const char **data,

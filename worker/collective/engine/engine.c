@@ -18,7 +18,7 @@
 
 enum { MESH_LINGER_MS = 500 };
 
-/* ---- birth ----------------------------------------------------------------------------------- */
+/* ---- creation -------------------------------------------------------------------------------- */
 static void add_address(coll_engine *e, const char *text)
 {
     if (e->n_addresses == ENGINE_ADDRESSES) return;
@@ -131,7 +131,7 @@ pen_status coll_engine_create(const coll_setup *setup, const coll_job *job, void
     return PEN_OK;
 }
 
-/* ---- death ----------------------------------------------------------------------------------- */
+/* ---- destruction ----------------------------------------------------------------------------- */
 static void free_members(coll_engine *e)
 {
     for (int i = 0; i < e->n_members; i++) {

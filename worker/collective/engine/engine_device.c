@@ -36,7 +36,7 @@ static const device_ops *host(void)
     return device_all[i];
 }
 
-/* ---- whose memory ---------------------------------------------------------------------------- */
+/* ---- kinds of memory ------------------------------------------------------------------------- */
 /* A member without elements has no buffer to inspect: a stream then means a device, else the previous call decides. */
 static const device_ops *ops_of(engine_call *c)
 {
@@ -156,7 +156,7 @@ static pen_status begin_stage(engine_call *c, pen_error *why)
     return copy(s, s->in, s->from, s->in_bytes, why);
 }
 
-/* ---- the way of a call ----------------------------------------------------------------------- */
+/* ---- the path of a call ---------------------------------------------------------------------- */
 static void take_device(engine_call *c)
 {
     c->state    = CALL_RUNNING;

@@ -17,7 +17,7 @@ static uint64_t now_ms(void)
     return clock_ms(&clock_real);
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 static void write_name(const engine_call *c, char *text, size_t size)
 {
     const char *kind = coll_kind_name(c->call.kind);

@@ -72,7 +72,7 @@ void engine_await_verdict(coll_engine *e, engine_call *c)
     if (now >= c->fault_until_ms) engine_group_fail(c->g, &c->why, false);
 }
 
-/* ---- what the job says, from "pen-io" -------------------------------------------------------- */
+/* ---- events of the job, on "pen-io" ---------------------------------------------------------- */
 static bool has_member(const pen_group *g, int rank)
 {
     for (int i = 0; i < g->size; i++)

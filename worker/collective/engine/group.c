@@ -45,7 +45,7 @@ const char *group_carrier_name(group_carrier carrier)
     return names[carrier];
 }
 
-/* ---- among the engine's groups ---------------------------------------------------------------- */
+/* ---- the engine's list of groups -------------------------------------------------------------- */
 static bool enlist(coll_engine *e, pen_group *g)
 {
     pthread_mutex_lock(&e->lock);
@@ -70,7 +70,7 @@ static void strike(coll_engine *e, pen_group *g)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- creation and destruction ---------------------------------------------------------------- */
 static pen_group *make(pen_ctx *ctx, uint64_t id, const int *ranks, int n, int own)
 {
     pen_group *g = calloc(1, sizeof *g);
@@ -142,7 +142,7 @@ void group_destroy(pen_group *g)
     free(g);
 }
 
-/* ---- who is where ---------------------------------------------------------------------------- */
+/* ---- host layout ----------------------------------------------------------------------------- */
 typedef struct {
     int *host_of;             /* [size] position of the first member on the same host */
     int n_hosts, inside_size; /* inside_size: members on this host */

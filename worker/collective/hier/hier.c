@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- who is where ---------------------------------------------------------------------------- */
+/* ---- host layout ----------------------------------------------------------------------------- */
 /* Position in `across`: its members have the same place on their hosts, in the group's order. */
 static int place_across(const struct hier_team *team, int position)
 {
@@ -37,7 +37,7 @@ static void find_places(struct hier_team *team)
         team->at[team->place[i] * team->o.across_size + place_across(team, i)] = i;
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- creation and destruction ---------------------------------------------------------------- */
 struct hier_team *hier_team_create(const hier_options *o)
 {
     struct hier_team *team = aligned_alloc(64, sizeof *team);
@@ -73,7 +73,7 @@ bool hier_is_on_mesh(const struct hier_team *team)
     return atomic_load(&team->is_on_mesh);
 }
 
-/* ---- what goes where ------------------------------------------------------------------------- */
+/* ---- choosing the levels --------------------------------------------------------------------- */
 static bool is_float(pen_dtype dtype)
 {
     return dtype == PEN_F32 || dtype == PEN_F64 || dtype == PEN_F16 || dtype == PEN_BF16;

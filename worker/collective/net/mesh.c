@@ -16,7 +16,7 @@ enum { ARENA_BYTES = 64 << 10 };
 _Static_assert((int)COLL_KINDS == (int)WIRE_SHOW_KINDS, "the wire knows every collective");
 _Static_assert((int)COLL_LABEL_BYTES == (int)WIRE_LABEL_MAX, "labels fit");
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- creation and destruction ---------------------------------------------------------------- */
 pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
 {
     mesh *m = calloc(1, sizeof *m);

@@ -56,9 +56,8 @@ typedef struct {
     uint64_t *caller;       /* [lanes] number of its connection at the listener, plus one */
     uint32_t *dial;         /* [lanes] how often it has opened that one */
     uint32_t next_lane;
-    uint64_t letters_out, letters_back; /* bytes sent unasked; used up by the peer */
-    uint64_t letters_used,
-        letters_told; /* bytes of its letters used up here; of those, reported to it */
+    uint64_t letters_out, letters_back;  /* bytes sent unasked; used up by the peer */
+    uint64_t letters_used, letters_told; /* of its bytes: used up here; reported to it */
 } mesh_peer;
 
 typedef enum {
@@ -109,8 +108,8 @@ void mesh_notify_teams(mesh *m, int rank, mesh_loss loss, const char *how);
 bool mesh_minds(const mesh *m, int rank); /* a call in progress waits for data from it */
 
 /* ---- mesh_peer.c ------------------------------------------------------------------------------------------------- */
-bool mesh_peer_init(mesh *m, int rank, uint64_t incarnation, const char *address,
-                    const char *host); /* false: no memory */
+/* False: no memory. */
+bool mesh_peer_init(mesh *m, int rank, uint64_t incarnation, const char *address, const char *host);
 void mesh_peer_fini(mesh_peer *p);
 bool mesh_has_callers(const mesh *m, const mesh_peer *p); /* it has a connection to this worker */
 bool mesh_is_away(const mesh *m, int rank);               /* it left, and all it sent was read */

@@ -50,7 +50,7 @@ static mesh_message *find(mesh_message *m, state is, int peer, uint64_t id)
     return m;
 }
 
-/* ---- ends ------------------------------------------------------------------------------------ */
+/* ---- endings --------------------------------------------------------------------------------- */
 static void end_ok(mesh_message *one, int source, int tag, size_t count)
 {
     one->state  = ENDED;
@@ -93,7 +93,7 @@ void p2p_used_up(mesh *m, int rank, const wire_peer *head)
         p->letters_told = p->letters_used;
 }
 
-/* ---- moving what was announced ---------------------------------------------------------------- */
+/* ---- moving announced letters ----------------------------------------------------------------- */
 static pen_status clear(mesh_message *one, pen_error *why)
 {
     one->allowed = one->moved + WINDOW_BYTES;
@@ -340,7 +340,7 @@ void p2p_lost(wire_team *team, int position, mesh_loss loss, const char *how)
         }
 }
 
-/* ---- what the engine calls ------------------------------------------------------------------- */
+/* ---- functions of mesh.h --------------------------------------------------------------------- */
 static mesh_message *make(wire_team *team, bool is_send, int peer, int tag, const void *data,
                           size_t n, pen_dtype dtype, const char *label)
 {

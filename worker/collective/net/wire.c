@@ -104,7 +104,7 @@ static const runner_plan *find_plan(wire_team *team, const coll_call *call, uint
     return &p->plan;
 }
 
-/* ---- showing --------------------------------------------------------------------------------- */
+/* ---- headers --------------------------------------------------------------------------------- */
 static void attach_show(const wire_run *run, wire_peer *head)
 {
     const coll_header *h = &run->own;
@@ -185,7 +185,7 @@ static void agree(wire_team *team)
     run->has_agreed = true;
 }
 
-/* ---- what the runner asks of its link ---------------------------------------------------------- */
+/* ---- the runner's link ------------------------------------------------------------------------- */
 static bool may_send(void *user, int peer, size_t bytes)
 {
     wire_team *team        = user;
@@ -249,7 +249,7 @@ static void at_step(void *user, uint32_t step)
 static const runner_link link_of_team = {
     .may_send = may_send, .send = send_part, .scale = get_scale, .step = at_step};
 
-/* ---- what arrives ---------------------------------------------------------------------------- */
+/* ---- incoming data --------------------------------------------------------------------------- */
 static void tell_used(wire_team *team, int from, size_t bytes)
 {
     wire_mate *mate = &team->mate[from];

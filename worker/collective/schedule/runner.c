@@ -11,7 +11,7 @@
 
 enum { SEGMENT_BYTES_MIN = 128 << 10, SEGMENTS_GOOD = 2, LINE = 64, ROOM_KEPT_BYTES = 64 << 20 };
 
-/* ---- rooms ----------------------------------------------------------------------------------- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 static bool make_room(runner_room *room, size_t bytes)
 {
     if (bytes <= room->bytes) return true;
@@ -187,7 +187,7 @@ pen_status runner_start(runner *r, const runner_plan *p, const coll_call *call, 
     return PEN_OK;
 }
 
-/* ---- where things lie ------------------------------------------------------------------------ */
+/* ---- addresses ------------------------------------------------------------------------------- */
 static size_t at_in_parts(const runner *r, const runner_track *t, const move_range *range,
                           size_t at)
 {
@@ -439,7 +439,7 @@ void runner_finish(runner *r)
     if (r->wide_in.bytes > ROOM_KEPT_BYTES) clear_room(&r->wide_in);
 }
 
-/* ---- what arrives ---------------------------------------------------------------------------- */
+/* ---- incoming data --------------------------------------------------------------------------- */
 static runner_track *find(runner *r, uint32_t segment)
 {
     for (uint32_t i = 0; i < RUNNER_TRACKS; i++)
@@ -497,7 +497,7 @@ void runner_filled(runner *r, const runner_part *part, size_t bytes)
         t->recvs_left--;
 }
 
-/* ---- what is missing ------------------------------------------------------------------------- */
+/* ---- missing data ---------------------------------------------------------------------------- */
 static bool is_open(const runner *r, move_verb verb, int peer)
 {
     const schedule *s = r->plan->s;

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* ---- what a step writes and reads ------------------------------------------------------------ */
+/* ---- reads and writes of a step -------------------------------------------------------------- */
 static bool overlap(const move_range *a, const move_range *b)
 {
     if (a->place != b->place) return false;

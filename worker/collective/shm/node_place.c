@@ -21,7 +21,7 @@ static const uint64_t control_magic = 0x3344414e50454e50u; /* changes with the l
 
 enum { SPIN_TURNS = 2000, YIELDS = 4 };
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- creation and destruction ---------------------------------------------------------------- */
 static void write_address(node_place *p)
 {
     snprintf(p->address, sizeof p->address, "node:%d:%d:%" PRIx64 ":%" PRIu64, (int)p->ref.pid,

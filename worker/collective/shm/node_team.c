@@ -59,7 +59,7 @@ void node_drop_scratch(node_team *t)
     t->scratch_bytes = 0;
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- creation and destruction ---------------------------------------------------------------- */
 static bool make_arrays(node_team *t, const int *ranks)
 {
     const size_t n = (size_t)t->size;
