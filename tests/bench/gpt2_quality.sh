@@ -6,7 +6,6 @@
 # most those of an order-3 byte model (Witten-Bell) that learned the same text; at least 70 % of the sampled words of
 # four letters or more are in the text; no run of 64 bytes is copied from it; the undisturbed run ended within 300 s;
 # the parameters of both runs are equal. Prints a line for each, and ends with 0 if all hold.
-# runs equal.  Prints a line for each, and ends with 0 when all hold.
 #   BUILD=DIR  the build (build)      CORES=0,1  the cores to use (all)      FLAGS="..."  more flags for gpt2
 set -u
 BATS_TEST_DIRNAME=$(cd "$(dirname "$0")" && pwd)

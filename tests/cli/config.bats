@@ -71,7 +71,7 @@ prints() {
         run --print-config --optim "adamv lr=1" true
 }
 
-@test "a job has the settings of its files, and flags and variables win over them" {
+@test "a job has the settings of its files, and flags and variables override them" {
     PENSTOCK_CLIP=0.5 pen run --standalone --no-prefix --nproc-per-node 1 --config deepspeed_file_stage2.yml "${autos[@]}" \
         --mode zero1 sh -c 'env | grep -E "^PENSTOCK_(MODE|CLIP|PRECISION|LOSS_SCALE_POWER|SIMD)=" | sort' >"$tmp/out" 2>"$tmp/err"
     is_text "PENSTOCK_CLIP=0.5
@@ -173,7 +173,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
         if (off > 0.05) exit 1}' "$tmp/lines"
 }
 
-@test "the article's files mean the same under torchrun's variables, Slurm's, mpirun's, in bare shells and with penstock run" {
+@test "files of the article mean the same under torchrun's variables, Slurm's, mpirun's, in bare shells and with penstock run" {
     local way r p j port
     port=$(free_port)
     export PENSTOCK_LR=0.01 PENSTOCK_WEIGHT_DECAY=0.02 PENSTOCK_WARMUP_STEPS=2

@@ -1,5 +1,4 @@
-# emit.bats - the output of `penstock run --emit k8s` and `penstock keygen --k8s`. tests/fleet/k8s.bats checks it
-# against schemas.
+# emit.bats - the output of `penstock run --emit k8s` and `penstock keygen --k8s`. tests/fleet/k8s.bats has the schemas.
 
 load ../support/job
 

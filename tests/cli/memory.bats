@@ -1,5 +1,4 @@
-# memory.bats - `penstock memory`: the formulas of ZeRO (arXiv:1910.02054, figure 1), and the memory of Penstock's
-# processes.
+# memory.bats - `penstock memory`: the formulas of ZeRO (arXiv:1910.02054, figure 1), and Penstock's own memory.
 
 load ../support/job
 
@@ -91,7 +90,7 @@ here() {
     grep -qx "Penstock sums gradients in float32 (4 bytes each); buckets in flight are not included." "$tmp/out"
 }
 
-@test "what cannot be meant is a usage error" {
+@test "impossible requests are a usage error" {
     says 2 "penstock: missing --params N: the number of parameters, a whole number" memory
     says 2 "penstock: --strategy ps needs --servers S" memory --params 1e9 --strategy ps
     says 2 "penstock: --servers 2 and --strategy ddp contradict each other" memory --params 1e9 --servers 2 --strategy ddp

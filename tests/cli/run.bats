@@ -9,7 +9,7 @@ teardown() { job_teardown; }
 
 # ---- the environment of programs -----------------------------------------------------------------------------
 
-@test "every worker is given torchrun's environment" {
+@test "every worker gets torchrun's environment" {
     ends_with 0 env --nproc-per-node 2 --max-restarts 3 --no-prefix \
         sh -c "env | grep -E '^(RANK|WORLD|LOCAL|GROUP|ROLE|MASTER|TORCH)' | sort >$tmp/env.\$RANK"
     for rank in 0 1; do

@@ -14,7 +14,7 @@ says() {
     cat "$tmp/out" "$tmp/err" | grep -qF "$2"
 }
 
-@test "what cannot be meant is a usage error" {
+@test "impossible requests are a usage error" {
     says 2 "penstock: specify --workers N or --servers M" scale
     says 2 "penstock: unexpected argument '3'" scale --servers 2 3
     says 2 "penstock: missing server rank, for example: penstock drain 1   (see penstock status)" drain

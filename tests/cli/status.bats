@@ -25,7 +25,7 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
-@test "status shows who waits for whom, and after warn_ms those who wait say so themselves" {
+@test "status shows who waits for whom, and after warn_ms waiting members log it themselves" {
     start slow --servers 1 --nproc-per-node 2 --warn-ms 300 "$programs/stepper" steps=100 1:pause_ms=3000
     for _ in $(seq 100); do
         pen status >"$tmp/table" 2>"$tmp/none" && grep -q '^waiting ' "$tmp/table" && grep -q 'rank 1' "$tmp/slow.err" && break

@@ -1,5 +1,4 @@
-# stuck.bats - finding the rank that has not entered: `penstock status --stuck`, SIGUSR1; and the flags of a worker's
-# loss.
+# stuck.bats - finding the rank that has not entered: `penstock status --stuck`, SIGUSR1; and --on-worker-loss.
 
 load ../support/job
 

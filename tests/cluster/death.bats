@@ -1,9 +1,8 @@
-# death.bats - a member is killed or stops answering: all others learn the same cause in time, and nothing is left
-# behind.
+# death.bats - a member is killed or stops answering: all others learn the cause in time, and nothing is left behind.
 #
 # Lease and deadline are the defaults: 10 s and 600 s. The tests of silence take a lease each. They start together when
 # the file begins, with programs that mostly sleep, and are checked last.
-# alone: it measures how soon all have heard.
+# alone: it measures how soon all members know.
 
 load ../support/job
 
@@ -106,7 +105,7 @@ strike() {
     cause_first killed scheduler "was killed by SIGKILL"
 }
 
-@test "a worker that exits with a code of its own ends the job with that code" {
+@test "a worker that exits with its own code ends the job with that code" {
     start own --servers 1 --nproc-per-node 3 "$programs/stepper" steps=100000 pause_ms=25 1:exit_at=60,42
     wait_for_end 10
     [ "$code" = 42 ]

@@ -58,7 +58,7 @@ last_step() {
     nothing_is_left
 }
 
-@test "two machines off loopback: machine 0 prints the join line, machine 1 takes it and hides it" {
+@test "two machines off loopback: machine 0 prints the join line, machine 1 uses it and hides it" {
     [ -n "$far" ] || skip "this host has no address but loopback"
     local port=$(free_port) line pids=()
     MARK=$mark "$penstock" run --nnodes 2 --node-rank 0 --master-addr "$far" --master-port "$port" --servers 2 \

@@ -128,7 +128,7 @@ ends_well() { # NAME
     fi
     pen run --standalone --servers 2 --nproc-per-node 2 "$programs/stepper" "${words[@]}" >"$tmp/clean.out" 2>"$tmp/clean.err"
     begin_betrayed proven
-    begin_betrayed encrypted --encryption on # beside it
+    begin_betrayed encrypted --encryption on # in parallel
     betray proven clear token
     betray encrypted curve key
     wait "${liars[@]}"

@@ -45,7 +45,7 @@ three_went_on() {
     nothing_is_left
 }
 
-@test "continue: a worker that ends with a code of its own is lost, and the code is not the job's" {
+@test "continue: a worker that ends with its own code is lost, and the code is not the job's" {
     survive code --on-worker-loss continue -- 2 exit=7 20
     three_went_on code 2
     [ "$code" -eq 0 ]

@@ -3,7 +3,7 @@
 #
 # Each host runs a launcher, a server and a worker; n0 also runs the scheduler, unless stated otherwise. The scenarios
 # run in parallel.
-# alone: hosts of the network are named.
+# alone: the network's hosts have fixed names.
 
 load ../support/job
 load ../support/netfault

@@ -74,7 +74,7 @@ same_from() {
         keep "saved$rule" --nproc-per-node 2 --servers 2 --store "$tmp/$rule" --snapshot-every 3 -- "$rule" clip=0 steps=3
         keep "went$rule" --nproc-per-node 2 --servers 1 --store "$tmp/$rule" --resume -- "$rule" clip=0 steps=5
         [ "$(grep -c " step 3 .* counter 12 " "$tmp/went$rule")" = 2 ]
-        [ "$(grep -c "^rank 0 step 4 .* generator 1715609f7c746c6a " "$tmp/went$rule")" = 1 ] # its fifth
+        [ "$(grep -c "^rank 0 step 4 .* generator 1715609f7c746c6a " "$tmp/went$rule")" = 1 ] # its fifth value
     done
     nothing_is_left
 }

@@ -38,7 +38,7 @@ biases=$((4 * 4 * 64))
     nothing_is_left
 }
 
-@test "zero2 holds no more gradients than a bucket or the largest unit, and the tied one" {
+@test "zero2 holds no more gradients than a bucket or the largest unit, and the tied tensor's" {
     units zero2 -- mode=zero2 reduce_bucket=150000
     units zero1 -- mode=zero1
     same_steps zero1 zero2

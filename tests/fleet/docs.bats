@@ -1,5 +1,4 @@
-# docs.bats - runs the documentation's commands that `make test` has no time or no programs for: every `sh run fleet`
-# block.
+# docs.bats - runs the commands that `make test` has no time or no programs for: every `sh run fleet` block.
 
 load ../support/job
 load ../support/docs

@@ -1,7 +1,6 @@
 # page.bats - the live page of a running training, in a real browser.
 #
-# PAGE_SHOTS names a folder that keeps the screenshots; else they are deleted. Those in docs/ are screenshots reduced by
-# pngquant.
+# PAGE_SHOTS names a folder that keeps the screenshots; else they are deleted. Those in docs/ are reduced by pngquant.
 
 load ../support/job
 

@@ -1,5 +1,4 @@
-# rehearsal.bats - every overlay of deploy/k8s is rehearsed with containers (rehearse.py says what that proves and what
-# not).
+# rehearsal.bats - every overlay of deploy/k8s is rehearsed with containers (rehearse.py documents the limits).
 #
 # Test machines are small: large and gpu are scaled down; each difference to the overlay is printed and listed here.
 

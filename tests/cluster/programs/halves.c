@@ -3,9 +3,9 @@
  *
  *   halves DTYPE [RANK:]NAME=VALUE ...     DTYPE is f16, bf16 or f32; RANK: limits a word to that rank
  *     peak=STEP,X     largest gradient in that step, before it is scaled
- *     nan=STEP        a NaN in the last element of 'b' there, whatever the scale
+ *     nan=STEP        a NaN in the last element of 'b' in that step, at any scale
  *     data=N          takes two of N samples in every step, and prints which, with the epoch
- *     exit=STEP       leaves without pen_finalize() there, with its samples taken
+ *     exit=STEP       exits in that step without pen_finalize(), with its samples taken
  *   Everything else is a setting of the SDK: steps=10 precision=fp16
  * Gradients are multiplied by step.loss_scale in float32 and rounded to DTYPE, as in a program's
  * own arithmetic, so they overflow when the scale is too large. Every rank prints the outcome of

@@ -1,7 +1,7 @@
 /* idlers.c - opens connections that prove nothing to a job's ports:  idlers KIND N SECONDS PORT...
  * N to each port, kept open and reopened when closed, for SECONDS and until each port had N. KIND:
- *   silent   say nothing
- *   greet    do the handshake of ZeroMQ's protocol
+ *   silent   send nothing
+ *   greet    do ZeroMQ's handshake
  *   drip     send a byte now and then
  *   mixed    these three by turns
  *   rush     like greet, as fast as possible; the others make at most 1,000 a second to a port
