@@ -1,4 +1,4 @@
-/* agreement.c - the weights and rates of a step, from every rank to all others. */
+/* agreement.c - packs, exchanges and compares the inputs of a step. */
 #include "worker/train/agreement.h"
 
 #include "common/base/why.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { /* shown by one rank; rates follow */
+typedef struct { /* sent by one rank; rates follow */
     double weight, loss_scale, clip;
     uint32_t skip, snapshot;
     wire_scalars scalars;

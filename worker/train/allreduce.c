@@ -1,17 +1,17 @@
 /* allreduce.c - training without servers: every worker holds the whole model, and gradients are summed over all.
  *
  * DESIGN.  A step:
- *   open    every rank shows its weight, rates and bounds to all (one small all_gather), as each
- *           push tells them to a server;
+ *   open    every rank sends its weight, rates and bounds to all (one small all_gather); with
+ *           servers each push carries them
  *   ready   the gradient, rounded as on the wire and times this rank's weight, goes into a bucket
- *           (reducer.h), which is summed over the ranks in rank order;
- *   end     all ranks hold equal sums and equal inputs, so each makes the same decision and the
- *           same values by itself (update_state.h).  No further message, unless an element is not
- *           finite: then one more all_reduce finds the rank that added it.
- * A group of one has nothing to show or to sum: its weighed gradients are the sums (solo.h).  A worker that trains alone
- * is such a group; it also serves verbs and groups of every sync.
- * The bits are those of ps-bsp with deterministic sums: the fold, the norm, the decision and the
- * update are the same functions on the same operands in the same order.
+ *           (reducer.h), which is summed over the ranks in rank order
+ *   end     all ranks have equal sums and equal inputs, so each computes the same decision and the
+ *           same values (update_state.h).  No more messages, unless an element is not finite: then
+ *           one more all_reduce finds the rank that added it
+ * A group of one exchanges nothing: its weighted gradients are the sums (solo.h).  A worker that trains alone is such a
+ * group; it also serves verbs and groups of every sync rule.
+ * The bits are those of ps-bsp with deterministic sums: the same functions compute sum, norm, decision
+ * and update on the same operands in the same order.
  */
 #include "worker/train/strategy.h"
 
@@ -35,9 +35,9 @@ typedef struct {
     pen_ctx *ctx;
     group_calls group_calls;
     update_state *update_state;
-    solo *solo; /* of a group of one; else NULL, and: */
-    reducer *reducer;
-    void *arrays;       /* of the reducer: */
+    solo *solo;         /* in a group of one; else NULL */
+    reducer *reducer;   /* in a larger group; else NULL */
+    void *arrays;       /* one block for the next three */
     uint32_t *gradient; /* [n_tensors] number of a trained tensor's gradient */
     uint64_t *elements; /* [n_trained] */
     const char **name;  /* [n_trained] */
@@ -49,11 +49,11 @@ typedef struct {
 
     /* on_worker_loss=continue */
     int n, *ranks;      /* the survivors; [world_size] */
-    int64_t *at;        /* [world_size] the step that each is in */
+    int64_t *at;        /* [world_size] current step of each */
     bool goes_on;       /* the loss of a worker does not end the job */
     bool has_sums;      /* of this step, from all members at its start */
-    bool is_behind;     /* others are in the next step already: no more calls in this one */
-    bool is_to_lay_out; /* lay the buckets out again before the next step */
+    bool is_behind;     /* other ranks are in the next step already: no more calls in this one */
+    bool is_to_lay_out; /* lay out the buckets again before the next step */
 } trainer;
 
 /* ---- first values ---------------------------------------------------------------------------- */
@@ -131,7 +131,7 @@ static pen_status set_up(trainer *t, pen_error *why)
 }
 
 /* ---- the step, while gradients come ---------------------------------------------------------- */
-/* As before the first step. */
+/* Lays out the buckets as before the first step. */
 static pen_status lay_out_anew(trainer *t, pen_error *why)
 {
     t->is_arranged = t->is_to_lay_out = false;
@@ -162,11 +162,11 @@ static void allreduce_ready(strategy *s, pen_tensor *x, const void *grad)
 {
     trainer *t = (trainer *)s;
     x->pushed  = grad;
-    if (t->reducer == NULL) return; /* nothing travels */
+    if (t->reducer == NULL) return; /* nothing is sent */
     stat_set *stats = &t->ctx->stats;
     const plan *p   = update_state_plan(t->update_state);
     stat_add(stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
-    stat_add(stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* as it is added up */
+    stat_add(stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* the type of the sums */
     add_gradient(t, x);
 }
 
@@ -174,11 +174,11 @@ static void allreduce_ready(strategy *s, pen_tensor *x, const void *grad)
 static pen_status agree(trainer *t, double *weight_sum, pen_error *why)
 {
     if (agreement_check(&t->agreement, weight_sum, why) == PEN_OK) return PEN_OK;
-    context_fail(t->ctx, why); /* all other ranks do the same */
+    context_fail(t->ctx, why); /* all other ranks fail alike */
     return why->status;
 }
 
-/* *at: its position.  The step already counts on all ranks; the next one handles a loss from here on. */
+/* *at: position of the culprit.  The step already counts on all ranks; the next one handles a loss from here on. */
 static pen_status find_culprit(trainer *t, const plan_chunk *c, int32_t *at, pen_error *why)
 {
     if (t->is_behind || t->reducer == NULL) return PEN_OK;
@@ -211,7 +211,7 @@ static pen_status arrange(trainer *t, pen_error *why)
     if (t->is_arranged || t->is_to_lay_out || t->n_trained == 0) return PEN_OK;
     const pen_status status =
         group_calls_arrange(&t->group_calls, t->reducer, t->n_trained, &t->is_arranged, why);
-    if (status == PEN_PEER_LOST && t->goes_on) return PEN_OK; /* the next step finds that, too */
+    if (status == PEN_PEER_LOST && t->goes_on) return PEN_OK; /* the next step handles it */
     if (status == PEN_OK)
         log_info("%u gradients travel in %u buckets, in the order of rank 0's first step",
                  t->n_trained, reducer_buckets(t->reducer));
@@ -219,7 +219,7 @@ static pen_status arrange(trainer *t, pen_error *why)
 }
 
 /* ---- the loss of a worker -------------------------------------------------------------------- */
-/* A rank ends the step only when all ranks have the sums.  If one is lost after that, the others can still end the step
+/* A rank ends the step only when all ranks have the sums.  After that, the survivors of a loss can still end the step
  * alike. */
 static pen_status complete_sums(trainer *t, pen_error *why)
 {
@@ -244,7 +244,7 @@ static pen_status leave_the_lost(trainer *t, pen_error *why)
     return PEN_OK;
 }
 
-/* The program's world is a separate group, as before. */
+/* The program's world stays a separate group. */
 static pen_status renew_world(const trainer *t, pen_error *why)
 {
     pen_ctx *ctx = t->ctx;
@@ -300,7 +300,7 @@ static pen_status sum_again(trainer *t, pen_error *why)
     return complete_sums(t, why);
 }
 
-/* The gradients are intact, so the survivors sum theirs again, with their weights only. */
+/* The gradients are intact, so the survivors sum theirs again, with their own weights. */
 static pen_status sum_up(trainer *t, pen_error *why)
 {
     pen_status status = t->reducer != NULL ? complete_sums(t, why) : PEN_OK;
@@ -334,12 +334,11 @@ static pen_status keep(trainer *t, pen_error *why)
     pen_ctx *ctx            = t->ctx;
     const bool is_wanted    = !t->is_behind && agreement_wants_snapshot(&t->agreement);
     const pen_status status = snapshot_writer_step(ctx, ctx->step.next_index + 1, is_wanted, why);
-    return status == PEN_PEER_LOST && t->goes_on ? PEN_OK
-                                                 : status; /* the next step finds that, too */
+    return status == PEN_PEER_LOST && t->goes_on ? PEN_OK : status; /* the next step handles it */
 }
 
 /* ---- the whole step -------------------------------------------------------------------------- */
-/* Sums are of weighted gradients; a push that is applied alone is scaled when it is applied. */
+/* Sums have weighted gradients; a push that is applied alone is scaled when it is applied. */
 static double weight_of(const trainer *t, const pen_tensor *x)
 {
     return model_rule_of(&t->ctx->model, x) == STEP_ASYNC ? 1 : t->inputs->weight;
@@ -415,13 +414,13 @@ static pen_status do_verb(trainer *t, request *r, pen_error *why)
 static pen_status run(trainer *t, request *r, pen_error *why)
 {
     if (r->kind == REQUEST_VERB) return do_verb(t, r, why);
-    if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: nothing is newer than what is here */
+    if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: local values are the newest */
     const pen_status status = finish_step(t, why);
     r->result.version       = (uint64_t)update_state_applied(t->update_state);
     return status;
 }
 
-/* In a larger group a step waits for calls whose callbacks may begin verbs, so it takes no lock. */
+/* In a larger group a step takes no lock: it waits for calls whose callbacks may begin verbs. */
 static void allreduce_start(strategy *s, request *r)
 {
     pen_error why;

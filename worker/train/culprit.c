@@ -1,4 +1,4 @@
-/* culprit.c - each looks at its own, and the lowest position speaks. */
+/* culprit.c - each rank checks its own gradient; the lowest position that failed is the result. */
 #include "worker/train/culprit.h"
 
 #include "proto/plan.h"

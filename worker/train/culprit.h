@@ -1,4 +1,4 @@
-/* culprit.h - finds the rank whose gradient is not finite, where only the sum is known. */
+/* culprit.h - finds the rank whose gradient is not finite, if only the sum is known. */
 #ifndef WORKER_TRAIN_CULPRIT_H
 #define WORKER_TRAIN_CULPRIT_H
 

@@ -1,4 +1,4 @@
-/* group_calls.c - the SDK's own group calls, and waiting for them. */
+/* group_calls.c - starts the SDK's own group calls and waits for them. */
 #include "worker/train/group_calls.h"
 
 #include "common/base/why.h"

@@ -1,8 +1,8 @@
-/* group_calls.h - a strategy's group calls, on a group of its own, and waiting for them.
+/* group_calls.h - a strategy's group calls, on its own group, and waiting for them.
  *
- * The group is separate because a program may have its own collectives between two pen_ready(), and
- * ranks need not make gradients ready in the same order.
- * Thread: begin and wait by one at a time; calls end on any.
+ * The group is separate because a program may call collectives between two pen_ready(), and ranks
+ * may make gradients ready in different orders.
+ * Threads: one at a time begins and waits; calls end on any thread.
  */
 #ifndef WORKER_TRAIN_GROUP_CALLS_H
 #define WORKER_TRAIN_GROUP_CALLS_H
@@ -29,9 +29,9 @@ pen_status group_calls_submit(void *user, const coll_call *call, coll_done_fn do
 
 /* The buffers of call are BORROWED until group_calls_wait(). */
 void group_calls_begin(group_calls *t, const coll_call *call);
-void group_calls_end(void *user, pen_status status,
-                     const pen_error *why); /* a coll_done_fn; user: group_calls */
-void group_calls_count(group_calls *t);     /* counts a call that ends by group_calls_end() */
+/* A coll_done_fn; user is a group_calls. */
+void group_calls_end(void *user, pen_status status, const pen_error *why);
+void group_calls_count(group_calls *t); /* counts a call that ends by group_calls_end() */
 
 pen_status group_calls_wait(group_calls *t, pen_error *why);
 
@@ -39,7 +39,7 @@ pen_status group_calls_wait(group_calls *t, pen_error *why);
 void group_calls_gather(group_calls *t, pen_dtype dtype, size_t n, const size_t *counts,
                         const void *in, void *out, const char *label);
 
-/* Begins and waits: the lowest of all members' numbers. */
+/* Begins and waits: *lowest is the minimum of all members' `own`. */
 pen_status group_calls_lowest(group_calls *t, int32_t own, int32_t *lowest, const char *label,
                               pen_error *why);
 
@@ -47,10 +47,10 @@ pen_status group_calls_lowest(group_calls *t, int32_t own, int32_t *lowest, cons
 pen_status group_calls_broadcast(group_calls *t, void *data, size_t bytes, const char *label,
                                  pen_error *why);
 
-/* Waits for all calls of t and of a reducer that submits by it; the first failure. */
+/* Waits for all calls of t, and of a reducer that submits through it; returns the first failure. */
 pen_status group_calls_wait_for_sums(group_calls *t, reducer *r, pen_error *why);
 
-/* After the first step: all members take position 0's order of n gradients.  *is_arranged: already done. */
+/* After the first step: all members use position 0's order of n gradients.  *is_arranged: already done. */
 pen_status group_calls_arrange(group_calls *t, reducer *r, uint32_t n, bool *is_arranged,
                                pen_error *why);
 

@@ -1,7 +1,7 @@
 /* ps.c - training with servers: gradients are pushed to the shards as they become ready, values are pulled.
  *
- * DESIGN.  The ps client sends everything to servers, in the thread "pen-io"; here the program's threads give it steps and
- * verbs, as tasks.
+ * DESIGN.  The ps client in the thread "pen-io" sends everything to servers; here the program's threads post steps and
+ * verbs to it as tasks.
  */
 #include "worker/train/ps.h"
 

@@ -1,4 +1,4 @@
-/* ps.h - training with servers, for the strategies that push to them: ps.c and two_level.c. */
+/* ps.h - training with servers; shared by ps.c and two_level.c. */
 #ifndef WORKER_TRAIN_PS_H
 #define WORKER_TRAIN_PS_H
 
@@ -11,10 +11,10 @@ typedef struct ps {
     strategy base;
     io_thread *c;
     uint64_t index;          /* of the newest step */
-    ps_client_request *step; /* of the loop's thread, as the rest; NULL: none is open */
+    ps_client_request *step; /* this and the rest belong to the loop's thread; NULL: none is open */
     loop_task open;
-    void *zeros;     /* size of the largest gradient; made when first needed */
-    ps_units *units; /* stage 3: values are fetched and dropped; else NULL */
+    void *zeros;     /* as large as the largest gradient; made when first needed */
+    ps_units *units; /* stage 3: fetches and drops values; else NULL */
 } ps;
 
 /* For a context whose strategy pushes to servers. */

@@ -1,4 +1,4 @@
-/* reducer.c - the layout of the buckets, and when each is summed. */
+/* reducer.c - lays out the buckets and starts their sums. */
 #include "worker/train/reducer.h"
 
 #include "common/base/why.h"
@@ -13,7 +13,7 @@
 
 enum { ALIGN_ELEMENTS = 16 }; /* each gradient begins on a cache line */
 
-typedef struct buffer { /* of one bucket at a time */
+typedef struct buffer { /* used by one bucket at a time */
     struct buffer *next;
     float *in, *out;
     size_t bytes;
@@ -21,11 +21,11 @@ typedef struct buffer { /* of one bucket at a time */
 
 typedef struct {
     reducer *owner;
-    buffer *buffer; /* NULL: none now, or its memory is the reducer's */
+    buffer *buffer; /* NULL: none now, or its memory is part of reducer.in and out */
     float *in, *out;
     size_t start, elements;
     uint32_t first, n; /* gradients: laid[first .. first + n) */
-    uint32_t left;     /* of them, how many are not ready */
+    uint32_t left;     /* how many of them are not ready */
     size_t *counts;    /* [size] elements of each member's part; NULL: no owners */
     char label[COLL_LABEL_BYTES];
 } bucket;
@@ -35,18 +35,18 @@ struct reducer {
     float *in, *out;                   /* without buffers */
     size_t elements;                   /* of each */
     size_t largest, largest_own;       /* elements of a bucket, and of this member's part of one */
-    void *arrays;                      /* all below that have a size */
+    void *arrays;                      /* one block for all arrays below */
     size_t *start;                     /* [n] of each gradient, in `in` */
     size_t *sum_start;                 /* [n] of its sum, in `out` */
     size_t *counts;                    /* [n * size]; NULL: no owners */
     uint32_t *laid;                    /* [n] gradients in the order of the buckets */
-    uint32_t *where;                   /* [n] its bucket */
-    uint32_t *order;                   /* [n] in which they became ready */
+    uint32_t *where;                   /* [n] bucket of each gradient */
+    uint32_t *order;                   /* [n] gradients in the order they became ready */
     uint64_t *gradient;                /* [n] elements */
     bucket *bucket;                    /* [n] at most */
-    uint32_t n_buckets, n_ready, next; /* next: the first bucket that is not under way */
+    uint32_t n_buckets, n_ready, next; /* next: the first bucket whose sum has not started */
 
-    pthread_mutex_t lock; /* of what follows, written by the thread that ends a call */
+    pthread_mutex_t lock; /* of all below, written by the thread that ends a call */
     pthread_cond_t ended;
     uint32_t in_progress, n_made; /* calls; buffers */
     buffer *free;
@@ -126,7 +126,7 @@ static void return_buffer(reducer *r, bucket *b)
     r->free = x;
 }
 
-/* They may be too small for the next layout. */
+/* Free buffers may be too small for the next layout. */
 static void free_buffers(reducer *r)
 {
     for (uint32_t i = 0; i < r->n_buckets; i++)
@@ -160,7 +160,7 @@ static void name_bucket(const reducer *r, bucket *b)
         snprintf(b->label, sizeof b->label, "%.40s and %u more", first, b->n - 1);
 }
 
-/* Members' parts follow each other; a sum lies at its offset in the owner's part. */
+/* The members' parts follow each other; a sum is at its offset in the owner's part. */
 static void lay_by_owner(reducer *r, bucket *b)
 {
     size_t at = b->start;
@@ -222,7 +222,7 @@ static void lay_out(reducer *r, const uint32_t *order)
     if (r->in != NULL) memset(r->in, 0, r->elements * sizeof *r->in); /* also between gradients */
 }
 
-/* Backward passes reach the layers last to first. */
+/* A backward pass visits the layers last to first. */
 static void lay_out_backward(reducer *r)
 {
     for (uint32_t i = 0; i < r->setup.n; i++) r->order[i] = r->setup.n - 1 - i;

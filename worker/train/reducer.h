@@ -1,19 +1,19 @@
-/* reducer.h - gradients of all ranks summed while the backward pass goes on: buckets.
+/* reducer.h - buckets: sums the gradients of all ranks during the backward pass.
  *
- * DESIGN.  The gradients of a model are laid side by side, in the order in which they become ready,
- * and cut into buckets: a small first one, so that the first sum starts early, then large ones.  A
- * bucket is summed over the ranks when its last gradient is there and the sum of the bucket before
- * it has begun.  So all ranks sum the same buckets in the same order, whatever the order of their
- * own gradients.  That order is the reverse of registration until reducer_arrange() sets another.
- *   If the gradients have owners, each member gets the sums of its own only (reduce_scatter instead
- * of all_reduce); a bucket is then laid out by owner.
- *   Sums are folds in rank order (coll.h) of elements, so the bucket borders change no bit.
+ * DESIGN.  The gradients of a model lie side by side, in the order in which they become ready, and
+ * are divided into buckets: a small first one, so that the first sum starts early, then large ones.
+ * The sum of a bucket starts when its last gradient is ready and the sum of the bucket before it has
+ * started.  So all ranks sum the same buckets in the same order, in any order of their own gradients.
+ * The layout is the reverse of registration until reducer_arrange() sets another order.
+ *   If the gradients have owners, each member gets only the sums that it owns (reduce_scatter instead
+ * of all_reduce), and each bucket is laid out by owner.
+ *   Each element is summed in rank order (coll.h), so the bucket borders change no bit.
  *   Memory comes from segment_alloc(), so that peers on the same host read and write it directly.  A
  * sum does not overwrite its input, so a failed step leaves this rank's share intact.
  *   With n_buffers a bucket has memory only from its first gradient until summed() has returned, so the gradients of a
- * model are never all here at once.  When all buffers are in use, the next gradient waits for one.  If no sum is in
- * progress then, because gradients arrive in another order than the layout, one more buffer is made for that time.
- * Thread: begin, room, ready, wait and arrange by one at a time; sums end on any.
+ * model are never all in memory.  If all buffers are in use, the next gradient waits for one.  If no sum is in progress
+ * then, because gradients arrive in another order than the layout, one more buffer is made for that time.
+ * Threads: one at a time calls begin, room, ready, wait and arrange; sums end on any thread.
  */
 #ifndef WORKER_TRAIN_REDUCER_H
 #define WORKER_TRAIN_REDUCER_H
@@ -30,16 +30,16 @@ typedef pen_status (*reducer_submit_fn)(void *user, const coll_call *call, coll_
 typedef struct {
     uint32_t n;               /* gradients */
     const uint64_t *elements; /* [n] */
-    const char *const *name;  /* [n] for sentences; BORROWED */
+    const char *const *name;  /* [n] for error sentences; BORROWED */
     uint64_t first_bytes, bucket_bytes;
     const int *owner; /* [n] member that gets the sum, BORROWED; NULL: all do */
-    int size, rank;   /* of the group; where there are owners */
+    int size, rank;   /* of the group; only used with owners */
     reducer_submit_fn submit;
     /* 0: every bucket has its own memory, and reducer_sum() is valid after the wait */
     uint32_t n_buffers;
-    stat_set *stats; /* where memory is counted; NULL: nowhere */
-    /* A gradient of this member is summed; may be NULL.  On the thread that ended the call, which may
-     * not wait, and before reducer_wait() returns. */
+    stat_set *stats; /* counts memory; NULL: not counted */
+    /* A gradient of this member is summed; may be NULL.  Runs before reducer_wait() returns, on the
+     * thread that ended the call, and must not wait. */
     void (*summed)(void *user, uint32_t i);
     void *user;
 } reducer_setup;
@@ -47,18 +47,19 @@ typedef struct {
 pen_status reducer_create(const reducer_setup *setup, reducer **r, pen_error *why);
 void reducer_destroy(reducer *r); /* no call is in progress; NULL is fine */
 
-void reducer_begin(reducer *r); /* a step */
+void reducer_begin(reducer *r); /* a step begins */
 /* Where to write this rank's gradient i.  NULL: no memory; reducer_wait() returns that failure. */
 float *reducer_room(reducer *r, uint32_t i);
-void reducer_ready(reducer *r, uint32_t i);             /* it is written; once a step */
-pen_status reducer_wait(reducer *r, pen_error *why);    /* for every call; the first failure */
-const float *reducer_sum(const reducer *r, uint32_t i); /* own, after wait, until the next begin */
-/* (with n_buffers: in summed() only) */
+void reducer_ready(reducer *r, uint32_t i);          /* it is written; once per step */
+pen_status reducer_wait(reducer *r, pen_error *why); /* for all calls; the first failure */
+/* Own sum, from wait to the next begin; with n_buffers only in summed(). */
+const float *reducer_sum(const reducer *r, uint32_t i);
 
-/* The order of this step's ready() calls; all n have been made. */
+/* The order of this step's ready() calls, after all n. */
 const uint32_t *reducer_order(const reducer *r);
 
-/* From the next step on; the same on all ranks.  NULL: the reverse of registration.  CORRUPT: not a permutation. */
+/* Sets the order from the next step on; the same on all ranks.  NULL: the reverse of registration.  CORRUPT: not a
+ * permutation. */
 pen_status reducer_arrange(reducer *r, const uint32_t *order, pen_error *why);
 
 uint32_t reducer_buckets(const reducer *r);

@@ -9,7 +9,7 @@
 
 struct solo {
     const model *m;
-    float *sum[]; /* [n_tensors] NULL: the gradient was used where it is */
+    float *sum[]; /* [n_tensors] NULL: the gradient was used in place */
 };
 
 solo *solo_create(const model *m)

@@ -40,7 +40,7 @@ pen_status strategy_refuse_push(const pen_tensor *t, pen_error *why)
 
 void strategy_end(request *r, pen_status status, const pen_error *why)
 {
-    pen_ctx *ctx = r->ctx; /* it may be gone as soon as it has ended */
+    pen_ctx *ctx = r->ctx; /* r may be freed as soon as it has ended */
     request_end(r, status, status != PEN_OK ? why : NULL);
     request_notify(&ctx->requests);
 }

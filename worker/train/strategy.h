@@ -1,7 +1,7 @@
-/* strategy.h - how a step trains: with servers, or with other workers only; alone is a group of one.
+/* strategy.h - how a step trains: with servers, or with other workers only; a worker alone is a group of one.
  *
- * All strategies use the same steps, partition, decision and update rules, so one worker alone gets the same bits as one
- * worker with servers.
+ * All strategies use the same steps, partitions, decision and update rules.  So one worker alone gets the same bits as
+ * one worker with servers.
  */
 #ifndef WORKER_TRAIN_STRATEGY_H
 #define WORKER_TRAIN_STRATEGY_H
@@ -14,8 +14,8 @@ typedef struct strategy strategy;
 
 typedef struct {
     /* Snapshots without servers (snapshot/snapshot_writer.h); both or neither.  NULL: servers write them.
-     * holding: this rank's state between two steps.
-     * restored: the holding was overwritten, versions too; `applied` updates are in it.  Makes the
+     * state_ranges: this rank's state between two steps.
+     * restored: the state was overwritten, with its versions, and has `applied` updates.  Makes the
      * program's values from it. */
     pen_status (*state_ranges)(strategy *s, state_ranges *h, pen_error *why);
     pen_status (*restored)(strategy *s, int64_t applied, pen_error *why);
@@ -28,21 +28,21 @@ typedef struct {
     void (*step_open)(strategy *s, uint64_t index, const wire_inputs *inputs);
     void (*ready)(strategy *s, pen_tensor *t, const void *grad);
 
-    /* Optional, all three.  In threads of the program, without the step's lock; they may wait, each with
-     * a deadline.
-     *   use, release   one at a time per context; NULL: values are always at t->param.  use: u's values
-     *                  are there when it returns, until the same number of releases; a failed use is not
-     *                  counted.  step: the current one, or -1 outside of a step, where nothing is
-     *                  prefetched (residency.h).
-     *   view           any thread; before a gradient in memory of the SDK is made: waits until there is
-     *                  room.  NULL: there always is. */
+    /* All three are optional.  They run in threads of the program, without the step's lock, and may wait,
+     * with a deadline.
+     *   use, release   one at a time per context; NULL: values are always in t->param.  u's values are
+     *                  there from the return of use until as many releases; a failed use is not counted.
+     *                  step: the current one, or -1 outside a step, where nothing is prefetched
+     *                  (residency.h).
+     *   view           any thread; waits for room before the SDK allocates a gradient.  NULL: there is
+     *                  always room. */
     pen_status (*use)(strategy *s, const pen_unit *u, pen_phase phase, int64_t step,
                       pen_error *why);
     void (*release)(strategy *s, const pen_unit *u, pen_phase phase);
     pen_status (*view)(strategy *s, pen_tensor *t, pen_error *why);
 
-    void (*close)(
-        strategy *s); /* after the link was closed: no other thread uses its memory; once */
+    /* Once, after the link was closed: no other thread uses its memory. */
+    void (*close)(strategy *s);
 } strategy_ops;
 
 struct strategy { /* the first member of an implementation's struct */
@@ -50,8 +50,8 @@ struct strategy { /* the first member of an implementation's struct */
     pthread_mutex_t lock; /* alone: steps, verbs and snapshots, one at a time */
 };
 
-/* In pen_commit's thread, after REQUEST_COMMIT has succeeded; may wait.  Chooses a strategy and sets ctx->strategy, also
- * if it fails later, so that it can be closed. */
+/* Chooses a strategy and sets ctx->strategy, even if it fails later, so that it can be closed.  In pen_commit's thread,
+ * after REQUEST_COMMIT has succeeded; may wait. */
 pen_status strategy_open(pen_ctx *ctx, pen_error *why);
 void strategy_close(pen_ctx *ctx); /* ctx->strategy NULL is fine */
 
@@ -60,9 +60,9 @@ void strategy_init(strategy *s, const strategy_ops *ops, pen_ctx *ctx); /* sets 
 /* Ends r with status, and its lazy verdict if that is still open. */
 void strategy_end(request *r, pen_status status, const pen_error *why);
 
-/* The step's outcome, as decided; bad_tensor is the caller's to set. */
+/* Sets the step's outcome from the decision; the caller sets bad_tensor. */
 void strategy_note_decision(pen_ctx *ctx, const wire_decision *d, bool is_bad, int32_t bad_rank);
-pen_status strategy_refuse_push(const pen_tensor *t, pen_error *why); /* there are no servers */
+pen_status strategy_refuse_push(const pen_tensor *t, pen_error *why); /* without servers */
 
 pen_status ps_open(pen_ctx *ctx, pen_error *why);
 pen_status two_level_open(pen_ctx *ctx, pen_error *why);

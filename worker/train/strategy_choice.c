@@ -2,11 +2,11 @@
 #include "worker/io/thread/io_thread.h"
 #include "worker/train/strategy.h"
 
-/* In smaller models the calls inside the node cost more than the pushes they save. */
+/* In smaller models the calls inside a node cost more than the pushes they save. */
 enum { PAYS_BYTES = 1 << 20 };
 
 /* ---- whether sums of nodes pay ----------------------------------------------------------------- */
-/* From the epoch's record, so that all ranks get the same result. */
+/* Counts in the view of the epoch, so that all ranks get the same result. */
 static uint32_t count_nodes(const io_recorder *r)
 {
     uint32_t n = 0;
@@ -18,7 +18,7 @@ static uint32_t count_nodes(const io_recorder *r)
     return n;
 }
 
-/* Over sockets a sum of a node costs as much as the pushes it saves. */
+/* Over sockets the sum of a node costs as much as the pushes it saves. */
 static bool have_shared_memory(const io_recorder *r)
 {
     for (uint32_t i = 0; i < r->n_workers; i++)
@@ -49,7 +49,7 @@ static bool is_decided(const model *m, const pen_tensor *t)
     return model_rule_of(m, t) == STEP_TWO_PHASE;
 }
 
-/* A sum in 16 bits is rounded once more than its terms were. */
+/* A 16-bit sum is rounded once more than its terms. */
 static bool is_in_float(const model *m, const pen_tensor *t)
 {
     return model_push_dtype(m, t) == PEN_F32;
@@ -65,8 +65,8 @@ static bool is_worth_it(const pen_ctx *ctx)
     return !ctx->settings.deterministic || (nodes == 1 && has_only(m, is_in_float));
 }
 
-/* A sum of a node needs all its ranks and all their gradients.  In elastic jobs, and if gradients are sharded, each rank
- * pushes its own. */
+/* The sum of a node needs all its ranks and all their gradients.  In elastic jobs, and if gradients are sharded, each
+ * rank pushes its own. */
 static bool is_summed_in_nodes(const pen_ctx *ctx)
 {
     const worker_settings *s = &ctx->settings;

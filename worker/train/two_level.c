@@ -1,23 +1,23 @@
-/* two_level.c - training with servers, reduced inside each node first.
+/* two_level.c - training with servers; gradients are summed inside each node first.
  *
  * DESIGN.  The ranks of a node share its traffic: chunk c of the model (plan.h) belongs to the rank at position
  * (c mod ranks of the node).
  *   open    the ps client opens the step; the ranks of the node add their weights
  *   ready   each chunk, rounded as on the wire and times this rank's weight, goes into a bucket
- *           (reducer.h), which is reduced inside the node so that each rank gets the sums of its
- *           own chunks; the rank pushes them at once, with the node's weight
- *   end     the servers add one contribution of each node; votes and decision are as usual; each
- *           rank pulls its own chunks only; then the ranks of the node gather the rest
- * So a node sends each gradient once, whatever its number of ranks, and the ranks share the sockets.
- * A sum of a node is rounded once more if gradients travel in 16 bits.
- *   The epoch's record, which servers have too, says which ranks form a node.
- *   mode=ps-hier and two_level=yes always do this.  two_level=auto in mode=ps-bsp does it only where
- * it pays and changes nothing but the time: the workers of a node share memory, the model is not tiny,
- * and, with deterministic sums, all are on one node and gradients are not rounded on the wire, so that
- * the bits are those of two_level=no.  All ranks get the same result without a message.
+ *           (reducer.h).  Buckets are summed inside the node, and each rank gets the sums of its
+ *           own chunks.  It pushes them at once, with the node's weight
+ *   end     the servers add one contribution per node; votes and decision are as usual.  Each rank
+ *           pulls only its own chunks; then the ranks of the node gather the rest
+ * So a node sends each gradient once, for any number of ranks, and the ranks share the sockets.
+ * The sum of a node is rounded once more if gradients are sent in 16 bits.
+ *   The view of the epoch, which servers have too, defines the ranks of a node.
+ *   mode=ps-hier and two_level=yes always do this.  two_level=auto in mode=ps-bsp does it only if it
+ * pays and changes nothing but the time: the workers of a node share memory, and the model is not
+ * tiny.  With deterministic sums, all must also be on one node and gradients not rounded on the wire,
+ * so that the bits are those of two_level=no.  All ranks decide alike, without a message.
  * Threads: the program's opens, feeds and ends the step; "pen-coll" ends sums; "pen-io" owns the ps
- * client.  They pass work on as tasks.  A lazy step ends in "pen-step", one at a time: the program
- * goes on with the verdict while values are pulled and gathered.
+ * client.  They exchange work as tasks.  A lazy step ends in "pen-step", one at a time: the program
+ * continues with the verdict while values are pulled and gathered.
  */
 #include "worker/train/ps.h"
 
@@ -45,7 +45,7 @@ typedef struct { /* a trained chunk */
     size_t at; /* of its values, in `all` */
 } piece;
 
-typedef struct { /* shown by one rank to its node */
+typedef struct { /* sent by one rank to its node */
     double weight;
     uint64_t snapshot;
     wire_scalars scalars;
@@ -53,21 +53,21 @@ typedef struct { /* shown by one rank to its node */
 
 struct two_level {
     ps ps;
-    group_calls group_calls,
-        everyone;   /* the node; all ranks, only to find the rank that pushed a NaN */
-    int size, rank; /* of and in the node */
+    /* group_calls: of the node; everyone: all ranks, only to find the rank that pushed a NaN */
+    group_calls group_calls, everyone;
+    int size, rank; /* ranks of the node, and position in it */
     reducer *reducer;
-    void *arrays;       /* all below that have a size */
+    void *arrays;       /* one block for the arrays below */
     uint32_t n;         /* pieces */
     piece *piece;       /* [n], in the order of the chunks */
-    uint32_t *first;    /* [n_tensors + 1] pieces of each tensor */
-    uint64_t *elements; /* [n] as the reducer wants them, and: */
+    uint32_t *first;    /* [n_tensors + 1] first piece of each tensor */
+    uint64_t *elements; /* [n] for the reducer, as name and owner */
     const char **name;
     int *owner;
 
     size_t *counts;      /* [size] bytes of values that each rank pulls */
-    size_t own_at;       /* where this rank's begin in `all` */
-    char *own, *all;     /* values: pulled, and of the whole node */
+    size_t own_at;       /* offset of this rank's values in `all` */
+    char *own, *all;     /* values: of own chunks, and of the whole node */
     shown mine, *theirs; /* [size] */
     wire_inputs inputs;  /* of this step */
     loop_task weigh;
@@ -77,9 +77,9 @@ struct two_level {
 
     pthread_t thread; /* from the first lazy step on */
     bool has_thread;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* of all below */
     pthread_cond_t changed;
-    request *lazy; /* to be ended; NULL: none */
+    request *lazy; /* the step to end; NULL: none */
     bool is_closing;
 };
 
@@ -140,7 +140,7 @@ static size_t value_bytes(const two_level *l, const plan *p, const model *m, uin
     return c->count * plan_dtype_bytes(m->tensor[c->tensor]->desc.dtype);
 }
 
-/* Values lie by owner, so that one call gathers them. */
+/* Lays out values by owner, so that one call gathers them. */
 static size_t place_values(two_level *l, const plan *p, const model *m)
 {
     size_t at = 0;
@@ -230,7 +230,7 @@ static void add_piece(void *user)
 }
 
 /* ---- in the thread that ends calls ----------------------------------------------------------- */
-/* Sums of 16-bit gradients travel in their type, encoded into the input's memory, which is free now. */
+/* Sums of 16-bit gradients are sent in that type, encoded into the input's memory, which is free now. */
 static void push_piece(void *user, uint32_t i)
 {
     two_level *l          = (two_level *)((group_calls *)user)->ctx->strategy;
@@ -263,7 +263,7 @@ static void add_up_weights(void *user, pen_status status, const pen_error *why)
 }
 
 /* ---- in the program's thread ----------------------------------------------------------------- */
-/* The ps client knows the step before any rank of the node can push for it, so no vote is early. */
+/* The ps client opens the step before any rank of the node can push for it, so no vote comes early. */
 static void open_and_wait(two_level *l)
 {
     pen_error why;
@@ -311,7 +311,7 @@ static void two_level_ready(strategy *s, pen_tensor *t, const void *grad)
     }
 }
 
-/* Own chunks are decided and pulled as in ps.c.  Two requests: one ends with the verdict. */
+/* Own chunks are decided and pulled as in ps.c.  One request ends with the verdict, one with the values. */
 static pen_status begin_ps_client_end(pen_ctx *ctx, pen_req *decided, pen_req *pulled,
                                       pen_error *why)
 {
@@ -385,7 +385,7 @@ static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_
     status = wait_for_ps_client(&decided, NULL, why);
     if (status == PEN_OK) status = name_culprit(ctx, l, why);
     if (status != PEN_OK) {
-        (void)wait_for_ps_client(&pulled, NULL, &later); /* it has a deadline, as all have */
+        (void)wait_for_ps_client(&pulled, NULL, &later); /* ends by its deadline */
         return status;
     }
     notify_verdict(ctx, r);
@@ -426,7 +426,7 @@ static void *end_lazy_steps(void *user)
     return NULL;
 }
 
-/* The program has waited for the values of the step before, but not for its last lines here. */
+/* The program has waited for the values of the previous step, but that step may still be ending here. */
 static bool end_in_thread(two_level *l, request *r)
 {
     if (!l->has_thread && pthread_create(&l->thread, NULL, end_lazy_steps, l) != 0) return false;

@@ -1,4 +1,4 @@
-/* update_state.c - masters, slots and sums of squares; one step of one worker on its part of the model. */
+/* update_state.c - masters, slots and sums of squares: one step of one worker on its part of the model. */
 #include "worker/train/update_state.h"
 
 #include "common/base/why.h"
@@ -15,7 +15,7 @@ enum { TILE = 1024 }; /* elements that are rounded at a time */
 typedef struct {
     sharded_range own;
     bool is_sharded_out;          /* its values are the master */
-    float *master;                /* [own.count]; NULL: they are in t->param, in float32 */
+    float *master;                /* [own.count]; NULL: the values are in t->param, in float32 */
     float *slot[OPTIM_SLOTS_MAX]; /* [own.count] each */
     const float *grad;            /* [own.count] of this step: weighted, summed */
     uint64_t version;             /* updates applied */
@@ -110,7 +110,7 @@ void update_state_destroy(update_state *r)
     free(r);
 }
 
-/* Where the values of the own range begin. */
+/* The values of the own range. */
 static float *param_of(const update_state *r, const pen_tensor *t)
 {
     const update_state_tensor *own = &r->tensor[t->index];
@@ -231,7 +231,7 @@ void update_state_give(update_state *r, const pen_tensor *t, const float *sum)
     r->tensor[t->index].grad = sum;
 }
 
-/* The elements of a chunk in a range; both begin at block borders. */
+/* The elements of a chunk that lie in a range; both begin at block borders. */
 static sharded_range part_of(const plan_chunk *c, const sharded_range *own)
 {
     const uint64_t end_c = c->start + c->count, end_o = own->start + own->count;
@@ -402,8 +402,8 @@ void update_state_count_step(update_state *r)
     r->applied++;
 }
 
-/* Without a decision.  Sums are of weighted gradients; a push that is applied alone was not weighted
- * and is scaled now.  0: nothing to apply. */
+/* The factor without a decision.  Sums have weighted gradients; a push that is applied alone was not
+ * weighted and is scaled now.  0: nothing to apply. */
 static double gscale_alone(ps_client_rule rule, const wire_inputs *in, double weight_sum)
 {
     if (weight_sum == 0) return 0;

@@ -1,12 +1,12 @@
-/* update_state.h - the update state of a model, or of a part of it, on one worker without servers.
+/* update_state.h - updates a model, or a part of it, on one worker without servers.
  *
- * DESIGN.  An update state treats summed gradients as shards do: the same partition (plan.h), the
- * same sums of squares, the same decision, the same update rules on the same spans.  So one worker,
- * or several with bit-equal sums, get the same bits as with servers.  The sums come from the caller:
- * train/solo.c weighs one gradient, train/reducer.c sums those of all ranks.  16-bit parameters have
- * a float32 master, as on servers.
+ * DESIGN.  An update state treats summed gradients as shards do: the same partitions (plan.h), sums
+ * of squares and decision, and the same update rules on the same spans.  So one worker, or several
+ * with bit-equal sums, get the same bits as with servers.  The caller provides the sums: train/solo.c
+ * weighs one gradient, train/reducer.c sums those of all ranks.  16-bit parameters have a float32
+ * master, as on servers.
  *   A part is one range of each tensor, at block borders.  It has masters, slots and sums of squares of its ranges only.
- * For a decision the caller packs them, exchanges them with the other members, and unpacks theirs.
+ * For a decision the caller packs its sums, exchanges them with the other members, and unpacks theirs.
  * Memory is counted (mem.slot.bytes; a master that is the only copy of its parameter: mem.param.bytes).
  * Thread: one at a time.
  */
@@ -21,20 +21,20 @@
 typedef struct update_state update_state;
 
 /* A rank's share of the sum of n elements: its gradient, rounded as on the wire (`as`), times its
- * weight.  grad NULL: zeros.  Weight 0 gives minus zeros, whatever grad is: they change no float they
- * are added to.  Returns whether all is finite. */
+ * weight.  grad NULL: zeros.  Weight 0 gives minus zeros for any grad: adding them changes no float.
+ * Returns whether all is finite. */
 bool update_state_weigh(float *to, const void *grad, pen_dtype grad_dtype, pen_dtype as,
                         double weight, size_t n);
 
 /* m is frozen and has its first values; it is BORROWED until update_state_destroy(). */
 pen_status update_state_create(const model *m, update_state **r, pen_error *why);
-/* Of own[n_tensors] only.  The master is the only copy of a tensor with apart[]; it is empty before
- * update_state_load().  Others have the range's values in t->param. */
+/* For the ranges own[n_tensors] only.  With sharded_out[] the master is the only copy of a tensor and
+ * is empty before update_state_load().  Other tensors have the range's values in t->param. */
 pen_status update_state_create_part(const model *m, const sharded_range *own,
                                     const bool *sharded_out, update_state **r, pen_error *why);
 void update_state_destroy(update_state *r); /* NULL is fine */
 
-/* First values of the own range, of the tensor's type. */
+/* Sets first values of the own range, in the tensor's type. */
 void update_state_load(update_state *r, const pen_tensor *t, const void *values);
 
 const plan *update_state_plan(const update_state *r);
@@ -42,14 +42,14 @@ const plan *update_state_plan(const update_state *r);
 /* Sets the weighted float32 sum of a trained tensor's gradients, of the own range; BORROWED until the step ends. */
 void update_state_give(update_state *r, const pen_tensor *t, const float *sum);
 
-/* Measures the sums and decides.  *bad_chunk is the lowest chunk that is not finite; returns whether
- * there is one.  update_state_applied() counts the decision. */
+/* Computes the sums of squares and decides.  *bad_chunk is the lowest chunk that is not finite;
+ * returns whether there is one.  update_state_applied() counts the decision. */
 bool update_state_decide(update_state *r, const wire_inputs *inputs, double weight_sum,
                          wire_decision *decision, uint32_t *bad_chunk);
 
-/* The same in three steps, for a part.  After measuring, update_state_pack() returns the sums of squares of the own ranges, in
- * registration order (their number is at most update_state_blocks(own)); update_state_unpack() takes those of another member, whose
- * ranges are known.  *bad_chunk is REPLICA_NO_CHUNK if all is finite. */
+/* The same in three steps, for a part.  After update_state_measure(), update_state_pack() writes the sums of squares of
+ * the own ranges, in registration order, and returns their number, at most update_state_blocks(own).
+ * update_state_unpack() reads those of another member's ranges.  *bad_chunk is REPLICA_NO_CHUNK if all is finite. */
 #define REPLICA_NO_CHUNK UINT32_MAX
 void update_state_measure(update_state *r, double weight_sum, uint32_t *bad_chunk);
 size_t update_state_pack(const update_state *r, const sharded_range *own, size_t stride,
@@ -61,7 +61,7 @@ void update_state_mark_bad(update_state *r, uint32_t chunk); /* of another membe
 bool update_state_conclude(update_state *r, const wire_inputs *inputs, wire_decision *decision,
                            uint32_t *bad_chunk);
 
-/* A step without a decision. */
+/* Counts a step without a decision. */
 void update_state_count_step(update_state *r);
 
 /* Applies the step to one tensor, by the decision if its group has one.  Writes the new values to
@@ -76,19 +76,19 @@ bool update_state_gscale(const update_state *r, const pen_tensor *t, const wire_
 /* One update with the given gradient. */
 void update_state_update(update_state *r, const pen_tensor *t, double lr, double gscale);
 
-/* For rules that need norms of the whole tensor: sums of squares of the parameters (*param) and of the raw update
- * (*update), one per own block; returns how many.  Then the update, with the square roots of all members' sums. */
+/* For rules that need norms of the whole tensor.  begin: sums of squares of the parameters (*param) and of the raw
+ * update (*update), one per own block; returns how many.  end: the update, with square roots of all members' sums. */
 size_t update_state_begin_whole(update_state *r, const pen_tensor *t, double lr, double gscale,
                                 double *param, double *update);
 void update_state_end_whole(update_state *r, const pen_tensor *t, double lr, double gscale,
                             double param_norm, double update_norm);
 bool update_state_needs_whole(const update_state *r, const pen_tensor *t);
 
-/* Values of the own range, of the tensor's type. */
+/* Copies the values of the own range, in the tensor's type. */
 void update_state_values(const update_state *r, const pen_tensor *t, void *to);
 
-/* For snapshots: the own range of every tensor; the caller sets copies and copy.  update_state_restored(): the holding was
- * overwritten; takes it over, and updates the range of t->param unless the tensor is apart. */
+/* For snapshots: the own range of every tensor; the caller sets copies and copy.  Call update_state_restored() after
+ * they were overwritten: it also updates the range of t->param, unless the tensor is sharded out. */
 pen_status update_state_state_ranges(update_state *r, state_ranges *h, pen_error *why);
 void update_state_restored(update_state *r, int64_t applied);
 

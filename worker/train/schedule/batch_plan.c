@@ -41,7 +41,7 @@ static pen_status check_accum(const batch_plan *b, uint64_t world, pen_error *wh
                    BATCH_ACCUM_MAX);
 }
 
-/* All three: they fit, or one of them is wrong. */
+/* All three are given: they fit, or one of them is wrong. */
 static pen_status compare(const batch_plan *b, uint64_t world, uint64_t product, pen_error *why)
 {
     if (product == b->train) return PEN_OK;
@@ -52,7 +52,7 @@ static pen_status compare(const batch_plan *b, uint64_t world, uint64_t product,
                    (ull)product, (ull)product);
 }
 
-/* One of micro_batch and accum is given: the other is what is left. */
+/* One of micro_batch and accum is given: computes the other. */
 static pen_status divide(const batch_plan *b, uint64_t world, const char *given, uint64_t unit,
                          uint64_t *rest, pen_error *why)
 {

@@ -1,4 +1,4 @@
-/* loss_scale.c - when the scale doubles, and when it is halved. */
+/* loss_scale.c - doubles and halves the scale. */
 #include "worker/train/schedule/loss_scale.h"
 
 #include "common/base/why.h"
@@ -44,7 +44,7 @@ static void grow(loss_scale *l)
     if (l->is_consecutive) l->hysteresis_left = l->hysteresis;
     if (stable <= 0 || (uint64_t)stable % l->window != 0) return;
     l->hysteresis_left = l->hysteresis;
-    if (l->scale < ldexp(1, 1000)) l->scale *= factor; /* beyond any gradient; never infinite */
+    if (l->scale < ldexp(1, 1000)) l->scale *= factor; /* never infinite */
 }
 
 bool loss_scale_update(loss_scale *l, bool has_overflown)

@@ -78,7 +78,7 @@ static double warmup_cosine_rate(const lr_numbers *n, double base, int64_t appli
 }
 
 /* Position in the cycle, 0 to 1 and back.  Stairs are computed from whole steps, because this number
- * may lie just below an exact stair. */
+ * may be just below an exact stair. */
 static double height(const lr_numbers *n, double first, double second, double applied)
 {
     const double total = first + second, ratio = first / total;
@@ -122,7 +122,7 @@ static double rising(const lr_numbers *n, double lr, int64_t applied)
     return lr * (double)(applied + 1) / (double)n->warmup_num_steps;
 }
 
-/* The done fraction of the fall, 0 to 1; then 1. */
+/* Completed fraction of the decay, 0 to 1; then 1. */
 static double fallen(const lr_numbers *n, int64_t applied)
 {
     const double rise = (double)n->warmup_num_steps, total = (double)n->total_num_steps;
@@ -211,7 +211,7 @@ const lr_rule *const lr_rules[] = {&constant,      &cosine,    &linear,     &war
                                    &warmup_cosine, &one_cycle, &range_test, NULL};
 
 /* ---- parse ----------------------------------------------------------------------------------- */
-/* The settings engine knows how to refuse a word and list the others. */
+/* The settings code refuses an unknown word and lists the known ones. */
 static pen_status refuse(const char *name, pen_error *why)
 {
     const char *names[sizeof lr_rules / sizeof lr_rules[0]] = {NULL};
@@ -232,7 +232,7 @@ static const lr_rule *find(const char *name, size_t length)
 pen_status lr_schedule_parse(const char *text, lr_schedule *s, pen_error *why)
 {
     static const char blanks[] = " \t\r\n";
-    pen_error local; /* a sentence gets the schedule's name in front, and must then exist */
+    pen_error local; /* the schedule's name is put before the sentence, so one must exist */
     if (why == NULL) why = &local;
     if (text == NULL) text = "";
     text += strspn(text, blanks);

@@ -1,10 +1,10 @@
-/* lr_schedule.h - what a schedule of the rate is: a pure function of the updates applied so far.
+/* lr_schedule.h - schedules of the learning rate: pure functions of the updates applied so far.
  *
- * DESIGN.  A schedule has no state.  Updates are counted by the step's verdicts, which all ranks
- * share, so all ranks come to the same rate; a skipped step counts nothing, and a run that resumes
- * goes on where it was.  DeepSpeed's schedules count from -1 (last_batch_iteration), which is
- * applied - 1 here: their first two steps both run at the lowest rate.
- * Some name their rates; the others scale the rate of the group's update rule ("base").
+ * DESIGN.  A schedule has no state.  All ranks count updates by the step's verdicts, which are equal,
+ * so all get the same rate.  A skipped step is not counted, and a resumed run continues at its rate.
+ * DeepSpeed's schedules count from -1 (last_batch_iteration), which is applied - 1 here: their first
+ * two steps both run at the lowest rate.
+ * Some schedules name their rates; the others scale the rate of the group's update rule ("base").
  *
  * To add one: a function and a row of the table in lr_schedule.c.
  * Source   DeepSpeed, deepspeed/runtime/lr_schedules.py; llm.c, llmc/schedulers.h.
@@ -16,7 +16,7 @@
 
 #include <stdio.h>
 
-typedef struct { /* the union of what schedules can be told; NaN: not given */
+typedef struct { /* the parameters of all schedules; NaN: not given */
     double lr;   /* instead of the group's */
     double warmup_min_lr, warmup_max_lr, warmup_min_ratio, cos_min_ratio;
     double final_lr_frac;
@@ -32,11 +32,11 @@ typedef struct { /* the union of what schedules can be told; NaN: not given */
 } lr_numbers;
 
 typedef struct {
-    const char *name;       /* the word a user writes: "WarmupLR warmup_num_steps=100" */
+    const char *name;       /* the user's word: "WarmupLR warmup_num_steps=100" */
     const char *doc;        /* one sentence */
     const config_row *rows; /* into lr_numbers */
 
-    /* Optional: refuses values that are each in range but not together. */
+    /* Optional: refuses values that are valid alone but not together. */
     pen_status (*check)(const lr_numbers *n, pen_error *why);
 
     double (*rate)(const lr_numbers *n, double base, int64_t applied);
@@ -49,12 +49,12 @@ typedef struct {
     lr_numbers numbers;
 } lr_schedule;
 
-/* "WarmupDecayLR warmup_num_steps=10 total_num_steps=100"; NULL and "" are constant.  BAD_SETTING
- * for an unknown schedule or setting, with the nearest known one, and for one that is missing;
- * UNSUPPORTED for what would change more than the rate. */
+/* "WarmupDecayLR warmup_num_steps=10 total_num_steps=100"; NULL and "" are constant.  BAD_SETTING: a
+ * schedule or setting is unknown (the sentence names the most similar one), or a setting is missing.
+ * UNSUPPORTED: the schedule would change more than the rate. */
 pen_status lr_schedule_parse(const char *text, lr_schedule *s, pen_error *why);
 
-/* The rate of the step after `applied` updates, 0 or more of them. */
+/* The rate of the step after `applied` updates, which is at least 0. */
 double lr_schedule_rate(const lr_schedule *s, double base, int64_t applied);
 
 void lr_schedule_write_markdown(FILE *out); /* for docs/schedules.md */

@@ -1,4 +1,4 @@
-/* precision.c - which numbers a context trains with, and how its batches are cut. */
+/* precision.c - number types, loss scale and batch sizes of a context. */
 #include "worker/train/schedule/precision.h"
 
 #include "common/base/log.h"

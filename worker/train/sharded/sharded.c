@@ -1,14 +1,14 @@
 /* sharded.c - training whose state is sharded over the workers: no servers, and the same bits as with them.
  *
- * DESIGN.  As train/allreduce.c: every rank shows its weight and rates to all, sums are folds in rank order, and all
- * make the same decision.  The state is divided (docs/design/zero.md):
+ * DESIGN.  As in train/allreduce.c, every rank sends its weight and rates to all, sums are in rank order, and all make
+ * the same decision.  The state is divided (docs/design/zero.md):
  *   zero1   each member has masters and slots of its own ranges only (sharded_ranges.h), gets the sums of these
  *           (reduce_scatter), updates them, and all gather the new values (all_gather)
  *   zero2   also gradients: they exist from the first pen_view() until they are in their bucket, buckets until they
  *           are summed; only the sum of the own ranges stays
  *   zero3   also parameters: pen_use() gathers values in memory of the SDK, pen_release() drops them
- *   hybrid  members are those of a node; nodes hold equal copies, whose sums are added across nodes
- * A decision needs the sums of squares of all blocks: owners measure theirs, all gather them, and each member adds them
+ *   hybrid  the ranks of a node share one copy of the state; sums are added across nodes
+ * A decision needs the sums of squares of all blocks.  Owners compute theirs, all gather them, and each member adds them
  * in the order that servers and single processes use.  So the bits are those of every other mode, clipped or not.  Two
  * exceptions: hybrid with several nodes adds in another order, and accum_reduce=each adds the micro-batches of all ranks
  * one after another.
@@ -43,8 +43,8 @@ static void sharded_ready(strategy *base, pen_tensor *x, const void *grad)
     const plan *p   = update_state_plan(s->update_state);
     stat_set *stats = &s->ctx->stats;
     stat_add(stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
-    stat_add(stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* as it is added up */
-    x->pushed = NULL; /* it may be gone before the step ends */
+    stat_add(stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* the type of the sums */
+    x->pushed = NULL; /* grad may be freed before the step ends */
     sharded_add(s, x, grad);
 }
 
@@ -53,13 +53,13 @@ static pen_status finish_step(sharded *s, pen_error *why)
     pen_ctx *ctx           = s->ctx;
     wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1};
     double weight_sum;
-    if (ctx->reduces_each) { /* the step was opened before the last micro-batch gave its scalars */
+    if (ctx->reduces_each) { /* the step was opened before the last micro-batch set its scalars */
         ctx->step.inputs.scalars = ctx->step.scalars;
         agreement_show(&s->agreement, &s->everyone, s->inputs);
     }
     if (sharded_complete_sums(s, why) != PEN_OK) return why->status;
     if (agreement_check(&s->agreement, &weight_sum, why) != PEN_OK) {
-        context_fail(ctx, why); /* all other ranks do the same */
+        context_fail(ctx, why); /* all other ranks fail alike */
         return why->status;
     }
     ctx->step.outcome = (ps_client_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
@@ -115,7 +115,7 @@ static pen_status do_verb(sharded *s, request *r, pen_error *why)
 static pen_status run(sharded *s, request *r, pen_error *why)
 {
     if (r->kind == REQUEST_VERB) return do_verb(s, r, why);
-    if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: nothing is newer than what is here */
+    if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: local values are the newest */
     const pen_status status = finish_step(s, why);
     r->result.version       = (uint64_t)update_state_applied(s->update_state);
     return status;

@@ -1,4 +1,4 @@
-/* sharded_internal.h - shared by train/sharded*.c. */
+/* sharded_internal.h - shared by train/sharded/ only. */
 #ifndef WORKER_TRAIN_SHARDED_INTERNAL_H
 #define WORKER_TRAIN_SHARDED_INTERNAL_H
 
@@ -28,48 +28,47 @@ typedef struct sharded {
     pen_ctx *ctx;
     int stage;
     bool is_hybrid, is_arranged;
-    /* Calls of all ranks; of those that share a copy of the state (all, or a node's): sums and values
-     * separately, so that neither waits for the other; of those with the same part on other nodes. */
+    /* everyone: all ranks.  sums, values: ranks that share a copy of the state (all, or a node's); two
+     * groups, so that neither waits for the other.  across: ranks with the same part on other nodes. */
     group_calls everyone, sums, values, across;
     int n, *ranks;  /* all ranks */
     int size, rank; /* of the group that shares a copy */
 
-    void *arrays, *pieces; /* all below that have a size: by tensor, by piece */
+    void *arrays, *pieces; /* one block each for the arrays below: by tensor, by piece */
     sharded_range *range;  /* [n_tensors * size] */
     sharded_range *own;    /* [n_tensors] */
-    bool *sharded_out;     /* [n_tensors] its values are here only while its unit is */
+    bool *sharded_out;     /* [n_tensors] values are here only while the unit is in use */
     update_state *update_state;
     agreement agreement;
 
     reducer *reducer;
     uint32_t n_pieces, n_trained;
     sharded_piece *piece;    /* [n_pieces] in the order of registration */
-    const char **piece_name; /* [n_pieces] as the reducer wants them, and: */
+    const char **piece_name; /* [n_pieces] for the reducer, as the owner */
     int *piece_owner;
-    uint32_t *first; /* [n_tensors + 1] pieces of each tensor */
-    bool *is_bad;    /* [chunks] this rank added something not finite, in this step */
-    float **sum,
-        **dest; /* [n_tensors] own ranges: memory of ours, and where the sum of this step goes */
+    uint32_t *first;     /* [n_tensors + 1] first piece of each tensor */
+    bool *is_bad;        /* [chunks] this rank added a value that is not finite, in this step */
+    float **sum, **dest; /* [n_tensors] own ranges: our memory, and where this step's sum goes */
     const wire_inputs *inputs;
-    uint32_t round, n_ready; /* micro-batches summed before this one; gradients of it that came */
+    uint32_t round, n_ready; /* micro-batches summed before; ready gradients of the current one */
     pen_error failure;       /* of an earlier round */
 
-    uint32_t n_gathered, *gathered; /* trained tensors that are always here */
+    uint32_t n_gathered, *gathered; /* trained tensors that are always local */
     uint32_t n_runs;
     sharded_run *run;
-    sharded_units *units; /* NULL: no tensor is apart */
+    sharded_units *units; /* NULL: no tensor is sharded out */
 } sharded;
 
 /* ---- sharded_setup.c ------------------------------------------------------------------------- */
-pen_status sharded_set_up(sharded *s, pen_error *why); /* pen_commit(); what it made is freed by: */
-void sharded_tear_down(sharded *s);                    /* no call is in progress */
+pen_status sharded_set_up(sharded *s, pen_error *why); /* for pen_commit() */
+void sharded_tear_down(sharded *s); /* also after a failed set-up; no call is in progress */
 
 /* ---- sharded_sums.c -------------------------------------------------------------------------- */
-/* A gradient of this rank goes into its buckets; grad NULL: zeros. */
+/* Puts a gradient of this rank into its buckets; grad NULL: zeros. */
 void sharded_add(sharded *s, pen_tensor *x, const void *grad);
 /* reducer_setup.summed: the sum of an own piece. */
 void sharded_take_sum(void *group_calls, uint32_t piece);
-/* All sums of the step are there and given to the replica. */
+/* Waits for all sums of the step and gives them to the update state. */
 pen_status sharded_complete_sums(sharded *s, pen_error *why);
 /* Exchanges the sums of squares and decides.  Sets outcome, norm, clip and culprit of the step. */
 pen_status sharded_decide(sharded *s, double weight_sum, wire_decision *decision, pen_error *why);

@@ -1,4 +1,4 @@
-/* sharded_memory.c - memory of the SDK's that is counted. */
+/* sharded_memory.c - counted memory of the SDK. */
 #include "worker/train/sharded/sharded_internal.h"
 
 #include "common/system/segment.h"

@@ -1,4 +1,4 @@
-/* sharded_ranges.c - tensors cut into ranges, each member's total kept near its share. */
+/* sharded_ranges.c - divides tensors into ranges and keeps each member's total near its share. */
 #include "worker/train/sharded/sharded_ranges.h"
 
 #include "common/base/why.h"
@@ -11,7 +11,7 @@ typedef struct {
     uint64_t *have; /* [size] of each member */
 } account;
 
-/* The border of blocks that is nearest to a place between two elements; the lower one of two. */
+/* The block border nearest to a place between two elements; the lower one if two are as near. */
 static uint64_t nearest_border(double place, uint64_t elements)
 {
     const uint64_t below = (uint64_t)(place / PLAN_BLOCK) * PLAN_BLOCK;
@@ -20,7 +20,7 @@ static uint64_t nearest_border(double place, uint64_t elements)
     return place - (double)below <= (double)above - place ? below : above;
 }
 
-/* What a member lacks of its share of all that is there now; in units of 1/size elements. */
+/* How much a member is below its share of the total so far; in units of 1/size elements. */
 static double lack(const account *a, int size, int member)
 {
     const double share = (double)a->total, has = (double)a->have[member] * size;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Buckets in use at a time: one is filled while two travel. */
+/* Buckets in use at a time: one is filled while two are summed. */
 enum { BUFFERS = 3 };
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -19,7 +19,7 @@ static pen_status make_group(pen_ctx *ctx, const pen_group *like, pen_group **ou
     return group_new(ctx->world, like->ranks, like->size, context_deadline(ctx), out, why);
 }
 
-/* A part of the state has one owner on each node, so all nodes need the same number of workers. */
+/* Each part of the state has one owner per node, so all nodes need the same number of workers. */
 static pen_status check_nodes(sharded *s, const pen_group *node, pen_error *why)
 {
     int32_t own = node->size, *all = calloc((size_t)s->n, sizeof *all);
@@ -88,7 +88,7 @@ static pen_status make_ranges(sharded *s, pen_error *why)
 }
 
 /* ---- pieces of gradients --------------------------------------------------------------------- */
-/* A bucket has a part of each owner, so that all of them have something to sum. */
+/* A bucket has a part of each owner, so that all owners sum. */
 static uint64_t slice_elements(const sharded *s)
 {
     const worker_settings *o = &s->ctx->settings;
@@ -176,7 +176,7 @@ static pen_status make_reducer(sharded *s, pen_error *why)
 }
 
 /* ---- first values ---------------------------------------------------------------------------- */
-/* Of a tensor that is sharded out: the owner draws its init values, or gets rank 0's by a broadcast. */
+/* For a tensor that is sharded out: the owner computes its init values, or gets rank 0's by a broadcast. */
 static pen_status load_sharded_out(sharded *s, pen_tensor *x, pen_error *why)
 {
     const sharded_range *own = &s->own[x->index];

@@ -1,4 +1,4 @@
-/* sharded_sums.c - a step's gradients: into buckets, summed to their owners, measured by these, decided by all. */
+/* sharded_sums.c - a step's gradients: into buckets, summed to their owners, then the decision by all. */
 #include "worker/train/sharded/sharded_internal.h"
 
 #include "common/base/why.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* ---- into buckets ---------------------------------------------------------------------------- */
-/* A piece is not finite: marks its bad chunks, in case all ask for the culprit. */
+/* A piece is not finite: marks its bad chunks, in case the ranks look for the culprit. */
 static void mark_bad_chunks(sharded *s, const sharded_piece *p, const void *grad,
                             const pen_tensor *x, float *scratch)
 {
@@ -42,8 +42,8 @@ static void add_piece(sharded *s, const pen_tensor *x, const void *grad, uint32_
     reducer_ready(s->reducer, i);
 }
 
-/* Where the sum of a tensor's own range goes: into the gradient itself, if that is memory of the SDK and not
- * needed once it is in its buckets. */
+/* Where the sum of a tensor's own range goes: into the gradient itself if that is memory of the SDK, which is not needed
+ * once it is in its buckets. */
 static pen_status choose_dest(sharded *s, pen_tensor *x, const void *grad, pen_error *why)
 {
     const sharded_range *own = &s->own[x->index];
@@ -103,7 +103,7 @@ void sharded_take_sum(void *user, uint32_t piece)
 }
 
 /* ---- complete -------------------------------------------------------------------------------- */
-/* Nodes hold equal ranges of different sums. */
+/* Nodes have the same ranges, with different sums. */
 static pen_status sum_across(sharded *s, pen_error *why)
 {
     const model *m = &s->ctx->model;
@@ -186,7 +186,7 @@ static pen_status ps_client_sums(sharded *s, double weight_sum, pen_error *why)
     return status;
 }
 
-/* The lowest rank that added something not finite to a chunk; *at as it was where none did. */
+/* *at: the lowest rank that added a value that is not finite to the chunk; unchanged if none did. */
 static pen_status find_culprit(sharded *s, uint32_t chunk, int32_t *at, pen_error *why)
 {
     int32_t lowest = s->n, own = s->n;

@@ -1,9 +1,9 @@
-/* sharded_units.c - zero3: values of units, gathered for a use and dropped after it.
+/* sharded_units.c - zero3: gathers values of units for a use and drops them after it.
  *
- * DESIGN.  residency.h decides what to fetch and drop; this gathers and frees.  Unlike with servers, a gather needs all
- * members, in the same order.  So the order must depend on the program's calls only: the residency learns of arrivals when
- * a thread waits for one, in the order they were begun, and at the end of a step; never when they happen.  Programs whose
- * ranks use units in different orders need servers.
+ * DESIGN.  residency.h decides what to fetch and drop; this file gathers and frees.  Unlike with servers, a gather needs
+ * all members, in the same order.  So the order must depend on the program's calls only.  Arrivals are reported to the
+ * residency when a thread waits for one, in the order they were begun, and at the end of a step, but never when they
+ * happen.  Programs whose ranks use units in different orders need servers.
  */
 #include "worker/train/sharded/sharded_internal.h"
 
@@ -23,7 +23,7 @@ struct sharded_units {
     residency *residency;
     uint32_t n;
     unit_slot *slot;          /* [n] */
-    uint32_t *begun, n_begun; /* [n] fetches whose arrival has not been told, in order */
+    uint32_t *begun, n_begun; /* [n] fetches whose arrival was not reported, in order */
     pthread_mutex_t calls;    /* of the program's threads: one at a time */
 };
 
@@ -120,7 +120,7 @@ void sharded_units_release(strategy *s, const pen_unit *unit, pen_phase phase)
     pthread_mutex_unlock(&u->calls);
 }
 
-/* All local values are stale. */
+/* All local values are stale now. */
 void sharded_units_step_end(sharded *s)
 {
     sharded_units *u = s->units;

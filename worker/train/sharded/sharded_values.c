@@ -142,7 +142,7 @@ static size_t blocks_of(uint64_t elements)
     return (elements + SIMD_BLOCK - 1) / SIMD_BLOCK;
 }
 
-/* Members' ranges are in the order of the tensor, so their sums are in the order of its blocks. */
+/* Ranges are in member order, so the gathered sums are in the order of the tensor's blocks. */
 static pen_status update_whole(sharded *s, const pen_tensor *x, double lr, double gscale,
                                pen_error *why)
 {
@@ -189,7 +189,7 @@ static pen_status update_one(sharded *s, const pen_tensor *x, double weight_sum,
     return PEN_OK;
 }
 
-/* Updated values travel while the next tensor is updated. */
+/* Updated values are gathered while the next tensor is updated. */
 pen_status sharded_update(sharded *s, double weight_sum, const wire_decision *decision,
                           pen_error *why)
 {

@@ -1,4 +1,4 @@
-/* snapshot_writer.c - writes snapshots where there are no servers. */
+/* snapshot_writer.c - writes snapshots without servers. */
 #include "worker/train/snapshot/snapshot_writer_internal.h"
 
 #include "common/base/log.h"
@@ -55,7 +55,7 @@ pen_status snapshot_writer_agree(snapshot_writer *k, pen_status own, bool *is_to
 }
 
 /* ---- this rank's part ------------------------------------------------------------------------ */
-/* This rank's share of ranges that several members hold: every copies-th piece. */
+/* This rank's share of ranges that several members hold: every `copies`-th piece. */
 typedef struct {
     const state_ranges *held;
     uint64_t piece;
@@ -93,7 +93,7 @@ static pen_status put_spans(snapshot_writer *k, const state_ranges *h, pen_error
     return status;
 }
 
-/* Of the chunks that begin in this rank's ranges: all parts together have every chunk. */
+/* Writes versions of the chunks that begin in this rank's ranges: all parts together have every chunk. */
 static pen_status put_versions(snapshot_writer *k, const state_ranges *h, pen_error *why)
 {
     const plan *p          = k->plan;
@@ -115,7 +115,7 @@ static pen_status put_versions(snapshot_writer *k, const state_ranges *h, pen_er
 
 static pen_status put_states(snapshot_writer *k, int64_t step, pen_error *why)
 {
-    const bool is_in_step = step > k->ctx->step.next_index; /* else between two */
+    const bool is_in_step = step > k->ctx->step.next_index; /* else between two steps */
     void *bytes;
     size_t size;
     own_state_note(k->ctx, is_in_step ? k->ctx->step.outcome.outcome : OWN_STATE_SETTLED);
@@ -153,7 +153,7 @@ static pen_status forget_oldest(snapshot_writer *k, uint32_t gone, pen_error *wh
     k->n_kept -= gone;
     memmove(k->kept, k->kept + gone, k->n_kept * sizeof *k->kept);
     pen_status status = store_forget(k->writer.store, k->kept, k->n_kept, why);
-    /* Folders in use are skipped, so this also deletes those of lost ranks. */
+    /* Also deletes folders of lost ranks; folders in use are skipped. */
     const int32_t world = k->ctx->env.world_size;
     const int32_t first = snapshot_writer_members(k) < world ? 0 : world;
     if (status == PEN_OK && snapshot_writer_position(k) == 0)
@@ -178,7 +178,7 @@ static void drop_part(snapshot_writer *k, int64_t step)
         log_warning("cannot delete a part of a failed snapshot: %s", why.text);
 }
 
-/* No rank writes again before all have deleted theirs: they may share the disk. */
+/* No rank writes again before all have deleted their parts: they may share the disk. */
 static pen_status make_room(snapshot_writer *k, int64_t step, bool *is_told, pen_error *why)
 {
     if (snapshot_writer_position(k) == 0)

@@ -17,18 +17,18 @@ typedef struct snapshot_writer snapshot_writer;
 /* In pen_init() without servers: sets ctx->snapshot_writer.
  * Errors  BAD_SETTING  snapshot_every without a store. */
 pen_status snapshot_writer_create(pen_ctx *ctx, pen_error *why);
-void snapshot_writer_destroy(
-    pen_ctx *ctx); /* ctx->snapshot writer NULL is fine; requests have ended before */
+/* After all requests have ended; ctx->snapshot_writer NULL is fine. */
+void snapshot_writer_destroy(pen_ctx *ctx);
 
-/* At the end of a strategy's opening: collective.  t is BORROWED; NULL: alone.  With resume=yes restores the newest
- * snapshot: holding, step, updates, the program's states; then calls strategy_ops.restored. */
+/* At the end of strategy_open(), collective.  t is BORROWED; NULL: alone.  With resume=yes restores the newest snapshot
+ * (state ranges, step, updates, the program's states) and calls strategy_ops.restored. */
 pen_status snapshot_writer_commit(pen_ctx *ctx, group_calls *t, pen_error *why);
 
-/* Between steps, collective: goes back to a snapshot of the store; -1: the newest.
+/* Between steps, collective: restores a snapshot of the store; -1: the newest.
  * Errors  NOT_FOUND, STORE, CORRUPT, the same on all ranks. */
 pen_status snapshot_writer_go_back(pen_ctx *ctx, int64_t step, pen_error *why);
 
-/* A REQUEST_SNAPSHOT: ends with the next snapshot; alone it is written at once. */
+/* Begins a REQUEST_SNAPSHOT: it ends with the next snapshot; alone the snapshot is written at once. */
 void snapshot_writer_start(snapshot_writer *k, request *r);
 
 /* After a step whose values are in place, on all ranks alike: if wanted, writes the snapshot of `step`, the number of

@@ -18,8 +18,8 @@ struct snapshot_writer {
     group_calls *group_calls; /* from snapshot_writer_commit() on; NULL: alone */
     plan *plan;               /* how chunks are numbered; made at commit */
     part_writer writer;
-    uint64_t run; /* the same on all ranks and in no other run: ids of snapshots begin with it */
-    int64_t kept[SNAPSHOT_WRITER_KEEP_MAX + 1]; /* complete ones, in the order they were written */
+    uint64_t run; /* unique to this run, the same on all ranks: ids of snapshots begin with it */
+    int64_t kept[SNAPSHOT_WRITER_KEEP_MAX + 1]; /* complete snapshots, in the order of writing */
     uint32_t n_kept;
     /* the disk was full for the newest part; after snapshot_writer_agree(): on any rank */
     bool lacks_room;
@@ -30,8 +30,8 @@ struct snapshot_writer {
 int snapshot_writer_position(const snapshot_writer *k); /* among the writers: 0 decides */
 int snapshot_writer_members(const snapshot_writer *k);
 
-/* All exchange their results: all return the first failure in rank order.
- * *is_told: the result is the same on all; else the ps client itself failed. */
+/* Exchanges the results of all ranks: all return the first failure in rank order.
+ * *is_told: the result is the same on all ranks; else the exchange itself failed. */
 pen_status snapshot_writer_agree(snapshot_writer *k, pen_status own, bool *is_told, pen_error *why);
 
 #endif

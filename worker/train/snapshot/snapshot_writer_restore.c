@@ -19,7 +19,7 @@ typedef struct { /* made by position 0 */
     pen_error why; /* status OK: none */
 } choice;
 
-/* The newest of n, as many as the settings keep. */
+/* Notes the newest of n, as many as the settings keep. */
 static void note_kept(const snapshot_writer *k, const int64_t *all, size_t n, choice *c)
 {
     const size_t most = (size_t)k->ctx->settings.snapshot_keep, kept = most < n ? most : n;
@@ -68,7 +68,7 @@ static pen_status choose(snapshot_writer *k, choice *c, pen_error *why)
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* An import has parameters only: the rule's slots begin as in a new job. */
+/* An import has only parameters: the rule's slots begin as in a new job. */
 static void begin_slots(const pen_params *group, state_range *span)
 {
     optim_span whole = {.param = span->param, .n = span->count};
@@ -284,7 +284,7 @@ pen_status snapshot_writer_go_back(pen_ctx *ctx, int64_t step, pen_error *why)
     choice c;
     snapshot_writer *k = ctx->snapshot_writer;
     if (snapshot_writer_position(k) == 0 && choose_back(k, step, &c, why) != PEN_OK) c.why = *why;
-    k->writer.is_settled    = false; /* what came after it goes with the next snapshot */
+    k->writer.is_settled    = false; /* the next snapshot removes newer ones */
     const pen_status status = follow(k, &c, why);
     if (status == PEN_OK) ctx->step.flags |= PEN_STEP_REWOUND;
     return status;
