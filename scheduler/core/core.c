@@ -194,7 +194,7 @@ static void follow_loss(scheduler_core *core, member_slot *s)
     if (core->job.phase >= PHASE_STOPPING)
         core->due |= DUE_END;
     else if (core_may_change(core) && !is_counted)
-        return; /* nobody waits for it yet */
+        return; /* no member waits for it yet */
     else if (is_worker && core->job.phase >= PHASE_REGISTERING && core_goes_on(core))
         core_go_on(core, s);
     else if (!is_worker && !core->members.query.dead && core_epoch_survives(core))
@@ -218,8 +218,8 @@ static void take_over(scheduler_core *core)
     core_snapshot_fail(core, "a server died while it was being written; the next one is tried");
 }
 
-/* The reactions to causes: the first one that is due, and again from the top until none is.  Handlers note causes and do
- * not act upon those of others. */
+/* The reactions to causes.  Runs the first that is due, and starts again from the top until none is.  Handlers only
+ * note causes for other parts. */
 static const struct {
     core_due due;
     void (*act)(scheduler_core *core);
@@ -245,8 +245,8 @@ static void follow(scheduler_core *core)
     }
 }
 
-/* A pause of this process (a stopped machine, a starved core) looks like the silence of all others, and its beginning is
- * unknown: everybody gets a new lease. */
+/* A pause of this process (a stopped machine, a starved core) looks like silence of all others, and its start is
+ * unknown: every member gets a new lease. */
 static void forgive_pause(scheduler_core *core)
 {
     const uint64_t promised = core->job.promised_ms, slack = core->job.settings.lease_ms / 4;
@@ -258,7 +258,7 @@ static void forgive_pause(scheduler_core *core)
              SPAN_NAME(core->out.now_ms - promised));
 }
 
-/* Every call from outside begins here.  False: the job has ended. */
+/* Every external call begins here.  False: the job has ended. */
 static bool enter(scheduler_core *core, uint64_t now_ms)
 {
     if (core->job.phase == PHASE_ENDED) return false;
@@ -301,8 +301,7 @@ void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_
     roster_unbind(&core->members.roster, s);
     s->down_ms = now_ms;
     if (core_is_late(core, s)) s->is_ready = s->is_registered = false;
-    s->is_sealed =
-        false; /* it may be dead: an epoch that rests on it alone would lose state of others */
+    s->is_sealed = false; /* it may be dead: an epoch that relies on it alone would lose state */
     core_move(&core->out, s, MEMBER_EVENT_DOWN);
     core->due |= DUE_END;
     follow(core);
@@ -338,7 +337,7 @@ static void lose_silent(scheduler_core *core)
     }
 }
 
-/* What happens without a message: in this order, each when its time has come. */
+/* Timed work: in this order, each when it is due. */
 static const struct {
     void (*tick)(scheduler_core *core);
     uint64_t (*next_ms)(const scheduler_core *core); /* UINT64_MAX: not due */

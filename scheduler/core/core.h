@@ -1,8 +1,8 @@
-/* core.h - the scheduler as a pure state machine: who is here, what lies where, who died.
+/* core.h - the scheduler as a pure state machine: membership, placement and deaths.
  *
- * DESIGN.  No socket, clock, thread, file or global: messages and the time go in, actions come out.  The simulator drives
- * the same code as the process.  `peer` is the caller's number for a connection.  A member has at most one connection,
- * that of its newest HELLO; messages from any other are ignored.
+ * DESIGN.  No socket, clock, thread, file or global: messages and the time go in, actions come out.  The simulator
+ * drives the same code as the process.  `peer` is the caller's number for a connection.  A member has at most one
+ * connection, that of its newest HELLO; messages from any other are ignored.
  *
  * The phases of a job, in order (docs/design/protocol.md has the flow):
  *   JOINING      workers and servers come; a process that goes leaves its member slot free
@@ -11,11 +11,11 @@
  *   TRAINING     the scheduler watches, collects snapshots, and changes the epoch when members or copies do
  *                (core_epoch.c)
  *   STOPPING     all workers left in good order; servers are asked to end
- *   FAILED       there is a verdict; everybody is told it, and told again after a reconnect
- *   ENDED        nothing happens any more
+ *   FAILED       there is a verdict; it is sent to all, and again after a reconnect
+ *   ENDED        final: nothing happens any more
  * The first cause wins: a job has at most one verdict.  A job without servers has no LOADING.  With
- * on_worker_loss=continue the death of a worker is no verdict while another lives (core_loss.c).  With replicas the death
- * of a server is none while a copy of each of its shards lives.
+ * on_worker_loss=continue the death of a worker is not a verdict while another lives (core_loss.c).  With replicas the
+ * death of a server is not one while a copy of each of its shards lives.
  *
  * Death is declared only here, and never because this process itself was paused: every lease gets that time back.
  */
@@ -30,7 +30,7 @@ typedef struct scheduler_core scheduler_core;
 
 /* Called from inside the functions below; must not call them. */
 typedef struct {
-    /* One message to n peers; nothing it points to outlives the call. */
+    /* Sends one message to n peers; its pointers are valid during the call only. */
     void (*send)(void *user, const uint32_t *peers, uint32_t n, const wire_control *message);
     void (*log)(void *user, int level, const char *line);
     /* Called once.  PEN_OK: all workers left in good order; else *why is the verdict. */
@@ -52,9 +52,9 @@ void scheduler_core_destroy(scheduler_core *core);
 /* The term in kept state: that of the next scheduler must be larger.  0: not such state.  Any bytes are safe. */
 uint64_t scheduler_core_kept_term(const void *state, size_t size);
 
-/* Continues from kept state; directly after create.  Nobody is declared dead for one lease, and a job that trains with
- * servers begins with an epoch change.
- * Errors  CORRUPT  not such state.   NO_MEMORY.   Then destroy the core. */
+/* Continues from kept state; directly after create.  No member is declared dead for one lease, and a job that trains
+ * with servers begins with an epoch change.
+ * Errors   CORRUPT  not such state.   NO_MEMORY.   Then destroy the core. */
 pen_status scheduler_core_load(scheduler_core *core, const void *state, size_t size,
                                uint64_t now_ms, pen_error *why);
 
@@ -64,21 +64,21 @@ void scheduler_core_receive(scheduler_core *core, uint32_t peer, const wire_cont
 void scheduler_core_peer_down(scheduler_core *core, uint32_t peer, uint64_t now_ms);
 void scheduler_core_tick(scheduler_core *core, uint64_t now_ms);
 
-/* When the next tick is due; UINT64_MAX: none is.  The caller promises that tick: a late one counts as a pause of this
+/* When the next tick is due; UINT64_MAX: none.  The caller promises that tick: a late one counts as a pause of this
  * process. */
 uint64_t scheduler_core_next_ms(scheduler_core *core);
 
 /* Ends the job with this verdict, as a member's FAILURE would. */
 void scheduler_core_fail(scheduler_core *core, const pen_error *why, uint64_t now_ms);
 
-/* Before anybody has joined: the job will not begin.  For so many ms every HELLO is answered by this sentence. */
+/* Before any member has joined: the job will not begin.  For this many ms every HELLO is answered by this sentence. */
 void scheduler_core_decline(scheduler_core *core, const pen_error *why, uint64_t now_ms,
                             uint64_t ms);
 
-/* Its address ("10.0.0.7:29500") and host for the last will.  Call it before anybody joins; the default is `master`. */
+/* Its address ("10.0.0.7:29500") and host for the last will.  Call it before any member joins; default: `master`. */
 void scheduler_core_introduce(scheduler_core *core, const char *address, const char *host);
 
-/* Calls `tell` once with the STATUS of the whole job; nothing in it outlives the call.  False: no memory, not called. */
+/* Calls `tell` once with the STATUS of the job; pointers are valid during the call.  False: no memory, not called. */
 typedef void (*scheduler_status_fn)(void *user, const wire_control *status);
 bool scheduler_core_describe(const scheduler_core *core, uint64_t now_ms, scheduler_status_fn tell,
                              void *user);

@@ -1,6 +1,6 @@
 /* core_cause.c - causes: a verdict, a death.
  *
- * DESIGN.  A cause is noted here, and core.c acts upon it.  Everything may call this, and nothing here calls back.
+ * DESIGN.  A cause is noted here, and core.c acts on it.  Any file may call this one; it calls none of them back.
  */
 #include "scheduler/core/core_state.h"
 

@@ -1,7 +1,7 @@
 /* core_end.c - the end of a job: sends the verdict, stops servers, waits for members to leave. */
 #include "scheduler/core/core_state.h"
 
-/* They came while the last of the others left. */
+/* Members that joined while the last of the others left. */
 static void turn_away_the_late(scheduler_core *core)
 {
     MEMBER_SLOT_EACH(s, &core->members.roster.workers)
@@ -29,7 +29,7 @@ static bool is_waited_for(const scheduler_core *core, const member_slot *s)
         return core->job.phase == PHASE_FAILED && s->is_bound && s->is_told;
     if (s->rank < 0 || !member_slot_is_here(s)) return false;
     if (core->job.phase == PHASE_STOPPING) return s->role == PEN_SERVER;
-    return s->is_bound || !s->is_told; /* told and gone: it needs nothing more */
+    return s->is_bound || !s->is_told; /* notified and disconnected: done */
 }
 
 static const member_slot *first_waited_for(const scheduler_core *core)

@@ -1,4 +1,4 @@
-/* core_job.h - the job as a whole: its settings, phase and verdict. */
+/* core_job.h - the whole job: its settings, phase and verdict. */
 #ifndef SCHEDULER_CORE_JOB_H
 #define SCHEDULER_CORE_JOB_H
 
@@ -24,10 +24,10 @@ typedef struct {
 
     core_phase phase;
     int64_t step;        /* of the furthest worker */
-    uint64_t amnesty_ms; /* nobody is declared dead before */
+    uint64_t amnesty_ms; /* no death is declared before */
 
     bool has_verdict;
-    bool is_empty; /* declined: it will not begin and waits for nobody */
+    bool is_empty; /* declined: it will not begin and waits for no member */
     pen_error verdict;
     uint64_t end_ms;
 } core_job;

@@ -47,7 +47,7 @@ void core_log(core_out *self, int level, const char *format, ...)
 /* ---- refusals ---------------------------------------------------------------------- */
 enum { TURNED_LINES = 4, TURNED_MS = 60000 };
 
-/* At most TURNED_LINES a minute: a refused peer may come again at once. */
+/* At most TURNED_LINES a minute: a refused peer may retry at once. */
 static bool may_log(core_out *self)
 {
     if (self->turned_n == 0 || self->now_ms - self->turned_ms >= TURNED_MS) {

@@ -1,4 +1,4 @@
-/* core_out.h - what leaves the core: messages, log lines and changes of member state.  It calls nothing above it. */
+/* core_out.h - the core's output: messages, log lines and changes of member state.  It calls nothing above it. */
 #ifndef SCHEDULER_CORE_OUT_H
 #define SCHEDULER_CORE_OUT_H
 
@@ -17,7 +17,7 @@ typedef struct {
 typedef struct {
     scheduler_actions actions;
     const roster *all;
-    uint64_t start_ms, now_ms; /* now_ms: of the newest call from outside */
+    uint64_t start_ms, now_ms; /* now_ms: of the latest external call */
 
     core_event_note event[CORE_EVENTS_MAX]; /* a ring */
     uint64_t n_events;                      /* since the beginning */
@@ -52,7 +52,7 @@ bool core_move(core_out *self, member_slot *s,
 
 /* core_events.c */
 void core_event(core_out *self, int level, const char *text);
-void core_event_moved(core_out *self, const member_slot *s);      /* its state is new */
+void core_event_moved(core_out *self, const member_slot *s);      /* records its new state */
 uint32_t core_events_fill(const core_out *self, wire_event *out); /* [CORE_EVENTS_MAX] */
 
 #endif

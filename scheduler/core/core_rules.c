@@ -1,8 +1,8 @@
 /* core_rules.c - what the settings and the phase of the job allow; nothing here changes state.
  *
  * DESIGN.  A late member sends HELLO, receives the current epoch, and gets ready: a server takes the plan, a worker
- * registers the same model as all others and reaches the servers.  Until then nobody waits for it, and it may go again.
- * The next epoch record names it.
+ * registers the same model as all others and reaches the servers.  Until then no member waits for it, and it may leave
+ * again.  The next epoch record names it.
  */
 #include "scheduler/core/core_state.h"
 
@@ -32,10 +32,10 @@ bool core_may_sit(const scheduler_core *core, const member_slot *s)
     if (s->role == PEN_SERVER) return true;
     if (s->state == MEMBER_LEFT) return core_is_elastic(core);
     if (s->state == MEMBER_ABSENT) return core_is_elastic(core) || s->has_come_back;
-    return true; /* dead, and the job goes on */
+    return true; /* dead, and the job continues */
 }
 
-/* Whether its death would be no verdict, so that a process with its rank may be its replacement. */
+/* Whether its death would not be a verdict, so that a process with its rank may be its replacement. */
 bool core_may_replace(const scheduler_core *core, const member_slot *s)
 {
     if (core->job.phase != PHASE_TRAINING || !core->job.n_servers) return false;

@@ -1,10 +1,10 @@
-/* message_copy.h - copies of decoded messages that outlive the message; a keep is freed as a whole. */
+/* message_copy.h - copies of decoded messages that outlive the message; freed together. */
 #ifndef SCHEDULER_MESSAGE_COPY_H
 #define SCHEDULER_MESSAGE_COPY_H
 
 #include "proto/wire/wire.h"
 
-typedef struct { /* zero is an empty keep */
+typedef struct { /* zero is empty */
     struct message_copy_block *first;
     wire_arena *arena; /* of whole messages */
 } message_copy;

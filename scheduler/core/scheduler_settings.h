@@ -1,4 +1,4 @@
-/* scheduler_settings.h - what the scheduler reads; each is described in proto/settings.h. */
+/* scheduler_settings.h - the scheduler's settings; each is described in proto/settings.h. */
 #ifndef SCHEDULER_SETTINGS_H
 #define SCHEDULER_SETTINGS_H
 

@@ -259,7 +259,7 @@ static uint32_t count(const member_slots *list, is_one *is)
     return n;
 }
 
-/* Ranks, with hosts or without; ends in " and 980 more" when they do not fit. */
+/* Ranks, with hosts or without; ends in " and 980 more" if they do not fit. */
 static void add_ranks(sentence *text, const member_slots *list, is_one *is, bool with_host)
 {
     uint32_t left = count(list, is);

@@ -1,6 +1,6 @@
-/* sentence.h - the sentences that the scheduler tells people: who is gone, who is missing, what differs.
+/* sentence.h - the scheduler's sentences for people: which member is gone or missing, what differs.
  *
- * All members print the same text, so it is written once, here.  Texts that do not fit are cut.
+ * All members print the same text, so it is written once, here.  Texts that do not fit are truncated.
  */
 #ifndef SCHEDULER_SENTENCE_H
 #define SCHEDULER_SENTENCE_H
@@ -45,9 +45,8 @@ void sentence_worker_gone(const member_slot *s, const sentence_owed_push *owed_p
 void sentence_server_gone(const member_slot *s, const char *tensor, uint32_t n_tensors,
                           int64_t step, uint64_t now_ms, pen_error *why);
 
-/* What is added when a member of another host is gone because it was silent: " by the scheduler at
- * node0:29500; worker 0 (a) cannot reach it at 10.0.0.7:4711: no answer, timed out; `penstock doctor --master-addr node0`
- * on b tests the connection". */
+/* What is added for a silent member on another host: " by the scheduler at node0:29500; worker 0 (a) cannot reach it at
+ * 10.0.0.7:4711: no answer, timed out; `penstock doctor --master-addr node0` on b tests the connection". */
 typedef struct {
     const char *scheduler, *host, *master; /* "node0:29500", its host, and its address alone */
     const member_slot *from;               /* a member that cannot reach it either; NULL: none */
@@ -69,8 +68,8 @@ void sentence_scheduler_gone(const char *address, const char *host, const member
 typedef struct {
     const member_slot *from, *to;
     const char *address, *words; /* "tcp://10.0.0.7:4711"; "connection refused" */
-    uint32_t n_more;             /* other connections that cannot be made */
-    const member_slot *common;   /* an end that all of them have; NULL: none */
+    uint32_t n_more;             /* number of other failing connections */
+    const member_slot *common;   /* an end common to all; NULL: none */
 } sentence_gap;
 
 /* UNREACHABLE: "worker 1 (b) cannot reach server 0 (a) at 10.0.0.7:4711: connection refused; open the TCP ports between these

@@ -1,6 +1,6 @@
 #include "scheduler/shell/askers.h"
 
-/* Its answer is as large as the job, or it makes others work. */
+/* Its answer is as large as the job, or it causes work for others. */
 static bool is_question(const wire_control *message)
 {
     switch (message->kind) {

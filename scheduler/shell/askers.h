@@ -1,7 +1,7 @@
 /* askers.h - rate limits for peers that are not members of the job.  Pure.
  *
- * Observers, launchers and strangers may send so many messages a second on one connection, and so many questions a second
- * all together.  EXITED and BYE are always heard.
+ * Observers, launchers and strangers have a limit of messages a second per connection, and one of questions a second
+ * for all together.  EXITED and BYE are always accepted.
  */
 #ifndef SCHEDULER_ASKERS_H
 #define SCHEDULER_ASKERS_H
@@ -10,14 +10,14 @@
 #include "proto/wire/wire.h"
 
 enum {
-    ASKERS_BURST        = 64, /* messages of one connection at once */
+    ASKERS_BURST        = 64, /* burst of one connection */
     ASKERS_A_SECOND     = 20,
-    ASKERS_ALL_BURST    = 1000, /* questions of all */
+    ASKERS_ALL_BURST    = 1000, /* burst of questions of all connections */
     ASKERS_ALL_A_SECOND = 400,
-    ASKERS_PLACES       = 251 /* connections in the same place share its allowance */
+    ASKERS_PLACES       = 251 /* connections in the same slot share its allowance */
 };
 
-typedef struct { /* zero: nobody asked yet */
+typedef struct { /* zero: unused */
     rate at[ASKERS_PLACES], all;
 } askers;
 

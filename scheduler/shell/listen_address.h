@@ -1,4 +1,4 @@
-/* listen_address.h - what this host is called: where the scheduler listens, and how others reach it. */
+/* listen_address.h - names of this host: where the scheduler listens, and how others reach it. */
 #ifndef SCHEDULER_LISTEN_ADDRESS_H
 #define SCHEDULER_LISTEN_ADDRESS_H
 
@@ -14,7 +14,7 @@ void listen_address_of(const char *host, char *text, size_t size);
 /* `master` with the port of `bound`: "10.0.0.7:29500".  A whole address ("ipc:///run/job") loses its scheme. */
 void listen_address_dial(const char *master, const char *bound, char *text, size_t size);
 
-/* This host's name, or `master` where it has none. */
+/* This host's name, or `master` if it has none. */
 void listen_address_host(const char *master, char *text, size_t size);
 
 #endif

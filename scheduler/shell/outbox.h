@@ -1,6 +1,6 @@
-/* outbox.h - messages that a full connection did not take yet, in order, per peer.
+/* outbox.h - messages waiting for a full connection, in order, per peer.
  *
- * Control must not be lost because a peer reads slowly, nor grow without bound because a peer does not read at all.  Past
+ * A slow reader must not lose control messages, and a peer that does not read must not use unbounded memory.  Past
  * OUTBOX_BYTES_MAX messages are dropped; the peer's lease ends it.
  */
 #ifndef SCHEDULER_OUTBOX_H
@@ -12,14 +12,14 @@
 enum { OUTBOX_BYTES_MAX = 64 << 20 };
 
 typedef struct {
-    struct outbox_message *first; /* zero is an empty outbox */
+    struct outbox_message *first; /* zero is empty */
     size_t bytes;
 } outbox;
 
 /* Sends now, or keeps a copy if the connection is full.  False: dropped. */
 bool outbox_send(outbox *self, transport *t, uint32_t peer, const void *head, size_t size);
 
-/* Retries; true when nothing is left. */
+/* Retries; true if nothing is left. */
 bool outbox_flush(outbox *self, transport *t);
 
 void outbox_forget(outbox *self, uint32_t peer); /* its connection is gone */

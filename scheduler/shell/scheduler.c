@@ -23,7 +23,7 @@
 enum {
     BATCH       = 256, /* messages handled before other sources of the loop */
     OUTBOX_MS   = 10,
-    LINGER_MS   = 1000, /* at most, for the last answers to leave */
+    LINGER_MS   = 1000, /* at most, to send the last answers */
     ARENA_BYTES = 64 << 20,
     QUEUE_BYTES = 256 << 20, /* queued for or from one member */
     GUEST_BYTES = 32 << 20   /* queued for all other peers together */
@@ -240,7 +240,7 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
         .connections_max     = (uint32_t)settings->connections_max,
         .queue_bytes_max     = QUEUE_BYTES,
         .observers_bytes_max = GUEST_BYTES,
-        /* a silent connection is given up after the lease: a stall is not a death */
+        /* a silent connection is closed after the lease: a stall is not a death */
         .heartbeat_ms = (uint32_t)settings->lease_ms / 2,
     };
     const pen_status status = auth_open(&who, &s->auth, why);
@@ -259,7 +259,7 @@ static void introduce(scheduler *s, const char *master)
     scheduler_core_introduce(s->core, address, host);
 }
 
-/* With the persisted state, if there is any. */
+/* With the persisted state, if any. */
 static pen_status make_core(scheduler *s, const scheduler_settings *settings, const char *master,
                             pen_error *why)
 {

@@ -1,7 +1,8 @@
 /* scheduler.h - the scheduler core on a socket, a loop and the real clock.
  *
  * Two ways to run it: scheduler_open() and scheduler_run() in this thread (the `penstock scheduler` process), or
- * scheduler_start() in a thread of its own (rank 0, when nobody started one).  A job has one scheduler, which ends with it.
+ * scheduler_start() in its own thread (rank 0, if no scheduler was started).  A job has one scheduler, which ends with
+ * it.
  */
 #ifndef SCHEDULER_H
 #define SCHEDULER_H
@@ -10,8 +11,8 @@
 
 typedef struct scheduler scheduler;
 
-/* Listens, and answers from scheduler_run() on.  settings->host may be a whole address ("ipc:///run/job"); then the port
- * is not used.
+/* Listens; scheduler_run() answers.  settings->host may be a whole address ("ipc:///run/job"); then the port is not
+ * used.
  * Errors  UNREACHABLE  the port is taken.   UNSUPPORTED   NO_MEMORY */
 pen_status scheduler_open(const scheduler_settings *settings, scheduler **s, pen_error *why);
 void scheduler_close(scheduler *s); /* NULL is fine; not while it runs */
@@ -19,17 +20,17 @@ void scheduler_close(scheduler *s); /* NULL is fine; not while it runs */
 /* Its address with the real port: "tcp://127.0.0.1:43117".  BORROWED until close or join. */
 const char *scheduler_address(const scheduler *s);
 
-/* The address of its pages: "127.0.0.1:43118"; "" where the setting http is empty.  BORROWED likewise. */
+/* The address of its pages: "127.0.0.1:43118"; "" if the setting http is empty.  BORROWED likewise. */
 const char *scheduler_http_at(const scheduler *s);
 
 /* Serves one job to its end.  PEN_OK: it ended in good order; else the verdict's status and *why.  ABORTED:
- * scheduler_stop() came first, and everybody was told so. */
+ * scheduler_stop() came first, and all members were notified. */
 pen_status scheduler_run(scheduler *s, pen_error *why);
 
 /* Thread  any, and from a signal handler. */
 void scheduler_stop(scheduler *s);
 
-/* For a job that cannot begin: for so many ms, answers every HELLO with this sentence.  Does nothing if it cannot listen. */
+/* For a job that cannot begin: answers every HELLO with this sentence for `ms`.  Does nothing if it cannot listen. */
 void scheduler_decline(const scheduler_settings *settings, const pen_error *why, uint64_t ms);
 
 pen_status scheduler_start(const scheduler_settings *settings, scheduler **s, pen_error *why);

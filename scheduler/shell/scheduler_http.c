@@ -161,7 +161,7 @@ static bool is_ready(void *user, char *why, size_t size)
 /* ---- / --------------------------------------------------------------------------------------- */
 extern const char scheduler_page[]; /* page/page.html */
 
-/* The page is one file with its script and style, and asks only this server. */
+/* The page is one file with its script and style, and queries only this server. */
 static const char page_policy[] =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src "
     "'self'; "

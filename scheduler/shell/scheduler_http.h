@@ -8,11 +8,11 @@
 
 typedef struct scheduler_http scheduler_http;
 
-/* *h is NULL where the setting http is empty.  The core is read in the loop's thread.
+/* *h is NULL if the setting http is empty.  The core is read in the loop's thread.
  * Errors  as monitor_open(). */
 pen_status scheduler_http_open(const scheduler_settings *settings, scheduler_core *core, loop *l,
                                scheduler_http **h, pen_error *why);
-void scheduler_http_stop(scheduler_http *h);  /* before the core goes; NULL is fine */
+void scheduler_http_stop(scheduler_http *h);  /* before the core is destroyed; NULL is fine */
 void scheduler_http_close(scheduler_http *h); /* after the loop was destroyed; NULL is fine */
 const char *scheduler_http_address(const scheduler_http *h); /* "" of NULL */
 

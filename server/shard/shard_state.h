@@ -368,8 +368,8 @@ bool shard_chunk_allocate(shard *s, shard_chunk *k);
 void shard_chunk_free(shard_chunk *k);
 void shard_chunk_first_slots(shard *s, shard_chunk *k);
 bool shard_chunk_make_writable(shard *s, shard_chunk *k);
-/* Like shard_chunk_make_writable(), for an update that walks the chunk from front to back: values and slots with other holders
- * get new memory, and *from holds what must be copied, range by range, before it is written. */
+/* Like shard_chunk_make_writable(), for an update that walks the chunk from front to back: values and slots with
+ * other holders get new memory, and *from holds what must be copied, range by range, before it is written. */
 typedef struct {
     buf *values, *slot[OPTIM_SLOTS_MAX]; /* OWNED; NULL: nothing to copy */
 } shard_chunk_origin;

@@ -1,11 +1,11 @@
 /* core_epoch.c - EPOCH, SEAL, SEALED: the members, the placement of copies, and the fate of an open step.
  *
  * DESIGN.  The epoch record names the members.  While a job trains it changes in four moves: all holders of state are
- * sealed and stand still; their reports are settled (resolve.h), and the placement goes a step towards its goal
- * (placement.h); the new record is persisted; everybody is told.  Holders are the servers; in a job without servers the
- * workers, if all of them can be sealed.
- * Causes that come during a change become part of it: what a sealed holder reported stays true.  A holder that dies
- * meanwhile is one more cause.  Workers of servers are not waited for: one that missed a record gets the newest.
+ * sealed and stop; their reports are resolved (resolve.h), and the placement moves towards its goal (placement.h); the
+ * new record is persisted; it is sent to all.  Holders are the servers; in a job without servers the workers, if all of
+ * them can be sealed.
+ * Causes that come during a change become part of it: the report of a sealed holder remains true.  A holder that dies
+ * meanwhile is one more cause.  Workers of servers are not awaited: one that missed a record gets the newest.
  */
 #include "common/base/mutation.h"
 #include "scheduler/core/core_state.h"
@@ -60,7 +60,7 @@ void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, 
         va_end(args);
         c->begun_ms = core->out.now_ms;
     }
-    if (c->is_open) { /* the decision sees this cause, too */
+    if (c->is_open) { /* the resolution includes this cause */
         core->due |= DUE_EPOCH;
         return;
     }
@@ -164,7 +164,7 @@ static bool move_copies(scheduler_core *core)
                      : PEN_NO_MEMORY;
     free(all);
     core->epoch.goal_is_old = false;
-    /* WRONG_STATE: all servers left are being drained; nothing moves */
+    /* WRONG_STATE: all remaining servers are being drained; nothing moves */
     return status == PEN_WRONG_STATE ||
            (status == PEN_OK && placement_follow(&core->epoch.place, &core->epoch.goal));
 }
@@ -177,7 +177,7 @@ static bool have_members_changed(const scheduler_core *core)
 }
 
 /* ---- telling --------------------------------------------------------------------------------- */
-/* Where a late worker begins. */
+/* The step where a late worker begins. */
 static void begin_late(scheduler_core *core, const resolved *out)
 {
     const wire_decision *d = &out->decision;
@@ -297,7 +297,7 @@ void core_epoch_lost(scheduler_core *core, const member_slot *server)
 }
 
 /* ---- what primaries report of copies ------------------------------------------------------------ */
-/* The row of a copy whose primary is the sender; NULL: there is none. */
+/* The row of a copy whose primary is the sender; NULL: none. */
 static placement_row *row_of(const scheduler_core *core, const member_slot *s, uint32_t shard,
                              int32_t server)
 {
@@ -330,7 +330,7 @@ void core_suspect(scheduler_core *core, member_slot *s, const wire_control *mess
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
-/* Holders whose control connection lives, but that do not answer SEAL. */
+/* Holders with a live control connection that do not answer SEAL. */
 static void lose_unsealed(scheduler_core *core)
 {
     core->epoch.change.due_ms = core->out.now_ms + CORE_SEAL_MS;

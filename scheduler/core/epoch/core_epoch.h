@@ -12,7 +12,7 @@ enum {
     CORE_SEAL_MS   = 10000
 };
 
-typedef struct { /* a change of the epoch, wanted or under way */
+typedef struct { /* a change of the epoch, wanted or in progress */
     bool is_wanted, is_open;
     uint64_t due_ms;         /* wanted: when it begins; open: when all must have sealed */
     uint64_t begun_ms;       /* when its first cause came */
@@ -26,7 +26,7 @@ typedef struct {
     message_copy kept;   /* of `record` */
     core_change change;
     placement place, goal;
-    bool goal_is_old; /* servers came, went or are being drained */
+    bool goal_is_old; /* servers came, left or are being drained */
 } core_epoch;
 
 typedef struct {
@@ -42,7 +42,7 @@ typedef struct {
     size_t states_bytes;
 } core_model;
 
-const char *core_model_setting(const wire_model *model, const char *key); /* NULL: not there */
+const char *core_model_setting(const wire_model *model, const char *key); /* NULL: not found */
 
 /* core_epoch_view.c: the record */
 bool core_epoch_adopt(core_epoch *self, const wire_control *epoch); /* false: no memory */

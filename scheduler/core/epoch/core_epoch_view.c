@@ -1,12 +1,12 @@
-/* core_epoch_view.c - the epoch record: its members, as it is sent and persisted.
+/* core_epoch_view.c - the epoch record: its members, as sent and persisted.
  *
- * DESIGN.  It is a copy, so that late askers get the same record as the others, whatever has become of its members.
+ * DESIGN.  It is a copy, so that late askers get the same record as the others, whatever became of its members.
  */
 #include "scheduler/core/core_state.h"
 #include <stdlib.h>
 
 /* ---- its members ---------------------------------------------------------------------------- */
-/* An awaited worker stays in with its old incarnation: what it pushed counts. */
+/* An awaited worker stays in with its old incarnation: its pushes count. */
 uint64_t core_epoch_listed(const member_slot *s)
 {
     if (s->role == PEN_WORKER && s->awaited_ms) return s->in_view;
@@ -100,7 +100,7 @@ void core_epoch_note(scheduler_core *core)
 }
 
 /* ---- sending it ------------------------------------------------------------------------------ */
-/* A late server holds nothing, whatever the record says of its predecessor. */
+/* A late server holds nothing, whatever the record says about its predecessor. */
 static void notify_late_server(const scheduler_core *core, const member_slot *s)
 {
     wire_control c   = core->epoch.record;

@@ -1,7 +1,7 @@
 /* core_model.c - REGISTER, PLAN, READY, COMMITTED: the model and its placement.
  *
- * DESIGN.  READY of a server: it has allocated its memory.  READY of a worker: it has reached all that it needs.  COMMITTED
- * waits for both, so every connection of the first step has been made before.
+ * DESIGN.  READY of a server: it has allocated its memory.  READY of a worker: it has reached all required members.
+ * COMMITTED waits for both, so every connection of the first step has been made before.
  */
 #include "common/base/mutation.h"
 #include "scheduler/core/core_state.h"
@@ -91,7 +91,7 @@ static pen_status agree(scheduler_core *core, member_slot *s, const wire_control
     }
     const member_slot *other = core->model.of;
     const bool is_higher =
-        s->rank > other->rank; /* the sentence does not depend on who came first */
+        s->rank > other->rank; /* the sentence does not depend on the order of arrival */
     const wire_model *now = &message->u.register_, *first = &core->model.wire;
     return is_higher ? plan_compare(now, s->rank, s->host, first, other->rank, other->host, why)
                      : plan_compare(first, other->rank, other->host, now, s->rank, s->host, why);

@@ -1,4 +1,4 @@
-/* core_plan.c - the agreed model and its placement, as they are sent and persisted. */
+/* core_plan.c - the agreed model and its placement, as sent and persisted. */
 #include "scheduler/core/core_state.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ const char *core_model_setting(const wire_model *model, const char *key)
     return NULL;
 }
 
-/* Whole tensors, not bytes: people ask which layers were on that server. */
+/* Whole tensors, not bytes: users ask which layers were on that server. */
 const char *core_model_held(const scheduler_core *core, const member_slot *server,
                             uint32_t *n_tensors)
 {
@@ -77,7 +77,7 @@ wire_control core_model_committed(const scheduler_core *core, const member_slot 
     return c;
 }
 
-/* A late server is filled by others: it restores nothing and holds nothing yet. */
+/* Others fill a late server: it restores nothing and holds nothing yet. */
 static void send_plan(scheduler_core *core, const member_slot *s)
 {
     wire_control c    = core_model_plan(core, s->role == PEN_SERVER);

@@ -95,7 +95,7 @@ static uint32_t copies_of(const placement *table, uint32_t shard)
     return n;
 }
 
-/* The thread of a server with the fewest copies, of these with the fewest primaries. */
+/* The thread of a server with the fewest copies; among these, with the fewest primaries. */
 static uint32_t least_place(const draft *d, uint32_t server)
 {
     uint32_t best = 0, best_load = UINT32_MAX;
@@ -137,7 +137,7 @@ static bool shares_machine(const draft *d, uint32_t shard, uint32_t server, uint
 }
 
 /* ---- its parts ------------------------------------------------------------------------------- */
-/* Copies that may stay do: the primary first, then backups, then learners. */
+/* Keeps the copies that may stay: the primary first, then backups, then learners. */
 static bool keep_copies(draft *d, const placement *now)
 {
     for (uint32_t i = 0; i < now->n; i++) {
@@ -168,7 +168,7 @@ static bool deal_to_threads(draft *d)
     return true;
 }
 
-/* Of one more copy of this shard on this server: smaller is better. */
+/* The cost of one more copy of this shard on this server: smaller is better. */
 static uint64_t cost(const draft *d, uint32_t shard, uint32_t server, bool is_primary)
 {
     const placement_row *primary = placement_primary(&d->table, shard);
@@ -191,7 +191,7 @@ static bool add_copy(draft *d, uint32_t shard)
         best      = s;
         best_cost = c;
     }
-    if (best == UINT32_MAX) return true; /* there are no more servers */
+    if (best == UINT32_MAX) return true; /* no servers left */
     return draft_add(d, shard, best, least_place(d, best), is_primary ? WIRE_PRIMARY : WIRE_BACKUP);
 }
 
@@ -213,7 +213,7 @@ static void find_extremes(const draft *d, const uint32_t *load, uint32_t *most, 
     }
 }
 
-/* A copy on `from` that `to` lacks: rather a backup than a primary, and not beside another copy. */
+/* A copy on `from` that `to` lacks: preferably a backup, and not on the machine of another copy. */
 static placement_row *find_movable(const draft *d, uint32_t from, uint32_t to)
 {
     placement_row *best = NULL;
@@ -330,7 +330,7 @@ pen_status placement_goal(const placement *now, uint32_t n_shards, const placeme
 }
 
 /* ---- towards it ------------------------------------------------------------------------------ */
-/* All of the shard's goal is in R. */
+/* Whether the shard's whole goal is in R. */
 static bool has_arrived(const placement *table, const placement *goal, uint32_t shard)
 {
     bool any = false;

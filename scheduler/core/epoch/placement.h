@@ -1,10 +1,11 @@
 /* placement.h - which server holds which copy of which shard, and which move comes next.
  *
- * DESIGN.  Pure functions of tables.  A shard has one primary, backups and learners.  Nothing is told to anybody before
- * the primary and all backups (together: R) have acknowledged it; learners are being filled and do not count.  The goal is
- * computed anew when servers come, go or are drained.  Every epoch change then goes as far towards it as is safe: a copy
- * is added as a learner, a learner that has everything becomes a backup, a backup becomes the primary, and surplus copies
- * go once all of a shard's goal is in R.  Moving a shard, draining a server and repairing after a death are these moves.
+ * DESIGN.  Pure functions of tables.  A shard has one primary, backups and learners.  Nothing is sent to workers before
+ * the primary and all backups (together: R) have acknowledged it; learners are being filled and do not count.  The goal
+ * is recomputed when servers come, go or are drained.  Every epoch change then goes as far towards it as is safe: a
+ * copy is added as a learner, a learner that has everything becomes a backup, a backup becomes the primary, and surplus
+ * copies go once all of a shard's goal is in R.  Moving a shard, draining a server and repairing after a death are
+ * these moves.
  *
  * Servers are numbered by rank.  Rows are ordered by shard; in a shard the primary is first.
  */
@@ -27,8 +28,8 @@ typedef struct { /* zero is an empty one */
 
 typedef struct {
     uint32_t places;     /* threads that hold shards; 0: the server does not exist or is gone */
-    bool is_draining;    /* it must end up empty */
-    const char *machine; /* copies of a shard go to different ones where possible; NULL: "" */
+    bool is_draining;    /* it must become empty */
+    const char *machine; /* copies of a shard go to different machines where possible; NULL: "" */
 } placement_server;
 
 void placement_fini(placement *table);
@@ -41,12 +42,12 @@ placement_row *placement_primary(const placement *table, uint32_t shard);
 /* Appends and orders.  False: no memory. */
 bool placement_add(placement *table, const wire_replica *copy);
 void placement_remove(placement *table, const placement_row *row); /* rows behind it move up */
-void placement_sort(placement *table);                             /* after roles were changed */
+void placement_sort(placement *table);                             /* after changes of roles */
 
-/* The goal for shards 0 .. n_shards - 1: each has 1 + replicas copies (fewer where there are fewer servers) on different
- * servers, and on different machines where possible.  Servers differ by at most one copy and one primary.  Moves from
- * `now` are as few as that allows.  With an empty `now` and as many shards as threads, shard k is on thread k in rank
- * order.
+/* The goal for shards 0 .. n_shards - 1: each has 1 + replicas copies (fewer where there are fewer servers) on
+ * different servers, and on different machines where possible.  Servers differ by at most one copy and one primary.
+ * With as few moves from `now` as possible.  With an empty `now` and as many shards as threads, shard k is on thread k
+ * in rank order.
  * Errors  WRONG_STATE  no server can hold a shard.   NO_MEMORY.  *goal is then unchanged. */
 pen_status placement_goal(const placement *now, uint32_t n_shards, const placement_server *server,
                           uint32_t n_servers, uint32_t replicas, placement *goal);
@@ -55,7 +56,7 @@ pen_status placement_goal(const placement *now, uint32_t n_shards, const placeme
  * and the table is unchanged. */
 bool placement_follow(placement *table, const placement *goal);
 
-/* Whether placement_follow() would change anything once learners that have caught up are backups. */
+/* Whether placement_follow() would change anything once caught-up learners are backups. */
 bool placement_can_move(const placement *table, const placement *goal);
 
 /* The number of copies on that server. */

@@ -64,7 +64,7 @@ static void remove_dead(const facts *f, placement *table)
         if (!is_alive(f, &table->row[i].at)) placement_remove(table, &table->row[i]);
 }
 
-/* Primaries and the copies level with them settle the step. */
+/* Counts steps by primaries and the copies level with them. */
 static void count_steps(const facts *f, const placement *table, resolved *out)
 {
     for (uint32_t i = 0; i < table->n; i++) {

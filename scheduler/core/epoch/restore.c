@@ -74,7 +74,7 @@ pen_status restore_choose(const roster *r, const wire_model *model, int64_t *ste
     const bool resume = is_yes(model, "resume"), fresh = is_yes(model, "fresh");
     if (resume && fresh)
         return why_set(why, PEN_BAD_SETTING, "--resume and --fresh contradict each other");
-    if (!r->servers.n) return PEN_OK; /* workers look into their stores themselves */
+    if (!r->servers.n) return PEN_OK; /* workers read their stores themselves */
     const member_slot *newest = with_newest(&r->servers);
     if (!resume && !fresh && newest_of(newest) >= 0)
         return why_set(why, PEN_BAD_SETTING,

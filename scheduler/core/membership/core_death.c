@@ -61,7 +61,7 @@ void core_missing(scheduler_core *core, member_slot *s, const wire_control *mess
 /* ---- judging --------------------------------------------------------------------------------- */
 void core_judge(scheduler_core *core, member_slot *dead)
 {
-    if (core->members.query.dead) { /* of another; this one may have been the last to answer */
+    if (core->members.query.dead) { /* of another; this one may be the last to answer */
         if (all_heard(core)) core_conclude(core);
         return;
     }

@@ -47,8 +47,7 @@ void core_join_begin(scheduler_core *core)
     if (!core_prove_done(core)) return;
     ROSTER_EACH(s, &core->members.roster) {
         if (s->rank < 0) continue;
-        s->last_seen_ms =
-            core->out.now_ms; /* leases run from here on; before, the connection counts */
+        s->last_seen_ms = core->out.now_ms; /* leases start here; before, the connection counts */
         core_move(&core->out, s, MEMBER_EVENT_BEGIN);
     }
     core->job.phase            = PHASE_REGISTERING;
@@ -59,7 +58,7 @@ void core_join_begin(scheduler_core *core)
 }
 
 /* ---- taking a slot --------------------------------------------------------------------------- */
-/* Sends everything that a member missed which comes (back). */
+/* Sends a joining or returning member everything it missed. */
 static void catch_up(scheduler_core *core, member_slot *s)
 {
     if (core->job.has_verdict) {
@@ -99,7 +98,7 @@ static void number(scheduler_core *core, member_slot *s, const wire_control *hel
         machines_place_late(s, &core->members.roster.workers);
 }
 
-/* PEN_OK: it has been told the verdict. */
+/* PEN_OK: the verdict was sent to it. */
 static pen_status refuse_taken(scheduler_core *core, const member_slot *s, uint32_t peer,
                                const wire_control *c, pen_error *why)
 {
@@ -121,8 +120,8 @@ static pen_status refuse_taken(scheduler_core *core, const member_slot *s, uint3
         rank, role, (int)s->pid, s->host, (int)c->u.hello.pid, text_of(c->u.hello.host));
 }
 
-/* A restarted process can be quicker than the report of its predecessor's death.  So the member here has a beat's time to
- * show that it lives, and the newcomer, which repeats HELLO, gets no answer meanwhile. */
+/* A restarted process can arrive before the report of its predecessor's death.  So the current member has one beat's
+ * time to show that it lives; the newcomer, which repeats HELLO, gets no answer meanwhile. */
 static bool may_have_died(const scheduler_core *core, member_slot *s, const wire_control *c)
 {
     if (s->state != MEMBER_ACTIVE || !core_may_replace(core, s)) return false;
@@ -150,7 +149,7 @@ static void greet(scheduler_core *core, member_slot *s)
     core_pass_by(core);
 }
 
-/* AGAIN: the member before is gone, which has to be handled first; then handle HELLO once more. */
+/* AGAIN: the previous member is gone, which must be handled first; then handle HELLO again. */
 static pen_status sit_down(scheduler_core *core, member_slot *s, uint32_t peer,
                            const wire_control *c, pen_error *why)
 {
@@ -179,7 +178,7 @@ static pen_status sit_down(scheduler_core *core, member_slot *s, uint32_t peer,
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */
-/* More servers may have come than the job has. */
+/* More servers may have joined than the job has. */
 static void settle_servers(scheduler_core *core, uint32_t n)
 {
     member_slots *servers   = &core->members.roster.servers;
@@ -217,7 +216,7 @@ static pen_status check_kind(const core_job *job, const wire_control *c, pen_err
         rank, host, job->n_servers, job->n_servers);
 }
 
-/* The first worker sets the size of the job where the scheduler has no setting. */
+/* The first worker sets the size of the job if the scheduler has no setting. */
 static pen_status learn_size(scheduler_core *core, const wire_control *c, pen_error *why)
 {
     const int32_t world = c->u.hello.world_size, servers = c->u.hello.servers;
@@ -380,7 +379,7 @@ static uint64_t missed_ms(const scheduler_core *core, const member_slot *s)
     return was_here && !s->is_missed ? s->last_seen_ms + core->job.settings.lease_ms : UINT64_MAX;
 }
 
-/* Its slot is free: for itself, once it is back, and for a replacement. */
+/* Frees its slot: for itself if it returns, and for a replacement. */
 static void miss(scheduler_core *core, member_slot *s)
 {
     const uint64_t end = core->members.joining_ms + core->job.settings.init_timeout_ms;
@@ -422,7 +421,7 @@ void core_join_tick(scheduler_core *core)
     if (core->members.proof.is_open && core->out.now_ms >= core->members.proof.due_ms) {
         core_join_begin(core);
         if (core->job.phase != PHASE_JOINING) return;
-        core_prove_anew(core); /* a worker has gone: PROVE is repeated once all are here */
+        core_prove_anew(core); /* a worker left: PROVE is repeated once all are here */
     }
     const uint64_t waited = core->out.now_ms - core->members.joining_ms;
     if (waited < core->job.settings.init_timeout_ms) return;

@@ -41,7 +41,7 @@ void core_bye(scheduler_core *core, member_slot *s)
         leave(core, s);
     else
         core_dismiss(core, s);
-    if (!is_kept) return; /* else the next scheduler must know that it has left */
+    if (!is_kept) return; /* otherwise the next scheduler must know that it has left */
     if (core->job.phase == PHASE_TRAINING && !core_persist(core)) return;
     core_send(&core->out, s, &byed);
 }
@@ -82,8 +82,8 @@ static uint32_t started(const scheduler_core *core)
     return n;
 }
 
-/* When all workers started so far have ended, the others belong to a machine that is not here yet.  It has as long to come
- * as workers have to join. */
+/* If all workers started so far have ended, the others belong to a machine that is not here yet.  It gets as long as
+ * workers have to join. */
 static void wait_for_machines(scheduler_core *core, uint32_t n_passed)
 {
     if (core->members.has_begun && !core->members.is_for_machines) return;
@@ -115,7 +115,7 @@ void core_pass_by(scheduler_core *core)
     }
 }
 
-/* A worker that failed after its BYE is restarted where the job waits for its workers: its slot must be free. */
+/* A worker that failed after its BYE is restarted if the job waits for its workers: its slot must be free. */
 static member_event event_of_exit(const scheduler_core *core, const member_slot *s)
 {
     const bool is_awaited = s->role == PEN_WORKER && s->state == MEMBER_LEFT && core_waits(core) &&

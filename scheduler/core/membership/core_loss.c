@@ -1,12 +1,12 @@
-/* core_loss.c - on_worker_loss=continue: a worker died and the job goes on without it.
+/* core_loss.c - on_worker_loss=continue: a worker died and the job continues without it.
  *
- * DESIGN.  Nothing that a job needs is on one worker only: the model is on all of them, or on servers.  So a death need not
- * be a verdict.  LOST tells all live members, with the sentence of a verdict, and from then on nobody waits for that rank.
- * Meetings end with PEER_LOST, groups when their survivors have agreed (core_shrink.c), and with servers the epoch
- * (core_epoch.c).  The job fails when too few workers live, and ends in good order when the last live one has left.  A
- * worker that comes back is no longer lost.
- * Only the first values are on rank 0 alone until servers have them.  When it dies servers are asked; if one lacks values,
- * the job ends.
+ * DESIGN.  No single worker has state that only it holds: the model is on all workers, or on servers.  So a death need
+ * not be a verdict.  LOST informs all live members, with the sentence of a verdict, and from then on no member waits
+ * for that rank.  Collectives end with PEER_LOST, groups when their survivors have agreed (core_shrink.c), and with
+ * servers the epoch (core_epoch.c).  The job fails when too few workers live, and ends in good order when the last live
+ * one has left.  A worker that returns is no longer lost.
+ * Only the first values are on rank 0 alone until servers have them.  When it dies servers are asked; if one lacks
+ * values, the job ends.
  */
 #include "scheduler/core/core_state.h"
 #include <inttypes.h>
@@ -119,5 +119,5 @@ void core_go_on(scheduler_core *core, member_slot *dead)
     ask_for_values(core, dead);
     core_shrink_settle(&core->services.shrinks, &core->out);
     core_epoch_want(core, core->out.now_ms, "%.120s is gone", MEMBER_NAME(dead));
-    core->due |= DUE_MODEL | DUE_END; /* nobody waits for the dead */
+    core->due |= DUE_MODEL | DUE_END; /* no member waits for the dead */
 }

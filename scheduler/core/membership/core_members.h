@@ -1,4 +1,4 @@
-/* core_members.h - the members that are here or expected, and those that cannot reach each other. */
+/* core_members.h - the present and expected members, and those that cannot reach each other. */
 #ifndef SCHEDULER_CORE_MEMBERS_H
 #define SCHEDULER_CORE_MEMBERS_H
 
@@ -12,7 +12,7 @@ enum {
     CORE_PROVE_MS   = 5000 /* a worker that has not answered PROVE by then shares no memory */
 };
 
-typedef struct {       /* death query: servers are asked which pushes a dead worker owes */
+typedef struct {       /* death query: asks servers which pushes a dead worker owes */
     member_slot *dead; /* NULL: none */
     uint64_t died_ms, due_ms;
     uint32_t tensor; /* of the first owed push known: index in the model */
@@ -22,16 +22,16 @@ typedef struct {       /* death query: servers are asked which pushes a dead wor
 typedef struct { /* one member cannot reach another */
     member_slot *from, *to;
     uint64_t from_incarnation, to_incarnation, first_ms, newest_ms;
-    bool is_confirmed; /* `from` repeated it after `to` had been heard */
+    bool is_confirmed; /* `from` repeated it after a message of `to` */
     char address[320], words[96];
 } core_gap;
 
-typedef struct { /* an observer waits for a server to be empty */
+typedef struct { /* an observer waits until a server is empty */
     uint64_t asker;
     int32_t server;
 } core_drain;
 
-typedef struct { /* PROVE is out */
+typedef struct { /* PROVE was sent */
     bool is_open;
     uint64_t round, due_ms;
 } core_proof;
@@ -52,7 +52,7 @@ typedef struct {
     int32_t first_lost; /* first worker whose death the job survived; -1: none */
     core_gap gap[CORE_GAPS_MAX];
     uint32_t n_gaps;
-    uint64_t gap_due_ms, gap_end_ms; /* due 0: there are none */
+    uint64_t gap_due_ms, gap_end_ms; /* due 0: none */
 } core_members;
 
 /* core_reach.c: forgets what this member could not reach */

@@ -1,9 +1,9 @@
-/* core_prove.c - PROVE, PROVEN: which workers can map each other's memory, found by doing it.
+/* core_prove.c - PROVE, PROVEN: which workers can map each other's memory, found by trying.
  *
- * DESIGN.  Each worker has written a random number into its memory, which it tells the scheduler only (HELLO).  Once all
- * are here, each is told where the memory of all lies (PROVE) and answers with the numbers that it could read (PROVEN).
- * Workers that have read each other's numbers, all of them, share memory.  They are sets, named by their lowest member.
- * Boot ids, names and addresses prove nothing.  A worker that does not answer in time shares nothing, and the job begins.
+ * DESIGN.  Each worker has written a random number into its memory and sent it to the scheduler only (HELLO).  Once all
+ * are here, each receives the memory locations of all (PROVE) and answers with the numbers it could read (PROVEN).
+ * Workers that have all read each other's numbers share memory.  Such sets are named by their lowest member.  Boot ids,
+ * names and addresses prove nothing.  A worker that does not answer in time shares nothing, and the job begins.
  */
 #include "common/base/mutation.h"
 #include "scheduler/core/core_state.h"

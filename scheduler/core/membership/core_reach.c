@@ -1,12 +1,12 @@
 /* core_reach.c - UNREACHED: a live member cannot reach another live one.
  *
- * DESIGN.  A member reports a connection that it needs and cannot make, with the address and the system's words.  A dead
- * end looks the same, and so does one that is just coming back.  So a report counts only when the other end has been heard
- * since and the member has repeated it.  If the other end is dead, its lease or its launcher says so, and the report is
- * forgotten.  Reports that follow shortly are one finding with the first: one pair is named, with the number of the others;
- * an end that all have in common is the culprit.
- * A newcomer is turned away alone where the others can do without it: a worker before anybody waits for its gradients, a
- * server that a worker cannot reach as if it had died.
+ * DESIGN.  A member reports a required connection that fails, with the address and the system's error.  A dead or
+ * restarting peer looks the same.  So a report counts only after a later message of the peer and a repeat by the
+ * member.  If the peer is dead, its lease or its launcher shows it, and the report is dropped.  Reports shortly after
+ * the first are combined with it: one pair is named, with the number of the others; an end common to all is the
+ * culprit.
+ * Only the newcomer is turned away if the others do not need it: a worker before its gradients are awaited, a server
+ * that a worker cannot reach as if it had died.
  */
 #include "scheduler/core/core_state.h"
 #include <stdio.h>
@@ -140,7 +140,7 @@ static void describe(const core_gap *gap, uint32_t n, const core_gap *named, pen
     sentence_unreached(&all, why);
 }
 
-/* A member that came later and that the job can do without. */
+/* A member that came later and that the job does not need. */
 static bool is_newcomer(const scheduler_core *core, const member_slot *s)
 {
     if (core->job.phase != PHASE_TRAINING) return false;
@@ -156,12 +156,12 @@ static void turn_away(scheduler_core *core, member_slot *s, const pen_error *why
         core_lose(core, s, MEMBER_EVENT_LOST, why->text);
         return;
     }
-    s->is_registered = s->is_ready = false; /* nobody waits for it: its slot is free */
+    s->is_registered = s->is_ready = false; /* not awaited: its slot is free */
     roster_unbind(&core->members.roster, s);
     core_move(&core->out, s, MEMBER_EVENT_DOWN);
 }
 
-/* The common end of all, or else an end of the named one, if it is a newcomer; NULL: it is not. */
+/* The common end of all, or else an end of the named one, if it is a newcomer; else NULL. */
 static member_slot *find_newcomer(const scheduler_core *core, uint32_t n, const core_gap *named)
 {
     const member_slot *end = n > 1 ? common_end(core->members.gap, n, named) : NULL;
@@ -170,13 +170,13 @@ static member_slot *find_newcomer(const scheduler_core *core, uint32_t n, const 
     return NULL;
 }
 
-/* A server whose shards have no other copy cannot go. */
+/* A server whose shards have no other copy must stay. */
 static bool may_go(const scheduler_core *core, const member_slot *s)
 {
     return s->role == PEN_WORKER || core->job.settings.replicas > 0;
 }
 
-/* False: it concerns the whole job.  Between servers nobody goes: the newcomer holds no copy until it can be filled. */
+/* False: affects the whole job.  Between servers none goes: the newcomer holds no copy until it can be filled. */
 static bool judge_newcomer(scheduler_core *core, uint32_t n, const core_gap *named)
 {
     pen_error why;
@@ -225,7 +225,7 @@ static bool has_told(const scheduler_core *core, const member_slot *s)
     return false;
 }
 
-/* On a busy machine some report a second after others, and the sentence should be about all. */
+/* On a busy machine some members report a second late, and the sentence should cover all. */
 static bool may_hear_more(const scheduler_core *core)
 {
     for (uint32_t i = 0; i < core->members.n_gaps; i++)

@@ -1,8 +1,8 @@
 /* core_scale.c - SCALE and DRAIN: more or fewer workers and servers while the job trains.
  *
- * DESIGN.  Launchers receive SCALE, too, and start what is missing.  A surplus worker is told STOP: it ends its step and
- * leaves in good order, and the next record is without it.  A server is drained first: its copies move to others as after
- * a death, and once it is empty it is told STOP.
+ * DESIGN.  Launchers receive SCALE, too, and start what is missing.  A surplus worker receives STOP: it ends its step
+ * and leaves in good order, and the next record is without it.  A server is drained first: its copies move to others as
+ * after a death, and once it is empty it receives STOP.
  */
 #include "scheduler/core/core_state.h"
 #include <stdarg.h>
@@ -55,7 +55,7 @@ static void begin_drain(scheduler_core *core, member_slot *server)
     core_epoch_want(core, core->out.now_ms, "%.120s is drained", MEMBER_NAME(server));
 }
 
-/* Answers everybody who waits for this server. */
+/* Answers all observers that wait for this server. */
 static void answer_drained(scheduler_core *core, const member_slot *server)
 {
     uint32_t kept = 0;
@@ -152,7 +152,7 @@ static void scale_workers(scheduler_core *core, int32_t wanted)
         if (member_slot_is_here(list->at[i]) && !list->at[i]->is_stopped) stop(core, list->at[i]);
 }
 
-/* A larger number than before: servers that are not gone yet stay. */
+/* A larger number than before: servers not gone yet stay. */
 static void scale_servers(scheduler_core *core, int32_t wanted)
 {
     const member_slots *list = &core->members.roster.servers;

@@ -1,13 +1,13 @@
 /* core_wait.c - on_worker_loss=wait: a worker died, and the job waits for its replacement.
  *
- * DESIGN.  The dead worker stays in the record, for what it pushed counts.  Its replacement gets ready and is in the next
- * record.  The job ends if no replacement is started or none comes in time.
+ * DESIGN.  The dead worker stays in the record, because its pushes count.  Its replacement gets ready and is in the
+ * next record.  The job ends if no replacement is started, or none comes in time.
  */
 #include "scheduler/core/core_state.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* The replacement is in none of their groups: collectives that wait for the dead worker end here. */
+/* The replacement is in none of their groups: ends collectives that wait for the dead worker. */
 static void notify_waiting(scheduler_core *core, const member_slot *dead)
 {
     wire_control c = {

@@ -9,7 +9,7 @@
 typedef struct {
     member_slot *worker;
     bool by_node; /* all workers have a node set */
-    int32_t part; /* a machine may be several nodes */
+    int32_t part; /* one machine may be several nodes */
 } row;
 
 static bool is_whole(const member_slot *w)

@@ -1,9 +1,9 @@
 /* machines.h - nodes and local ranks: which workers are on one machine.
  *
- * DESIGN.  What a launcher sets in full stays.  The rest follows from the machines: workers of one machine are a node,
- * nodes are numbered by their lowest ranks, and local ranks follow the ranks.  A launcher that sets local ranks and their
- * number, but no node, means one node for each time that a local rank occurs on a machine.  A contradiction is one
- * sentence.  Pure.
+ * DESIGN.  Complete settings of a launcher are kept.  The rest follows from the machines: workers of one machine are a
+ * node, nodes are numbered by their lowest ranks, and local ranks follow the ranks.  A launcher that sets local ranks
+ * and their number, but no node, means one node for each time that a local rank occurs on a machine.  A contradiction
+ * is one sentence.  Pure.
  */
 #ifndef SCHEDULER_MACHINES_H
 #define SCHEDULER_MACHINES_H

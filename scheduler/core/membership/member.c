@@ -2,7 +2,7 @@
 #include <assert.h>
 
 enum {
-    REFUSE = -1, /* an event of others that this state does not accept: do not move */
+    REFUSE = -1, /* an event of others that this state refuses: do not move */
     NEVER  = -2  /* an event of our own that cannot happen here: assert             */
 };
 

@@ -1,4 +1,4 @@
-/* member.h - the life of one worker or server, as the scheduler sees it. */
+/* member.h - the life cycle of one worker or server, as seen by the scheduler. */
 #ifndef SCHEDULER_MEMBER_H
 #define SCHEDULER_MEMBER_H
 

@@ -30,7 +30,7 @@ static bool next_item(reader *r, item *it)
     return true;
 }
 
-/* Cuts n numbers off the item's front. */
+/* Reads n numbers from the item's front. */
 static bool take_numbers(item *it, int64_t *number, size_t n)
 {
     if (it->size < n * sizeof *number) return false;
@@ -157,7 +157,7 @@ static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
 }
 
 /* ---- going on ---------------------------------------------------------------------- */
-/* Its death was being looked into: nobody has been told, and no rule has been applied. */
+/* Its death was under investigation: not reported, and no rule applied. */
 static bool is_not_judged(const scheduler_core *core, const member_slot *s)
 {
     return s->role == PEN_WORKER && s->state == MEMBER_DEAD && !core->job.has_verdict && !s->loss &&

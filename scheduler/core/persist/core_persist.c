@@ -1,8 +1,8 @@
-/* core_persist.c - writes the state that outlives this process, before anything is sent that depends on it.
+/* core_persist.c - writes the state that outlives this process, before sending anything that depends on it.
  *
- * DESIGN.  All of it each time: a few kilobytes, at most a few times a minute.  The rest is either repeated by the members
- * (models that are being registered, beats, copies that have caught up) or may be lost (faults of collectives, meetings,
- * who asked for a snapshot).
+ * DESIGN.  Writes all of it each time: a few kilobytes, at most a few times a minute.  The rest is either repeated by
+ * the members (models being registered, beats, caught-up copies) or may be lost (faults of collectives, snapshot
+ * requests).
  */
 #include "common/containers/vec.h"
 #include "scheduler/core/persist/kept_items.h"

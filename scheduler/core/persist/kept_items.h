@@ -1,7 +1,7 @@
 /* kept_items.h - the format of persisted state: items, each a type, a size and bytes.
  *
- * DESIGN.  What has a message of its own is stored as that message (proto/wire/wire.h), so its format exists once and nothing
- * that is read is trusted.  Numbers are int64_t in native byte order: the same program on the same machine reads them.
+ * DESIGN.  Data that a message carries is stored as that message (proto/wire/wire.h), so its format exists once, and
+ * decoding trusts nothing.  Numbers are int64_t in native byte order: the same program on the same machine reads them.
  */
 #ifndef SCHEDULER_KEPT_ITEMS_H
 #define SCHEDULER_KEPT_ITEMS_H

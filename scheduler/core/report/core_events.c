@@ -1,8 +1,8 @@
-/* core_events.c - what has happened in this job: the newest events, for STATUS.
+/* core_events.c - the newest events of this job, for STATUS.
  *
- * DESIGN.  Every line that the core logs for people is an event, and so is every change of a member's state.  A ring holds
- * the newest CORE_EVENTS_MAX.  They are numbered, so that a reader sees what is new and what it missed.  A restarted
- * scheduler begins without events.
+ * DESIGN.  Every line that the core logs for people is an event, and so is every change of a member's state.  A ring
+ * holds the newest CORE_EVENTS_MAX.  They are numbered, so that a reader sees which are new and which it missed.  A
+ * restarted scheduler begins without events.
  */
 #include "scheduler/core/core_out.h"
 #include "scheduler/core/sentence.h"

@@ -1,8 +1,8 @@
 /* core_history.c - the curve of a job, from its beginning.
  *
- * DESIGN.  At most SCHEDULER_POINTS_MAX points.  When they are full every second one goes, and from then on points are taken
- * half as often: memory is bounded, and the resolution fits the length.  A metric is the mean over the lowest ranks, so a
- * point costs the same for any fleet, except for three sums.  A restarted scheduler begins without a curve.
+ * DESIGN.  At most SCHEDULER_POINTS_MAX points.  When they are full, every second one is dropped, and points are then
+ * taken half as often: memory is bounded, and the resolution fits the length.  A metric is the mean over the lowest
+ * ranks, so a point costs the same for any fleet, except for three sums.  A restarted scheduler begins without a curve.
  */
 #include "common/base/stat.h"
 #include "scheduler/core/core_state.h"

@@ -1,9 +1,9 @@
-/* core_last_will.c - the scheduler's last will: what members report when it is gone.
+/* core_last_will.c - the scheduler's last will: the sentence members report when it is gone.
  *
- * DESIGN.  The scheduler tells of every other death in one sentence for all.  It cannot tell of its own, and survivors
- * notice that at different moments and in different steps.  So it leaves the sentence with them beforehand: sent to all at
- * once whenever it changes, at most WILLS_PER_LEASE times a lease, and again to each member that comes (back).  Survivors
- * differ only when it dies between the first and the last of those sends.
+ * DESIGN.  The scheduler reports every other death in one sentence for all.  It cannot report its own, and survivors
+ * notice it at different moments and in different steps.  So it sends them the sentence beforehand: to all at once
+ * whenever it changes, at most WILLS_PER_LEASE times a lease, and to each member that joins or returns.  Survivors
+ * differ only if it dies between the first and the last of those sends.
  */
 #include "scheduler/core/core_state.h"
 #include <string.h>

@@ -1,8 +1,8 @@
 /* core_recorder.c - RECORD_ASK and RECORD: the last calls of every worker.
  *
- * DESIGN.  A relay without memory.  An observer asks and every worker answers; the scheduler answers for those that cannot,
- * so that the observer gets one answer per rank and knows when it has all.  The page of this process asks as asker 0, which
- * no observer is, and its answers are merged here.
+ * DESIGN.  A relay without memory.  An observer asks and every worker answers; the scheduler answers for those that
+ * cannot, so that the observer gets one answer per rank and knows when it has all.  The page of this process is asker
+ * 0, and its answers are merged here.
  */
 #include "scheduler/core/core_state.h"
 

@@ -19,7 +19,7 @@ typedef struct { /* memory of a STATUS while it is sent */
     const char *text[WAITING_MAX];
     wire_event event[CORE_EVENTS_MAX];
     uint64_t shard_bytes[WIRE_PARTITIONS_MAX];
-    const char **addresses; /* of all members, one after the other */
+    const char **addresses; /* of all members, concatenated */
     uint32_t n_addresses;
     const char *address;
 } page;
@@ -47,7 +47,7 @@ static bool page_reserve(const scheduler_core *core, page *p)
     return p->member && p->stat && p->waiting && p->addresses;
 }
 
-/* Where members listen.  The places of their memory, without "://", are for members only. */
+/* Addresses where members listen.  The locations of their memory, without "://", are for members only. */
 static void fill_addresses(const member_slot *s, page *p, wire_member *m)
 {
     m->address     = p->addresses + p->n_addresses;

@@ -1,7 +1,7 @@
 /* core_command.c - relays COMMAND and REPLY between members.
  *
- * DESIGN.  A relay without memory: the asker repeats COMMAND until everybody has answered, and receivers recognise a repeat
- * by (asker, id).  What can never be delivered is answered here; what cannot be delivered now is dropped and comes again.
+ * DESIGN.  A relay without memory: the asker repeats COMMAND until all have answered, and receivers recognise a repeat
+ * by (asker, id).  Undeliverable messages are answered here; one that cannot be delivered now is dropped and repeated.
  */
 #include "proto/status_json.h"
 #include "scheduler/core/sentence.h"

@@ -16,7 +16,7 @@ static bool is_in_step(const member_slot *s)
 }
 
 /* ---- left ---------------------------------------------------------------------------- */
-/* A worker whose groups are all async waits for nobody. */
+/* A worker whose groups are all async waits for no other. */
 static bool may_wait(const scheduler_core *core)
 {
     bool waits = !core->job.n_servers;
@@ -32,7 +32,7 @@ static bool is_missed(const scheduler_core *core, const member_slot *s)
     return !core->job.n_servers || s->in_view == s->incarnation;
 }
 
-/* Others have registered and wait for one that has left: for its tensors or its READY. */
+/* Others have registered and wait for a worker that has left: for its tensors or its READY. */
 void core_left_registering(scheduler_core *core)
 {
     const member_slots *workers = &core->members.roster.workers;

@@ -1,15 +1,15 @@
-/* core_fault.c - FAULT and OVERDUE: collectives that failed, and that wait.
+/* core_fault.c - FAULT and OVERDUE: failed collectives, and waiting ones.
  *
- * DESIGN.  Workers run collectives among themselves and notice a failure at different moments and in different words.  Each
- * sends FAULT; the first one of a (group, call) goes to all workers, together with what the scheduler knows of the culprit.
- * The newest CORE_FAULTS_MAX are remembered, so that late askers get the same answer.
+ * DESIGN.  Workers run collectives among themselves and notice a failure at different moments and in different words.
+ * Each sends FAULT; the first one of a (group, call) goes to all workers, with the scheduler's knowledge of the
+ * culprit.  The newest CORE_FAULTS_MAX are remembered, so that late askers get the same answer.
  */
 #include "scheduler/core/core_state.h"
 #include <ctype.h>
 #include <string.h>
 
 /* ---- the state of a worker ---------------------------------------------------- */
-/* Silent for too long to be called alive, but not yet for a lease. */
+/* Silent too long to be called alive, but not yet for a lease. */
 static bool is_quiet(const scheduler_core *core, const member_slot *s, uint64_t now_ms)
 {
     return s->state == MEMBER_ACTIVE && now_ms - s->last_seen_ms > core->job.settings.lease_ms / 3;
@@ -103,7 +103,7 @@ void core_fault(scheduler_core *core, member_slot *s, const wire_control *messag
     note                       = note_down(core, s, said);
     const wire_control faulted = faulted_message(note);
     core_log(&core->out, LOG_INFO, "%s", note->why.text);
-    core_send_all(&core->out, TO_WORKERS, &faulted); /* others than the group ignore it */
+    core_send_all(&core->out, TO_WORKERS, &faulted); /* only the group handles it */
 }
 
 /* ---- OVERDUE --------------------------------------------------------------------------------- */
@@ -134,7 +134,7 @@ static core_overdue_note *overdue_of(scheduler_core *core, const member_slot *s)
     return oldest;
 }
 
-/* One that left so long ago that no message of it can be on its way. */
+/* A member that left so long ago that none of its messages can be in flight. */
 static const member_slot *left_for_good(const scheduler_core *core, const core_overdue_note *note)
 {
     for (uint32_t i = 0; i < note->n_missing; i++) {
@@ -145,7 +145,7 @@ static const member_slot *left_for_good(const scheduler_core *core, const core_o
     return NULL;
 }
 
-/* It will never come: tell its waiters now instead of at their deadline. */
+/* It will never come: notifies its waiters now instead of at their deadline. */
 static void fail_wait(scheduler_core *core, const core_overdue_note *note, const member_slot *left)
 {
     wire_control c = {.kind   = WIRE_LOST,
@@ -184,7 +184,7 @@ void core_overdue(scheduler_core *core, member_slot *s, const wire_control *mess
     if (left) fail_wait(core, note, left);
 }
 
-/* The end of a wait is not reported, but a worker in another call does not wait any more. */
+/* The end of a wait is not reported, but a worker in another call has stopped waiting. */
 bool core_overdue_lasts(const core_overdue_note *note)
 {
     const member_slot *s = note->asker;

@@ -1,6 +1,7 @@
 /* core_kv.c - STORE and STORED: the small key-value store of a job.
  *
- * DESIGN.  An asker repeats STORE until it is answered.  A get of a missing key waits here; kv.h has what is remembered.
+ * DESIGN.  An asker repeats STORE until it is answered.  A get of a missing key waits here; kv.h says what is
+ * remembered.
  */
 #include "scheduler/core/core_state.h"
 #include <string.h>

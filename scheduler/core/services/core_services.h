@@ -7,7 +7,7 @@
 
 enum {
     CORE_ASKERS_MAX    = 64,
-    CORE_SNAPSHOTS_MAX = 8, /* being written at once; normally at most two */
+    CORE_SNAPSHOTS_MAX = 8, /* in progress; normally at most two */
     CORE_FAULTS_MAX    = 256,
     CORE_SHRINKS_MAX   = 64,
     CORE_OVERDUES_MAX  = 32,
@@ -46,13 +46,13 @@ typedef struct { /* FAULTED of a call */
 
 typedef struct {                 /* OVERDUE of a worker */
     const member_slot *asker;    /* NULL: unused */
-    uint64_t waited_ms, said_ms; /* it had waited that long at said_ms */
+    uint64_t waited_ms, said_ms; /* it had waited this long at said_ms */
     uint32_t n_missing;
     int32_t missing[CORE_OVERDUE_RANKS];
     char what[200];
 } core_overdue_note;
 
-typedef struct {                   /* two workers may wait for each other: servers are asked */
+typedef struct {                   /* two workers may wait for each other: asks servers */
     const core_overdue_note *note; /* NULL: no suspicion */
     const member_slot *waiting;    /* in a step, for the asker of the note */
     uint64_t asked_ms;

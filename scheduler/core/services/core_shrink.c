@@ -1,8 +1,8 @@
-/* core_shrink.c - SHRINK and SHRUNK: the live members of a group agree who they are.
+/* core_shrink.c - SHRINK and SHRUNK: the live members of a group agree on the survivors.
  *
- * DESIGN.  Every live member sends SHRINK with the list of them.  When all have, they are the survivors and receive the
- * same list and the same number for their new group.  Members that died or left are not waited for, so a death may complete
- * an agreement.  The answer is remembered for repeats; when there is no room, the oldest finished one goes.
+ * DESIGN.  Every live member sends SHRINK with the list of live members.  When all have, they are the survivors and
+ * receive the same list and the same number for their new group.  Members that died or left are not awaited, so a death
+ * may complete an agreement.  Answers are remembered for repeats; without room, the oldest finished one goes.
  */
 #include "common/containers/hash.h"
 #include "common/containers/vec.h"
@@ -40,7 +40,7 @@ static wire_control shrunk_message(const core_shrink *a)
     return c;
 }
 
-/* The same for the same survivors of the same group, else different; never 0. */
+/* Equal for the same survivors of the same group, else different; never 0. */
 static uint64_t number_of(const core_shrink *a)
 {
     const uint64_t both[] = {a->group, hash_bytes(a->rank, a->n * sizeof *a->rank)};
@@ -137,7 +137,7 @@ static bool is_listed(const core_shrink *a, int32_t rank)
     return false;
 }
 
-/* Askers leave out members that they know to be lost, and do not all know the same. */
+/* Askers omit members they know to be lost, and their knowledge may differ. */
 static bool merge(core_shrink *a, const wire_control *c)
 {
     const size_t n = (size_t)a->n + c->u.shrink.n_ranks;

@@ -1,7 +1,7 @@
 /* core_snapshot.c - SNAPSHOT_PLEASE, _PART, _DONE: a snapshot exists on all servers or on none.
  *
- * A full disk loses the oldest of two or more complete snapshots, and another attempt follows: once, until one has succeeded
- * or failed.
+ * If a disk is full, the oldest of two or more complete snapshots is deleted, and one more attempt follows.  The next
+ * deletion waits for a success or failure.
  */
 #include "common/base/mutation.h"
 #include "scheduler/core/core_state.h"
@@ -51,7 +51,7 @@ void core_snapshot_please(scheduler_core *core, member_slot *s, const wire_contr
     ask_lowest(core, message);
 }
 
-/* Answers everybody who asked before the first part of this snapshot came. */
+/* Answers all askers from before the first part of this snapshot. */
 static void answer_askers(core_snapshots *self, const core_out *out, const core_snapshot *snapshot,
                           const wire_control *done)
 {
@@ -149,7 +149,7 @@ static void cover_shard(const scheduler_core *core, core_snapshot *snapshot, uin
     snapshot->n_parts++;
 }
 
-/* A part that names no shards, as of a failed server, covers all shards that the server serves. */
+/* A part that names no shards, as from a failed server, covers all shards of the server. */
 static void cover(const scheduler_core *core, core_snapshot *snapshot, const member_slot *s,
                   const wire_control *message)
 {

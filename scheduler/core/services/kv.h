@@ -1,8 +1,8 @@
-/* kv.h - the small key-value store of a job: values, waiting gets, and answers that may be asked for again.
+/* kv.h - the small key-value store of a job: values, waiting gets, and answers that may be requested again.
  *
- * DESIGN.  Sets and adds are carried out once: the answer to a number is kept until the asker has it (done_below).  An
- * asker has at most KV_AT_ONCE outstanding, numbered consecutively, so memory is bounded.  When too many gets wait, the
- * oldest is forgotten; its asker repeats it.
+ * DESIGN.  Sets and adds are executed once: the answer to a number is kept until the asker has it (done_below).  An
+ * asker has at most KV_AT_ONCE outstanding, numbered consecutively, so memory is bounded.  If too many gets wait, the
+ * oldest is dropped; its asker repeats it.
  */
 #ifndef SCHEDULER_KV_H
 #define SCHEDULER_KV_H
@@ -31,7 +31,7 @@ typedef struct {
     char key[VALUE_KEY_BYTES];
 } kv_waiter;
 
-typedef struct { /* zero is an empty one */
+typedef struct { /* zero is empty */
     value_table *values;
     kv_memory **memory; /* [n_workers] */
     uint32_t n_workers, n_waiters;
@@ -41,16 +41,16 @@ typedef struct { /* zero is an empty one */
 
 void kv_fini(kv *self);
 
-/* Makes room for so many workers; call it before the functions below.  False: no memory. */
+/* Makes room for this many workers; call it before the functions below.  False: no memory. */
 bool kv_reserve(kv *self, uint32_t n_workers);
 
-/* The place of the answer to this number; NULL: no memory, or the number is too old. */
+/* Where the answer to this number is kept; NULL: no memory, or the number is too old. */
 kv_answer *kv_answer_of(kv *self, const member_slot *s, uint64_t id);
 
 void kv_wait(kv *self, const member_slot *s, uint64_t id, const char *key);
 void kv_drop_waiter(kv *self, uint32_t index);
 
-/* Everything in it, to persist and load.  False: it is not ours, or no memory. */
+/* Its whole content, to persist and load.  False: not our format, or no memory. */
 void kv_each(const kv *self,
              void (*value)(void *user, const char *key, const void *data, size_t size),
              void (*answers)(void *user, const int64_t *number, size_t n), void *user);
