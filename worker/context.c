@@ -37,7 +37,7 @@ const char *context_mode_name(const pen_ctx *ctx)
     return worker_mode_name(is_sharded_by_servers ? ctx->settings.mode : (int)ctx->mode);
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 static void name_job(pen_ctx *ctx)
 {
     if (ctx->settings.job[0] != '\0')

@@ -45,7 +45,7 @@ static bool wants_snapshot(pen_ctx *ctx)
     return atomic_exchange(&ctx->snapshot_wanted, false) || is_due;
 }
 
-/* Servers write a snapshot without asking again, so states travel with the step's pushes: the
+/* Servers write a snapshot without asking again, so states are sent with the step's pushes: the
  * shared ones with rank 0's request, and those of each rank with every step, because other ranks do
  * not know of the request. */
 static pen_status add_states(pen_ctx *ctx, pen_error *why)

@@ -1,4 +1,4 @@
-/* api.c - what the public functions share. */
+/* api.c - shared by the public functions. */
 #include "worker/api/api.h"
 
 #include "common/compute/device/device.h"

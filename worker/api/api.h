@@ -1,17 +1,17 @@
-/* api.h - what the public functions share. */
+/* api.h - shared by the public functions. */
 #ifndef WORKER_API_H
 #define WORKER_API_H
 
 #include "worker/context.h"
 #include "worker/last_error.h"
 
-/* Checks reserved fields and ranges of what the caller passed; NULL is fine. */
+/* Checks reserved fields and ranges of the caller's options; NULL is fine. */
 pen_status api_check_opts(const pen_opts *o);
 
 /* WRONG_STATE before pen_commit(). */
 pen_status api_check_committed(const pen_ctx *ctx, const char *call);
 
-/* Waits for values of the last step that are still on their way (step.lazy); the parameters are whole then. */
+/* Waits for values of the last step that have not arrived (step.lazy); then the parameters are complete. */
 pen_status api_wait_for_values(pen_ctx *ctx, const char *call);
 pen_status api_values_came(pen_ctx *ctx); /* the same, with the step's lock held */
 
@@ -29,7 +29,7 @@ pen_status api_ask(pen_ctx *ctx, pen_tensor *t, grad_event event, pen_error *why
 /* For pen_step_end(), without the step's lock: starts copying sums of earlier micro-batches that are on a device
  * and got no gradient in the last one. */
 void api_send_sums(pen_ctx *ctx);
-/* For pen_step_end(), with the lock: hands over what counts as zeros, or names the missing gradient. */
+/* For pen_step_end(), with the lock: hands over gradients that count as zeros, or names the missing one. */
 pen_status api_close_gradients(pen_ctx *ctx, pen_error *why);
 
 /* After a step, without its lock: writes the 16-bit parameters if the step took a snapshot. */

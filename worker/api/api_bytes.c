@@ -1,4 +1,4 @@
-/* api_bytes.c - objects of bytes: pen_broadcast_bytes, pen_gather_bytes.  Their lengths travel first. */
+/* api_bytes.c - objects of bytes: pen_broadcast_bytes, pen_gather_bytes.  Lengths are sent first. */
 #include "worker/api/api_coll.h"
 
 #include "common/system/fp_env.h"

@@ -4,7 +4,7 @@
 #include "common/base/clock.h"
 #include "common/system/fp_env.h"
 
-/* ---- what all share -------------------------------------------------------------------------- */
+/* ---- shared ---------------------------------------------------------------------------------- */
 pen_status api_coll_enter(const pen_group *g, const char *function, const pen_opts *o, bool waits)
 {
     if (g == NULL)

@@ -1,4 +1,4 @@
-/* api_coll.h - what the public functions of collectives share. */
+/* api_coll.h - shared by the public functions of collectives. */
 #ifndef WORKER_API_COLL_H
 #define WORKER_API_COLL_H
 

@@ -22,7 +22,7 @@ uint32_t pen_version(void)
     return PEN_VERSION_MAJOR << 16 | PEN_VERSION_MINOR << 8 | PEN_VERSION_PATCH;
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 static pen_status open_link(pen_ctx *ctx, pen_error *why)
 {
     if (!ctx->has_servers && snapshot_writer_create(ctx, why) != PEN_OK) return why->status;

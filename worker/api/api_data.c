@@ -19,7 +19,7 @@ struct pen_sampler {
     sampler_position kept; /* the saved position; under the state table's lock */
 };
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 static pen_status check_ranks(const pen_sampler_desc *d, bool has_ctx)
 {
     if (d->world < 0 || d->rank < 0 || (d->world > 0 && d->rank >= d->world) ||

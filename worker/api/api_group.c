@@ -1,4 +1,4 @@
-/* api_group.c - pen_group_get, _new, _split, _shrink, _free, and who is in a group. */
+/* api_group.c - pen_group_get, _new, _split, _shrink, _free, and the members of a group. */
 #include "worker/api/api_coll.h"
 
 #include "common/base/why.h"

@@ -1,4 +1,4 @@
-/* api_ready.c - pen_ready and pen_step_micro, and the way of a gradient to the strategy. */
+/* api_ready.c - pen_ready and pen_step_micro, and the path of a gradient to the strategy. */
 #include "worker/api/api.h"
 
 #include "common/base/clock.h"
@@ -24,13 +24,13 @@ pen_status api_ask(pen_ctx *ctx, pen_tensor *t, grad_event event, pen_error *why
 }
 
 /* ---- one gradient, on the host ------------------------------------------------------------------- */
-/* Only gradients of the last micro-batch travel, unless the strategy sums each one. */
+/* Only gradients of the last micro-batch are sent, unless the strategy sums each one. */
 static bool goes_now(const pen_ctx *ctx)
 {
     return api_is_last_micro(ctx) || ctx->reduces_each;
 }
 
-/* A tensor is ready when all its names are.  Memory of the SDK is lent before the strategy is told,
+/* A tensor is ready when all its names are.  Memory of the SDK is lent before the strategy is called,
  * because the strategy may return it at once. */
 static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error *why)
 {
@@ -105,7 +105,7 @@ void api_send_sums(pen_ctx *ctx)
     pthread_mutex_unlock(&ctx->step.lock);
 }
 
-/* ---- gradients that are missing------------------------------------------------------------------- */
+/* ---- missing gradients ------------------------------------------------------------------------- */
 static bool is_missing(const pen_tensor *t)
 {
     return t->trained && grad_slot_state(&t->slot) < GRAD_OFFERED;

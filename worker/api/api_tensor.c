@@ -95,7 +95,7 @@ pen_status pen_commit(pen_ctx *ctx)
         ctx->phase        = CONTEXT_COMMITTED;
         ctx->committed_ms = clock_ms(&clock_real);
     } else if (ctx->remembered.status == PEN_OK) {
-        /* There is no second try: other ranks may have gone on. */
+        /* pen_commit() cannot be repeated: other ranks may have continued. */
         pen_last_error(&ctx->remembered);
     }
     return context_leave(ctx, status);

@@ -1,4 +1,4 @@
-/* world.c - the world of a job whose members come and go. */
+/* world.c - the world of a job whose members change. */
 #include "worker/api/api.h"
 
 #include "common/base/why.h"

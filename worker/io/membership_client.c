@@ -182,7 +182,7 @@ static void begin_membership(membership_client *self, uint64_t now_ms)
     membership_init(&self->member, &setup, &actions, self, now_ms);
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 membership_client *membership_client_create(const membership_client_setup *setup,
                                             const membership_client_actions *actions, void *user,
                                             uint64_t now_ms, pen_error *why)

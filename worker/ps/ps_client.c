@@ -29,7 +29,7 @@ void ps_client_inputs_release(inputs *in)
     if (in != NULL && --in->refs == 0) free(in);
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 static bool allocate(ps_client *self)
 {
     const plan *p    = self->setup.plan;

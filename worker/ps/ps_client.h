@@ -12,7 +12,7 @@
  *   out  ps_client_actions, called from within those functions and from ps_client_flush
  *
  * A request is a set of operations, one per chunk.  Operations on one chunk form a queue and only
- * the first is under way.  So a rank has at most one push of a chunk in flight: the shard's counter
+ * the first is in progress.  So a rank has at most one push of a chunk in flight: the shard's counter
  * is the whole window.  An operation is sent until it is answered.  Its identity stays the same, so
  * the shard recognises a repeat.  A request ends once: when all its operations are answered, when its
  * deadline passes or when ps_client_fail() is called.  It never ends while its buffers are still read.

@@ -1,4 +1,4 @@
-/* ps_client_answer.c - what a message of a shard means. */
+/* ps_client_answer.c - handles messages of shards. */
 #include "worker/ps/ps_client_internal.h"
 
 #include "common/base/mutation.h"

@@ -70,7 +70,7 @@ void ps_client_unqueue(ps_client *self, op *o)
     o->out_next = NULL;
 }
 
-/* ---- what a program adds --------------------------------------------------------------------- */
+/* ---- adding to a request --------------------------------------------------------------------- */
 void ps_client_refuse(ps_client_request *r, const pen_error *why)
 {
     if (r->status != PEN_OK) return;

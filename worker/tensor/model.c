@@ -338,7 +338,7 @@ bool model_is_decided(const model *m)
     return false;
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 pen_status model_init(model *m, pen_ctx *ctx, pen_error *why)
 {
     const pen_params_desc usual = {.name = "default"};

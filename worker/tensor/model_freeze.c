@@ -55,7 +55,7 @@ static void notice_memory_of_program(const model *m)
                    n, m->n_tensors, first->name);
 }
 
-/* ---- what REGISTER carries ------------------------------------------------------------------- */
+/* ---- contents of REGISTER -------------------------------------------------------------------- */
 static void add_pair(model *m, const worker_settings *s, const char *key)
 {
     uint32_t at = m->wire.n_settings++;

@@ -55,7 +55,7 @@ pen_status unit_each_tensor(pen_ctx *ctx, unit_tensor_fn fn, void *user, pen_err
     return status;
 }
 
-/* ---- for strategies whose values come and go ---------------------------------------------- */
+/* ---- for strategies that fetch and drop values ----------------------------------------------- */
 pen_status unit_make(pen_ctx *ctx, uint32_t number, pen_error *why)
 {
     const pen_unit *unit = &ctx->model.units.unit[number];

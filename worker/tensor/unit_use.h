@@ -19,7 +19,7 @@ void unit_release(pen_ctx *ctx, const pen_unit *handle, pen_phase phase);
 typedef pen_status (*unit_tensor_fn)(pen_tensor *t, void *user, pen_error *why);
 pen_status unit_each_tensor(pen_ctx *ctx, unit_tensor_fn fn, void *user, pen_error *why);
 
-/* For strategies whose values come and go: allocates and frees values of a unit that do not stay,
+/* For strategies that fetch and drop values: allocates and frees values of a unit that do not stay,
  * and makes a residency of all units by the settings (NULL and *why: no memory). */
 typedef void (*unit_number_fn)(void *user, uint32_t number);
 pen_status unit_make(pen_ctx *ctx, uint32_t number, pen_error *why);

@@ -14,7 +14,7 @@
 typedef struct {
     pen_ctx *ctx;
     pen_group *group;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* of all below */
     pthread_cond_t ended;
     uint32_t in_progress;
     pen_error failure; /* the first one since the last wait */

@@ -68,7 +68,7 @@ void ps_start(strategy *s, request *r)
     loop_post(p->c->loop, &r->task);
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 void ps_init(ps *p, const strategy_ops *ops, pen_ctx *ctx)
 {
     strategy_init(&p->base, ops, ctx);

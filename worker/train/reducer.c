@@ -256,7 +256,7 @@ pen_status reducer_arrange(reducer *r, const uint32_t *order, pen_error *why)
     return PEN_OK;
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 void reducer_destroy(reducer *r)
 {
     if (r == NULL) return;

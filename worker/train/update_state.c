@@ -203,7 +203,7 @@ pen_status update_state_create_part(const model *m, const sharded_range *own,
     return PEN_OK;
 }
 
-/* ---- what it knows --------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 const plan *update_state_plan(const update_state *r)
 {
     return r->plan;

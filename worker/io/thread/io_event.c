@@ -27,7 +27,7 @@ static bool has(const io_recorder *r, const wire_member *w)
     return other != NULL && other->incarnation == w->incarnation;
 }
 
-/* A death is reported at once as LOST; the new view reports it again as LEFT. */
+/* A lost worker is reported at once as LOST; the new view reports it again as LEFT. */
 void io_notify_events(io_thread *c, const io_recorder *before)
 {
     char text[400];

@@ -49,7 +49,7 @@ static void io_abort(job_link *l)
     (void)written;
 }
 
-/* ---- birth ----------------------------------------------------------------------------------- */
+/* ---- open ------------------------------------------------------------------------------------ */
 /* Rank 0 hosts the scheduler unless another process does: the port is taken, or the host is another one. */
 static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
 {
@@ -166,7 +166,7 @@ static pen_status open_auth(pen_ctx *ctx, pen_error *why)
     return status;
 }
 
-/* ---- death ----------------------------------------------------------------------------------- */
+/* ---- close ----------------------------------------------------------------------------------- */
 /* In the io thread, which owns the sockets. Buffers of the program come back as tasks. */
 static void stop(void *user)
 {

@@ -4,9 +4,9 @@
  * they cannot be asked for again: shards have no replicas, and workers are fixed.  pen_view() waits
  * for that when more than a bucket is in flight, so a worker holds a bucket of gradients and a
  * unit.
- *   Values of stage 3 come and go by units.  The residency decides what to fetch and to drop; each
- * fetch is a request, whose callback on "pen-io" reports its arrival.  Pulls are one-sided, so
- * workers may use units in any order, and different ones.
+ *   Values of stage 3 are fetched and dropped by units, as the residency decides.  Each fetch is a
+ * request, whose callback on "pen-io" reports its arrival.  Pulls are one-sided, so workers may use
+ * units in any order, and different ones.
  * Threads: those of the program use, release and end steps; "pen-io" ends fetches.  `lock` guards both.
  */
 #include "worker/train/ps.h"
@@ -133,7 +133,7 @@ static void drop_unit(void *user, uint32_t number)
     unit_drop(((ps_units *)user)->ctx, number);
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 static pen_status make_units(ps *p, pen_error *why)
 {
     pen_ctx *ctx = p->c->ctx;

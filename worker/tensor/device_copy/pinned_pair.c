@@ -133,7 +133,7 @@ void pinned_pair_free(pinned_pair_set *set, pinned_pair *t)
 {
     if (t == NULL || !has_let_go(set, t)) return;
     give_host_back(set, t);
-    if (t->owns_device) set->ops->free(t->device); /* after what is enqueued on it */
+    if (t->owns_device) set->ops->free(t->device); /* after all work enqueued on it */
     set->ops->event_free(t->used);
     set->ops->event_free(t->moved);
     free(t);

@@ -1,4 +1,4 @@
-/* residency.c - decides what to fetch and to drop, from what is used. */
+/* residency.c - decides from the uses which units to fetch and drop. */
 #include "worker/tensor/residency/residency_test.h"
 
 #include "common/base/why.h"
@@ -43,7 +43,7 @@ struct residency {
     bool has_trace, has_warned;
 };
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 residency *residency_create(const residency_setup *setup, const residency_actions *actions,
                             void *user, pen_error *why)
 {

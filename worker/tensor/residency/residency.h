@@ -33,7 +33,7 @@ typedef enum { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE } residency_prefetch;
 
 typedef struct {
     uint32_t n_units;
-    const uint64_t *moving; /* [n_units] elements that come and go; copied */
+    const uint64_t *moving; /* [n_units] elements that are fetched and dropped; copied */
     residency_prefetch backward;
     bool forward;
     bool keeps_forward;

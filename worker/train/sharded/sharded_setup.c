@@ -207,7 +207,7 @@ static pen_status load_all_sharded_out(sharded *s, pen_error *why)
     return status;
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 pen_status sharded_set_up(sharded *s, pen_error *why)
 {
     const model *m    = &s->ctx->model;

@@ -55,7 +55,7 @@ static void gather_tensor(sharded_units *u, unit_slot *slot, pen_tensor *x)
     free(counts);
 }
 
-/* ---- what the residency asks for ------------------------------------------------------------- */
+/* ---- fetch and drop -------------------------------------------------------------------------- */
 static void fetch_unit(void *user, uint32_t number)
 {
     sharded_units *u       = user;
@@ -131,7 +131,7 @@ void sharded_units_step_end(sharded *s)
     pthread_mutex_unlock(&u->calls);
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 pen_status sharded_units_create(sharded *s, pen_error *why)
 {
     bool has_any = false;

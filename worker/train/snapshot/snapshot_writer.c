@@ -280,7 +280,7 @@ void snapshot_writer_start(snapshot_writer *k, request *r)
     request_notify(&ctx->requests);
 }
 
-/* ---- birth and death ------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 pen_status snapshot_writer_create(pen_ctx *ctx, pen_error *why)
 {
     if (ctx->settings.snapshot_every > 0 && ctx->settings.store[0] == '\0')
