@@ -54,14 +54,14 @@ prints() {
     [ "$(printed settings optim)" = "zero_stage2_config.json:11 (auto filled in) adamw lr=3e-4 weight_decay=0.01" ]
 }
 
-@test "zero3_save_16bit_model does not need a store: without snapshots it has no effect, and a notice says so" {
+@test "zero3_save_16bit_model does not ask for a store: without snapshots it has no effect, and a notice says so" {
     grep -q 'zero3_save_16bit_model: true' deepspeed_plugin_stage3.yml
     pen run --standalone --config deepspeed_plugin_stage3.yml --precision fp32 "$build/bin/examples/linear" >"$tmp/out" 2>"$tmp/err" ||
         { cat "$tmp/err"; false; }
     [ "$(grep -c "gather_16bit_on_save has no effect without snapshots" "$tmp/err")" = 1 ]
 }
 
-@test "--optim changes only the parts of a rule that it names, in files and programs, and an error in it ends the job at once" {
+@test "--optim changes of a rule what it names, of the file and of the program, and a mistake in it ends the job at once" {
     prints --config deepspeed_file_stage2.yml "${autos[@]}" --optim "adamw lr=0.5" --nproc-per-node 2
     [ "$(printed settings optim)" = "flag over zero_stage2_config.json:11 adamw weight_decay=0.01 lr=0.5" ]
     prints --config deepspeed_file_stage2.yml "${autos[@]}" --optim "sgd lr=0.5" --nproc-per-node 2
@@ -173,7 +173,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
         if (off > 0.05) exit 1}' "$tmp/lines"
 }
 
-@test "files of the article mean the same under torchrun's variables, Slurm's, mpirun's, in bare shells and with penstock run" {
+@test "the article's files mean the same under torchrun's variables, Slurm's, mpirun's, in bare shells and with penstock run" {
     local way r p j port
     port=$(free_port)
     export PENSTOCK_LR=0.01 PENSTOCK_WEIGHT_DECAY=0.02 PENSTOCK_WARMUP_STEPS=2
@@ -208,7 +208,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     nothing_is_left
 }
 
-@test "a variable can name the files of penstock run and of a server" {
+@test "a variable names the files of penstock run and of a server, too" {
     PENSTOCK_CONFIG=fsdp_llama.yml prints
     [ "$(printed settings mode)" = "fsdp_llama.yml:11 full_shard" ]
     PENSTOCK_DS_CONFIG=zero3_bf16.json PENSTOCK_HIDDEN_SIZE=64 prints --nproc-per-node 2

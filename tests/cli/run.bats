@@ -192,7 +192,7 @@ worker-1.out:out 1"
     ! grep -F '[1]' "$tmp/filter.err" || return 1
 }
 
-@test "torchrun's rendezvous flags: --rdzv-endpoint, --rdzv-backend, --rdzv-id, with dashes, underscores and as PET_*" {
+@test "torchrun's words for the meeting point: --rdzv-endpoint, --rdzv-backend, --rdzv-id, with dashes, underscores and as PET_*" {
     local port=$(free_port)
     pen run --rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id exam --nproc-per-node 1 \
         sh -c 'echo $MASTER_ADDR $MASTER_PORT $PENSTOCK_JOB' 2>"$tmp/err" | is_text "[0] localhost $port exam"
@@ -223,7 +223,7 @@ worker-1.out:out 1"
 
 # ---- how it ends ---------------------------------------------------------------------------------------------
 
-@test "a program that cannot be started is 127 or 126, and the report says why" {
+@test "a program that cannot be run is 127 or 126, and the report says why" {
     ends_with 127 absent no-such-program
     grep -qxF "penstock: worker 0 ended with exit code 127" "$tmp/absent.err"
     report absent | is_text "  cause    worker 0  host H  local rank 0  after T s
@@ -236,7 +236,7 @@ worker-1.out:out 1"
     report folder | grep -qxF "             | penstock: cannot run '$tmp': Permission denied"
 }
 
-@test "a job that the user ends reports the interruption, and not the loss of its scheduler" {
+@test "a job that the user ends says that it was interrupted, and does not mourn its scheduler" {
     local signal
     for signal in INT TERM; do
         start "$signal" --servers 1 --nproc-per-node 2 "$programs/stepper" steps=100000 pause_ms=20

@@ -73,7 +73,7 @@ listen() {
     says 2 "penstock run: --servers is 'a', but must be a whole number from 0 to 10000" run --servers 2:a:3 true
 }
 
-@test "yes-or-no settings accept their value after a blank in every command" {
+@test "settings that are yes or no take their value after a blank in every command" {
     pen bench all-reduce --limit no --ranks 2 --bytes 4k --seconds 0.05 >"$tmp/bench"
     ! grep -q " of the limit" "$tmp/bench" || return 1
     pen run --shared-memory no --resume no --print-config true >"$tmp/config"
@@ -342,7 +342,7 @@ rank() {
     heard 0 "mistake: pen_push_pull('fc2.weight'): clipping needs all gradients before any update; use pen_ready() and pen_step_end()"
 }
 
-@test "a job name that others cannot display is refused where it is set" {
+@test "a name of a job that others cannot be shown is refused where it is said" {
     run pen run --standalone --job $'caf\xe9' true
     [ "$status" = 2 ]
     [[ $output == "penstock: invalid job name 'caf"* ]]

@@ -92,7 +92,7 @@ has_parts() {
     [ "$(on disk sh -c "ls $1/part-*/*-$2-*.mdb 2>/dev/null | wc -l")" = 2 ]
 }
 
-@test "a disk with room for two snapshots: the oldest is deleted before the next, with servers and without, and the last one never is" {
+@test "a disk that holds two snapshots: the oldest goes before the next, with servers and without, and never the last one" {
     local how kbytes name words launchers=()
     disk_start
     [ -n "$disk_pid" ] || skip "the kernel lets us mount nothing"

@@ -138,7 +138,7 @@ last_step() {
     nothing_is_left
 }
 
-@test "the next launcher removes the keys of killed launchers and joiners, and keeps those of a live one" {
+@test "the keys of launchers that were killed are removed by the next one, a joiner's too, and that of one that lives stays" {
     local keys=$tmp/penstock port=$(free_port) line pids=() old young
     # Two launchers on this machine, over loopback: it may have no other network.
     local job_of_two=(run --nnodes 2 --encryption on "$programs/stepper" steps=100000 pause_ms=20)

@@ -84,7 +84,7 @@ are_as_alone() {
     [ "$output" = "penstock: invalid job name 'a/b'; use 1 to 63 bytes without / \\ \" or control characters, and no leading dot" ]
 }
 
-@test "a job that ends at once ends the launchers of all machines at once: one step, and a program that never calls Penstock" {
+@test "a job that is over at once ends the launchers of all machines at once: one step, and a program that calls nothing of ours" {
     local begun
     hosts_start 2
     for program in "$programs/stepper steps=1" true; do
@@ -137,7 +137,7 @@ addresses_are() {
     nothing_is_left 5
 }
 
-@test "a scheduler at its host's own name, which is loopback there (Debian's 127.0.1.1): others reach the members beside it" {
+@test "a scheduler named by its host's own name, loopback there (Debian's 127.0.1.1): others reach what runs beside it" {
     alone 4 steps=4
     hosts_start 2
     begin_on node0 run0 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 0 --master-addr node0 "$programs/stepper" steps=4
@@ -147,7 +147,7 @@ addresses_are() {
     hosts_stop
 }
 
-@test "--host is the address others dial: for a launcher's servers and workers, and for nothing else" {
+@test "--host is what others dial: of a launcher's servers and workers, and nothing else is" {
     hosts_start 2
     begin_on node0 run0 "$penstock" run --encryption clear --nnodes 2 --node-rank 0 --master-addr node0 --servers 2 --host node0 \
         "$programs/stepper" steps=100000 pause_ms=20

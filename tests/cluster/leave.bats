@@ -35,7 +35,7 @@ soon() { [ "$took_ms" -lt 20000 ]; }
     nothing_is_left
 }
 
-@test "with continue the others train on, and the job ends with 0" {
+@test "with continue the others go on without it, and the job ends with 0 where it did" {
     local servers
     for servers in 0 2; do
         go "go-$servers" --servers $servers --on-worker-loss continue -- 40 1 12 exit
@@ -46,7 +46,7 @@ soon() { [ "$took_ms" -lt 20000 ]; }
     nothing_is_left
 }
 
-@test "with continue the last of two workers trains on, and the sentence says one worker" {
+@test "with continue the one that is left of two goes on, and is one in the sentence" {
     go one --nproc-per-node 2 --on-worker-loss continue -- 20 1 6 kill
     [ "$code" -eq 0 ]
     grep -qE '1 worker is left; step [67] ' "$tmp/one.err"
@@ -54,7 +54,7 @@ soon() { [ "$took_ms" -lt 20000 ]; }
     nothing_is_left
 }
 
-@test "no rank waits in pen_commit() for a rank that left before it returned" {
+@test "a rank that leaves before pen_commit() ends keeps nobody waiting in it" {
     go early --servers 1 -- 40 1 0 early
     [ "$code" -ne 0 ]
     soon
@@ -62,7 +62,7 @@ soon() { [ "$took_ms" -lt 20000 ]; }
     nothing_is_left
 }
 
-@test "wait: ranks in a collective with a worker that died are told at once which one, where, and what to do instead" {
+@test "wait: who sits in a collective with a worker that died is told at once, which one, where, and what to do instead" {
     go meets --servers 2 --on-worker-loss wait --max-restarts 1 -- 40 1 12 kill meet
     [ "$(grep -cE '^\[[02]\] worker 1 .* is gone in step [0-9]+, .*; training waits for a replacement, a collective cannot; sum a loss with pen_step_scalar' "$tmp/meets.err")" -eq 2 ]
     [ "$code" -eq 0 ] # all were restarted
@@ -77,7 +77,7 @@ soon() { [ "$took_ms" -lt 20000 ]; }
     nothing_is_left
 }
 
-@test "two ranks that wait for each other, in a collective and in a step, are told so within a lease" {
+@test "two that wait for each other, in a collective and in a step, are told so within a lease" {
     go cross --servers 1 --lease-ms 2000 -- 40 1 12 cross
     [ "$code" -ne 0 ]
     grep -q "worker 1 ([^)]*) waits in all_reduce .* for worker [02] ([^)]*), which waits in pen_step_end of step 12 for the other's 'line': neither can go on" "$tmp/cross.err"

@@ -52,7 +52,7 @@ sizes() {
     nothing_is_left
 }
 
-@test "the status of a job shows where members listen, and not where their memory lies" {
+@test "what the status of a job shows says where members listen, and not where their memory lies" {
     start seen --nproc-per-node 2 "$programs/stepper" steps=100000 1:pause_ms=200
     wait_for_step 1
     status >"$tmp/state"
@@ -116,7 +116,7 @@ ends_well() { # NAME
     done
 }
 
-@test "a process with a job's token or secret that lies in a foreign role reads nothing, ends nothing and costs nothing" {
+@test "who has a job's token or secret and lies in a role that is not its own reads nothing, ends nothing and costs nothing" {
     local words=(steps=160 rows=1000) victims liars=()
     unset PENSTOCK_SECRET_FILE PENSTOCK_ENCRYPTION
     mkdir "$tmp/heads"
@@ -145,7 +145,7 @@ ends_well() { # NAME
     nothing_is_left
 }
 
-@test "thousands of connections that prove nothing cost next to no memory; members still join, and one line reports it" {
+@test "thousands of connections that prove nothing cost no memory to speak of; members still come in, and one line says it" {
     local port steps begun idlers
     unset PENSTOCK_SECRET_FILE PENSTOCK_ENCRYPTION
     start crowded --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" steps=100000 pause_ms=20
@@ -181,7 +181,7 @@ ends_well() { # NAME
     nothing_is_left
 }
 
-@test "a process of a running job that reaches its limit of open files names itself, the limit and the remedy, and continues" {
+@test "a process of a running job that may open no more files says so: who, the limit, the remedy; and goes on" {
     local pid limit
     start full --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 5

@@ -41,7 +41,7 @@ digests() {
     done
 }
 
-@test "only pen_* is visible from outside, in the shared library and in the static one" {
+@test "only pen_* is seen from outside, in the shared library and in the static one" {
     nm -g --defined-only "$build/lib/libpenstock.a" 2>/dev/null | awk 'NF == 3 {print $3}' | sort >"$tmp/static"
     nm -gD --defined-only "$build/lib/libpenstock.so" | awk '$2 != "A" {print $3}' | sed 's/@.*//' | sort >"$tmp/shared"
     grep -q '^pen_init$' "$tmp/static"

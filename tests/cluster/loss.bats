@@ -107,7 +107,7 @@ three_went_on() {
     nothing_is_left
 }
 
-@test "continue: a worker that dies after the last step and before the figures does not change those of fashion_mnist" {
+@test "continue: a worker that dies between the last step and the figures takes nothing from those of fashion_mnist" {
     local one
     # The third pen_stat() of a worker is the first call after the last step of its epoch.
     cat >"$tmp/dies.c" <<'END'

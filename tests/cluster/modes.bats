@@ -166,7 +166,7 @@ last_of() {
     grep -o "step $(($2 - 1)) .*" "$tmp/$1.out" | sort -u
 }
 
-@test "continue: allreduce goes on without a worker killed in a step, with equal parameters" {
+@test "continue: allreduce goes on without a worker that is killed in a step, with equal parameters" {
     local victim
     for victim in 0 2; do
         pen run --standalone --job "$job-$victim" --nproc-per-node 4 --on-worker-loss continue "$programs/stepper" \

@@ -111,7 +111,7 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
 }
 
 # Its losses would look like training, but its parameters would hardly move.
-@test "a program that does not declare that it applies the loss scale is refused in fp16 before its first step" {
+@test "a program that does not say that it applies the loss scale is refused in fp16 before its first step" {
     local linear=$build/bin/examples/linear
     code=0
     pen run --nproc-per-node 2 --servers 1 --precision fp16 "$linear" >"$tmp/none.out" 2>"$tmp/none.err" || code=$?

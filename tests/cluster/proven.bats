@@ -59,7 +59,7 @@ all_end_well() {
     [ "$(tokens)" = 0 ]
 }
 
-@test "shells without a token prove that they belong together; status finds the token by the port; it is deleted with the job" {
+@test "shells that nobody gave a token prove that they belong together; status finds it by the port; it goes with the job" {
     local port rank
     port=$(free_port)
     for rank in 2 1 0; do bare "$rank" 3 "$port" "$programs/stepper" steps=40 pause_ms=50; done
@@ -87,7 +87,7 @@ all_end_well() {
     [ "$(tokens)" = 0 ]
 }
 
-@test "a process that takes the port first receives only nonces, and the job says what answers there" {
+@test "who listens at the port first hears a nonce at a time and nothing else, and the job says what answers there" {
     local port
     port=$(free_port)
     mkdir -m 700 "$tmp/penstock" # and a token, as a scheduler of this user leaves it

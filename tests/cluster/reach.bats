@@ -182,7 +182,7 @@ host_remedy="$remedy, or start server [01] with a --host ADDRESS that all hosts 
     hosts_stop
 }
 
-@test "in pen_init, in pen_commit and after the first step, within the lease: the path between two hosts, and a host's whole cable" {
+@test "in pen_init, in pen_commit and after the first step, within the lease: a cable between two hosts, and the whole one of a host" {
     hosts_start 4
     nnodes=3 machines init 29540 "node2 node3" -- steps=5
     nnodes=3 machines init_ps 29550 "node2 node3" --servers 3 -- steps=5

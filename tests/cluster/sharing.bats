@@ -59,7 +59,7 @@ rank 2: local 0 of 3, node 0 of 1, sum 3" ]
 rank 1: local 0 of 1, node 1 of 2, sum 2" ]
 }
 
-@test "the same LOCAL_RANK on two workers of a machine is a sentence, the same on both" {
+@test "one LOCAL_RANK for two workers of a machine is a sentence, the same on both" {
     free_port
     for r in 0 1; do by_hand "$r" 2 env LOCAL_RANK=0 "$programs/places"; done
     for r in 0 1; do ends "hand$r" 1 30; done
@@ -139,7 +139,7 @@ hosts_or_skip() {
     hosts_start "$@"
 }
 
-@test "workers of different networks, names and /dev/shm train alike, and share the memory that they can map" {
+@test "workers of other networks, names and /dev/shm train alike, and share the memory that they can map" {
     hosts_or_skip 2 containers pids nameless
     place=(node0 node1 node1)
     trains_apart '[1]' env
@@ -147,7 +147,7 @@ hosts_or_skip() {
     nothing_is_left 5
 }
 
-@test "workers that cannot see each other's processes train alike over the network, though they have one /dev/shm" {
+@test "workers that do not see each other's processes train alike over the network, though their /dev/shm is one" {
     hosts_or_skip 3 containers shm nameless
     place=(node0 node1 node2)
     trains_apart '[]' env

@@ -124,7 +124,7 @@ same_from() {
     nothing_is_left
 }
 
-@test "a file size limit (ulimit -f) costs a program its snapshots, and does not end it" {
+@test "a file that may not grow (ulimit -f) costs a program its snapshots, and does not end it" {
     cd "$tmp"
     local blocks doing
     for blocks in 8 16; do # of 512 bytes: the store's first pages do not fit, or nothing after them; the latter raises a signal

@@ -44,7 +44,7 @@ words_of_mode() {
     nothing_is_left
 }
 
-@test "zero3 says once that it saves no memory for parameters that the program owns" {
+@test "zero3 with parameters that are the program's own says once that it saves nothing of them" {
     local mode
     for mode in zero2 zero3; do
         pen run --standalone --job "$job-$mode" --nproc-per-node 2 --mode "$mode" --persistence-threshold 0 \

@@ -58,7 +58,7 @@ some_collectives() { played "$3" collectives "$1" "$2" "$3" $((2 * $1 + 1)); }
     [[ $output == *'"device":"cuda"'*'"verified":true'* ]]
 }
 
-@test "--nproc-per-node gpu and auto start one worker per visible device; CUDA_VISIBLE_DEVICES counts" {
+@test "--nproc-per-node gpu and auto are as many workers as devices that are shown; CUDA_VISIBLE_DEVICES counts" {
     local word build=${programs%/tests/gpu}
     for word in gpu auto; do
         run timeout 60 env LD_LIBRARY_PATH="$programs/driver" CUDA_ON_HOST_DEVICES=3 "$build/bin/penstock" run --standalone --no-prefix \

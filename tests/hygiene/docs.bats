@@ -70,7 +70,7 @@ headings() {
     [ "$bad" = 0 ]
 }
 
-@test "no recipe parses the number of a process from a table: penstock status --pid prints it" {
+@test "no recipe reads the number of a process out of a table: penstock status --pid says it" {
     ! grep -rnE 'penstock (status|top)[^|]*\| *(awk|cut|sed|grep -o)' README.md docs deploy || return 1
 }
 
