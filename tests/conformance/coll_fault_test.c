@@ -404,7 +404,7 @@ static void a_member_that_stops_is_named_and_left_out(void **state)
     run_everywhere(STOPPED);
 }
 
-static void a_member_that_calls_something_else_is_named(void **state)
+static void a_member_that_makes_another_call_is_named(void **state)
 {
     (void)state;
     fault_case cases[CASES_MAX];
@@ -418,7 +418,7 @@ static void a_member_that_calls_something_else_is_named(void **state)
 }
 
 /* Only where there are frames; a barrier's are empty. */
-static void a_frame_that_is_damaged_is_refused_and_its_sender_named(void **state)
+static void a_damaged_frame_is_refused_and_its_sender_named(void **state)
 {
     (void)state;
     fault_case cases[CASES_MAX];
@@ -433,8 +433,8 @@ static void a_frame_that_is_damaged_is_refused_and_its_sender_named(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_member_that_calls_something_else_is_named),
-        cmocka_unit_test(a_frame_that_is_damaged_is_refused_and_its_sender_named),
+        cmocka_unit_test(a_member_that_makes_another_call_is_named),
+        cmocka_unit_test(a_damaged_frame_is_refused_and_its_sender_named),
         cmocka_unit_test(a_member_that_is_killed_is_named_and_left_out),
         cmocka_unit_test(a_member_that_stops_is_named_and_left_out),
     };

@@ -120,7 +120,7 @@ static bool is_held_as(offload_hold *held, uint32_t extent, int version)
 }
 
 /* ---- the contract of a member ---------------------------------------------------------------- */
-static void what_was_never_stored_is_zeros(const offload_ops *ops)
+static void extents_never_stored_are_zeros(const offload_ops *ops)
 {
     offload *t = open_with(ops, UINT64_MAX);
     for (uint32_t i = 0; i < EXTENTS; i++) assert_true(has_version(t, i, 0));
@@ -128,7 +128,7 @@ static void what_was_never_stored_is_zeros(const offload_ops *ops)
     offload_close(t);
 }
 
-static void what_was_stored_comes_back_with_and_without_reading_ahead(const offload_ops *ops)
+static void returns_what_was_stored_with_and_without_read_ahead(const offload_ops *ops)
 {
     offload *t = open_with(ops, STAGING * largest());
     for (int version = 1; version <= ROUNDS; version++) {
@@ -143,7 +143,7 @@ static void what_was_stored_comes_back_with_and_without_reading_ahead(const offl
     offload_close(t);
 }
 
-static void an_extent_that_is_changed_at_once_again_keeps_the_newest(const offload_ops *ops)
+static void an_extent_stored_twice_keeps_the_newest(const offload_ops *ops)
 {
     offload *t = open_with(ops, UINT64_MAX);
     for (int version = 1; version <= 40; version++) write_version(t, 9, version);
@@ -151,7 +151,7 @@ static void an_extent_that_is_changed_at_once_again_keeps_the_newest(const offlo
     offload_close(t);
 }
 
-static void a_new_content_needs_no_reading(const offload_ops *ops)
+static void overwriting_needs_no_read(const offload_ops *ops)
 {
     offload *t   = open_with(ops, UINT64_MAX);
     buf *content = NULL;
@@ -164,7 +164,7 @@ static void a_new_content_needs_no_reading(const offload_ops *ops)
     offload_close(t);
 }
 
-static void what_is_held_stays_while_later_versions_are_stored(const offload_ops *ops)
+static void keeps_held_versions_while_later_ones_are_stored(const offload_ops *ops)
 {
     offload *t = open_with(ops, STAGING * largest());
     offload_hold *held[2][EXTENTS];
@@ -186,7 +186,7 @@ static void what_is_held_stays_while_later_versions_are_stored(const offload_ops
     }
 }
 
-static void places_of_versions_that_nobody_holds_are_used_again(const offload_ops *ops)
+static void reuses_the_places_of_released_versions(const offload_ops *ops)
 {
     offload *t          = open_with(ops, UINT64_MAX);
     const uint64_t once = room_of(t);
@@ -203,7 +203,7 @@ static void places_of_versions_that_nobody_holds_are_used_again(const offload_op
     assert_int_equal(stat_get(&stats, STAT_TIER_BYTES), 0);
 }
 
-static void buffers_outlive_their_tier(const offload_ops *ops)
+static void buffers_outlive_their_store(const offload_ops *ops)
 {
     offload *t   = open_with(ops, UINT64_MAX);
     buf *content = NULL;
@@ -215,7 +215,7 @@ static void buffers_outlive_their_tier(const offload_ops *ops)
     buf_release(content);
 }
 
-static void without_room_for_more_than_one_extent_work_goes_on(const offload_ops *ops)
+static void works_with_room_for_one_extent_only(const offload_ops *ops)
 {
     offload *t = open_with(ops, 1);
     for (int version = 1; version <= 3; version++)
@@ -250,27 +250,27 @@ static void every_byte_is_counted(const offload_ops *ops)
         for (int i = 0; offload_all[i] != NULL; i++) name(offload_all[i]);                         \
         assert_non_null(offload_all[1]);                                                           \
     }
-FOR_ALL(what_was_never_stored_is_zeros)
-FOR_ALL(what_was_stored_comes_back_with_and_without_reading_ahead)
-FOR_ALL(an_extent_that_is_changed_at_once_again_keeps_the_newest)
-FOR_ALL(a_new_content_needs_no_reading)
-FOR_ALL(what_is_held_stays_while_later_versions_are_stored)
-FOR_ALL(places_of_versions_that_nobody_holds_are_used_again)
-FOR_ALL(buffers_outlive_their_tier)
-FOR_ALL(without_room_for_more_than_one_extent_work_goes_on)
+FOR_ALL(extents_never_stored_are_zeros)
+FOR_ALL(returns_what_was_stored_with_and_without_read_ahead)
+FOR_ALL(an_extent_stored_twice_keeps_the_newest)
+FOR_ALL(overwriting_needs_no_read)
+FOR_ALL(keeps_held_versions_while_later_ones_are_stored)
+FOR_ALL(reuses_the_places_of_released_versions)
+FOR_ALL(buffers_outlive_their_store)
+FOR_ALL(works_with_room_for_one_extent_only)
 FOR_ALL(every_byte_is_counted)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_offload_what_was_never_stored_is_zeros),
-        cmocka_unit_test(test_offload_what_was_stored_comes_back_with_and_without_reading_ahead),
-        cmocka_unit_test(test_offload_an_extent_that_is_changed_at_once_again_keeps_the_newest),
-        cmocka_unit_test(test_offload_a_new_content_needs_no_reading),
-        cmocka_unit_test(test_offload_what_is_held_stays_while_later_versions_are_stored),
-        cmocka_unit_test(test_offload_places_of_versions_that_nobody_holds_are_used_again),
-        cmocka_unit_test(test_offload_buffers_outlive_their_tier),
-        cmocka_unit_test(test_offload_without_room_for_more_than_one_extent_work_goes_on),
+        cmocka_unit_test(test_offload_extents_never_stored_are_zeros),
+        cmocka_unit_test(test_offload_returns_what_was_stored_with_and_without_read_ahead),
+        cmocka_unit_test(test_offload_an_extent_stored_twice_keeps_the_newest),
+        cmocka_unit_test(test_offload_overwriting_needs_no_read),
+        cmocka_unit_test(test_offload_keeps_held_versions_while_later_ones_are_stored),
+        cmocka_unit_test(test_offload_reuses_the_places_of_released_versions),
+        cmocka_unit_test(test_offload_buffers_outlive_their_store),
+        cmocka_unit_test(test_offload_works_with_room_for_one_extent_only),
         cmocka_unit_test(test_offload_every_byte_is_counted),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -353,7 +353,7 @@ static void step_nothing(const optim_ops *ops, const optim_hyper *hyper)
     assert_true(scratch[0] == -1 && scratch[1] == -1);
 }
 
-static void test_optim_zero_elements_are_no_work(void **state)
+static void test_optim_accepts_zero_elements(void **state)
 {
     (void)state;
     for_every_rule(step_nothing);
@@ -396,7 +396,7 @@ int main(void)
         cmocka_unit_test(test_optim_a_nan_gradient_gives_a_nan_parameter),
         cmocka_unit_test(test_optim_a_rate_of_zero_moves_nothing),
         cmocka_unit_test(test_optim_a_gradient_may_start_at_any_byte),
-        cmocka_unit_test(test_optim_zero_elements_are_no_work),
+        cmocka_unit_test(test_optim_accepts_zero_elements),
         cmocka_unit_test(test_optim_every_rule_with_a_rate_descends),
     };
     return cmocka_run_group_tests(tests, fill, NULL);

@@ -299,20 +299,20 @@ static int teardown(void **state)
     return system(command);
 }
 
-static void test_killed_at_any_call_a_writer_leaves_the_old_snapshot_or_the_new_one(void **state)
+static void test_a_writer_killed_at_any_call_leaves_the_old_snapshot_or_the_new_one(void **state)
 {
     (void)state;
     every_call("kill", 0, true);
 }
 
-static void test_killed_in_the_middle_of_any_write_it_leaves_the_old_or_the_new_one(void **state)
+static void
+test_a_writer_killed_during_any_write_leaves_the_old_snapshot_or_the_new_one(void **state)
 {
     (void)state;
     every_call("torn", 0, true);
 }
 
-static void
-test_when_the_power_fails_at_any_call_the_old_or_the_new_one_is_on_the_disk(void **state)
+static void test_a_power_failure_at_any_call_leaves_the_old_snapshot_or_the_new_one(void **state)
 {
     (void)state;
     every_call("lose", 0, true);
@@ -320,19 +320,19 @@ test_when_the_power_fails_at_any_call_the_old_or_the_new_one_is_on_the_disk(void
     every_call("lose", 2, true);
 }
 
-static void test_a_disk_that_is_full_from_any_call_on_is_told_and_harms_nothing(void **state)
+static void test_a_disk_full_at_any_call_is_reported_and_leaves_the_store_whole(void **state)
 {
     (void)state;
     every_call("enospc", 0, false);
 }
 
-static void test_any_call_that_fails_is_told_and_harms_nothing(void **state)
+static void test_any_failing_call_is_reported_and_leaves_the_store_whole(void **state)
 {
     (void)state;
     every_call("eio", 0, false);
 }
 
-static void test_a_write_that_ends_too_early_is_told_and_harms_nothing(void **state)
+static void test_a_short_write_at_any_call_is_reported_and_leaves_the_store_whole(void **state)
 {
     (void)state;
     every_call("short", 0, false);
@@ -342,13 +342,13 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "writer") == 0) return writer(argv[2]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed_at_any_call_a_writer_leaves_the_old_snapshot_or_the_new_one),
-        cmocka_unit_test(test_killed_in_the_middle_of_any_write_it_leaves_the_old_or_the_new_one),
+        cmocka_unit_test(test_a_writer_killed_at_any_call_leaves_the_old_snapshot_or_the_new_one),
         cmocka_unit_test(
-            test_when_the_power_fails_at_any_call_the_old_or_the_new_one_is_on_the_disk),
-        cmocka_unit_test(test_a_disk_that_is_full_from_any_call_on_is_told_and_harms_nothing),
-        cmocka_unit_test(test_any_call_that_fails_is_told_and_harms_nothing),
-        cmocka_unit_test(test_a_write_that_ends_too_early_is_told_and_harms_nothing),
+            test_a_writer_killed_during_any_write_leaves_the_old_snapshot_or_the_new_one),
+        cmocka_unit_test(test_a_power_failure_at_any_call_leaves_the_old_snapshot_or_the_new_one),
+        cmocka_unit_test(test_a_disk_full_at_any_call_is_reported_and_leaves_the_store_whole),
+        cmocka_unit_test(test_any_failing_call_is_reported_and_leaves_the_store_whole),
+        cmocka_unit_test(test_a_short_write_at_any_call_is_reported_and_leaves_the_store_whole),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

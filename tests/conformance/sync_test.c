@@ -90,7 +90,7 @@ static void catching_up_helps(const sync_ops *rule, const sync_hyper *hyper, con
     assert_true(rule->serve(hyper, &later));
 }
 
-static void test_sync_what_may_leave_may_leave_later(void **state)
+static void test_sync_a_rank_that_may_pass_may_pass_later_too(void **state)
 {
     (void)state;
     walk(catching_up_helps);
@@ -125,7 +125,7 @@ static void run(const sync_ops *rule, const sync_hyper *hyper, unsigned seed)
     fail_msg("%s: somebody waits for ever", rule->name);
 }
 
-static void test_sync_lets_every_rank_through(void **state)
+static void test_sync_blocks_no_rank_for_ever(void **state)
 {
     (void)state;
     for (size_t i = 0; sync_all[i] != NULL; i++) {
@@ -156,8 +156,8 @@ int main(void)
         cmocka_unit_test(test_sync_members_are_complete_and_found_by_name),
         cmocka_unit_test(test_sync_takes_each_push_once_and_in_order),
         cmocka_unit_test(test_sync_always_serves_the_slowest),
-        cmocka_unit_test(test_sync_what_may_leave_may_leave_later),
-        cmocka_unit_test(test_sync_lets_every_rank_through),
+        cmocka_unit_test(test_sync_a_rank_that_may_pass_may_pass_later_too),
+        cmocka_unit_test(test_sync_blocks_no_rank_for_ever),
         cmocka_unit_test(test_sync_names_what_it_does_not_know),
     };
     return cmocka_run_group_tests_name("sync", tests, NULL, NULL);

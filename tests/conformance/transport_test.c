@@ -388,7 +388,7 @@ static void test_transport_address_in_use_is_unreachable_and_named(void **state)
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static void test_transport_listener_hears_of_a_peer_that_goes_after_its_last_message(void **state)
+static void test_transport_listener_gets_down_after_a_peers_last_message(void **state)
 {
     (void)state;
     FOR_EACH(ops)
@@ -414,7 +414,7 @@ static void test_transport_listener_hears_of_a_peer_that_goes_after_its_last_mes
     }
 }
 
-static void test_transport_listener_hears_nothing_of_a_peer_that_never_spoke(void **state)
+static void test_transport_listener_gets_no_event_for_a_peer_that_never_sent(void **state)
 {
     (void)state;
     FOR_EACH(ops)
@@ -585,7 +585,7 @@ static void test_transport_close_lets_queued_messages_leave(void **state)
 }
 
 /* However late the other side receives, and although it has seen an empty queue before. */
-static void test_transport_last_words_of_a_listener_are_heard(void **state)
+static void test_transport_last_messages_of_a_listener_arrive(void **state)
 {
     (void)state;
     FOR_EACH(ops)
@@ -679,15 +679,15 @@ int main(void)
         cmocka_unit_test(test_transport_descriptor_becomes_readable_when_a_message_comes),
         cmocka_unit_test(test_transport_oversized_is_refused_and_neighbours_are_unharmed),
         cmocka_unit_test(test_transport_address_in_use_is_unreachable_and_named),
-        cmocka_unit_test(test_transport_listener_hears_of_a_peer_that_goes_after_its_last_message),
-        cmocka_unit_test(test_transport_listener_hears_nothing_of_a_peer_that_never_spoke),
+        cmocka_unit_test(test_transport_listener_gets_down_after_a_peers_last_message),
+        cmocka_unit_test(test_transport_listener_gets_no_event_for_a_peer_that_never_sent),
         cmocka_unit_test(test_transport_send_to_a_number_nobody_has_is_peer_lost),
         cmocka_unit_test(test_transport_dialler_finds_its_listener_again),
         cmocka_unit_test(test_transport_peer_that_comes_back_has_a_number_of_its_own),
         cmocka_unit_test(test_transport_every_peer_that_spoke_ends_once_and_last),
         cmocka_unit_test(test_transport_close_releases_what_is_queued_on_either_side),
         cmocka_unit_test(test_transport_close_lets_queued_messages_leave),
-        cmocka_unit_test(test_transport_last_words_of_a_listener_are_heard),
+        cmocka_unit_test(test_transport_last_messages_of_a_listener_arrive),
         cmocka_unit_test(test_transport_close_of_nothing_is_fine),
     };
     transport_keys listener, dialler;

@@ -143,8 +143,7 @@ static uint32_t trained_crc(const char *sync, admission a, rig_gradient bad)
     return crc;
 }
 
-static void
-test_admission_refused_pushes_leave_no_trace_and_count_once_when_they_are_good(void **state)
+static void test_admission_refused_pushes_leave_no_trace_and_a_good_repeat_counts_once(void **state)
 {
     (void)state;
     const admission off = {0}, finite = {.finite = true},
@@ -156,7 +155,7 @@ test_admission_refused_pushes_leave_no_trace_and_count_once_when_they_are_good(v
 }
 
 /* The other ranks wait for that push: all are told which rank made it. */
-static void test_admission_of_a_decided_step_is_told_to_the_job(void **state)
+static void test_admission_refusal_in_a_two_phase_step_is_reported_to_the_job(void **state)
 {
     (void)state;
     rig *r = start("bsp", (admission){.finite = true});
@@ -180,8 +179,8 @@ int main(void)
         cmocka_unit_test(test_admission_names_rank_tensor_and_step),
         cmocka_unit_test(test_admission_reads_gradients_as_they_travel),
         cmocka_unit_test(
-            test_admission_refused_pushes_leave_no_trace_and_count_once_when_they_are_good),
-        cmocka_unit_test(test_admission_of_a_decided_step_is_told_to_the_job),
+            test_admission_refused_pushes_leave_no_trace_and_a_good_repeat_counts_once),
+        cmocka_unit_test(test_admission_refusal_in_a_two_phase_step_is_reported_to_the_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

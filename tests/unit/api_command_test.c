@@ -211,7 +211,7 @@ static void test_command_many_are_each_carried_out_once(void **state)
     assert_int_equal(j->member[1].n_run, MANY);
 }
 
-static void test_command_names_who_has_no_answer(void **state)
+static void test_command_names_a_member_without_a_handler(void **state)
 {
     job *j = *state;
     ok(pen_on_command(j->member[1].ctx, NULL, NULL));
@@ -280,7 +280,7 @@ static void on_command_badly(pen_ctx *ctx, pen_call *call, int head, const void 
     assert_string_equal(pen_last_error(NULL), "pen_reply: command 5 was already answered");
 }
 
-static void test_command_alone_is_answered_by_oneself(void **state)
+static void test_command_of_a_program_alone_is_answered_by_itself(void **state)
 {
     (void)state;
     member m = {.rank = 0};
@@ -317,11 +317,11 @@ int main(void)
         JOB(test_command_carries_as_much_as_fits_and_no_more),
         JOB(test_command_may_be_answered_later_by_another_thread),
         JOB(test_command_many_are_each_carried_out_once),
-        JOB(test_command_names_who_has_no_answer),
+        JOB(test_command_names_a_member_without_a_handler),
         JOB(test_command_ends_at_its_deadline_when_nobody_answers),
         JOB(test_command_from_a_callback_may_not_wait),
         JOB(test_command_checks_what_it_is_given),
-        cmocka_unit_test(test_command_alone_is_answered_by_oneself),
+        cmocka_unit_test(test_command_of_a_program_alone_is_answered_by_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

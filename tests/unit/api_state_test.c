@@ -101,7 +101,7 @@ static uint32_t end(job *j)
 
 #define OPTIM "optim=adamw lr=0.01"
 
-static void test_state_alone_goes_on_from_any_snapshot_bit_for_bit(void **state)
+static void test_state_alone_resumes_from_any_snapshot_bit_for_bit(void **state)
 {
     (void)state;
     job j;
@@ -270,7 +270,7 @@ static void test_state_an_import_that_does_not_fit_is_named_and_changes_nothing(
     ok(pen_finalize(ctx));
 }
 
-static void test_state_what_cannot_be_is_a_sentence(void **state)
+static void test_state_impossible_calls_are_refused_with_a_sentence(void **state)
 {
     (void)state;
     job j;
@@ -297,13 +297,13 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_state_alone_goes_on_from_any_snapshot_bit_for_bit),
+        TEST(test_state_alone_resumes_from_any_snapshot_bit_for_bit),
         TEST(test_state_goes_back_between_steps_and_trains_the_same_again),
         TEST(test_state_keeps_as_many_snapshots_as_asked),
         TEST(test_state_a_disk_that_fails_costs_the_snapshot_and_not_the_training),
         TEST(test_state_files_are_by_name_and_of_the_asked_type),
         TEST(test_state_an_import_that_does_not_fit_is_named_and_changes_nothing),
-        TEST(test_state_what_cannot_be_is_a_sentence),
+        TEST(test_state_impossible_calls_are_refused_with_a_sentence),
     };
     return cmocka_run_group_tests_name("api_state", tests, NULL, NULL);
 }

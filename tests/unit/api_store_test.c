@@ -29,7 +29,7 @@ static int tear_down(void **state)
     return pen_finalize(ctx) == PEN_OK ? 0 : -1;
 }
 
-static void a_value_is_got_as_it_was_set_last(void **state)
+static void a_get_returns_the_bytes_of_the_last_set(void **state)
 {
     (void)state;
     pen_bytes got = {0};
@@ -111,7 +111,7 @@ static void what_makes_no_sense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_value_is_got_as_it_was_set_last, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_get_returns_the_bytes_of_the_last_set, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_counter_counts_from_0, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_get_gives_up_at_its_deadline, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_get_waits_for_another_thread, set_up, tear_down),

@@ -101,7 +101,7 @@ static void test_auth_encrypts_off_loopback_and_proves_wherever_it_can(void **st
     }
 }
 
-static void test_auth_without_the_secret_it_needs_says_what_to_do(void **state)
+static void test_auth_without_a_required_secret_names_the_remedy(void **state)
 {
     (void)state;
     auth *g                    = NULL;
@@ -149,7 +149,7 @@ static bool lets_in(auth_role listener, auth_role role, int32_t rank)
     return is_in;
 }
 
-static void test_auth_lets_in_whom_the_role_serves(void **state)
+static void test_auth_admits_the_roles_that_a_role_serves(void **state)
 {
     (void)state;
     static const int32_t ranks[] = {-1, 0, 1, 14, 15, 16, 200};
@@ -164,7 +164,7 @@ static void test_auth_lets_in_whom_the_role_serves(void **state)
     assert_true(lets_in(AUTH_SERVER, AUTH_WORKER, 16383));
 }
 
-static void test_auth_turns_away_other_roles_ranks_beyond_a_job_and_strangers(void **state)
+static void test_auth_refuses_other_roles_ranks_beyond_the_job_and_strangers(void **state)
 {
     (void)state;
     assert_false(lets_in(AUTH_SERVER, AUTH_TOOL, -1));
@@ -182,7 +182,7 @@ static void test_auth_turns_away_other_roles_ranks_beyond_a_job_and_strangers(vo
     auth_close(g);
 }
 
-static void test_auth_believes_nobody_another_role_or_rank_than_that_of_its_key(void **state)
+static void test_auth_refuses_a_role_or_rank_other_than_the_keys(void **state)
 {
     (void)state;
     const transport_identity worker_3 = {AUTH_WORKER, 4}, any_server = {AUTH_SERVER, 0};
@@ -218,11 +218,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_auth_knows_what_stays_on_this_host),
         cmocka_unit_test(test_auth_encrypts_off_loopback_and_proves_wherever_it_can),
-        cmocka_unit_test(test_auth_without_the_secret_it_needs_says_what_to_do),
+        cmocka_unit_test(test_auth_without_a_required_secret_names_the_remedy),
         cmocka_unit_test(test_auth_of_none_leaves_options_alone),
-        cmocka_unit_test(test_auth_lets_in_whom_the_role_serves),
-        cmocka_unit_test(test_auth_turns_away_other_roles_ranks_beyond_a_job_and_strangers),
-        cmocka_unit_test(test_auth_believes_nobody_another_role_or_rank_than_that_of_its_key),
+        cmocka_unit_test(test_auth_admits_the_roles_that_a_role_serves),
+        cmocka_unit_test(test_auth_refuses_other_roles_ranks_beyond_the_job_and_strangers),
+        cmocka_unit_test(test_auth_refuses_a_role_or_rank_other_than_the_keys),
         cmocka_unit_test(test_auth_keys_of_ranks_and_roles_are_all_different),
     };
     return cmocka_run_group_tests(tests, make_secret, remove_secret);

@@ -53,7 +53,7 @@ static void test_buf_wrap_gives_foreign_bytes_back_at_the_last_release(void **st
     assert_int_equal(done, 1);
 }
 
-static void test_buf_wrap_of_bytes_that_live_for_ever_needs_no_done(void **state)
+static void test_buf_wrap_of_static_bytes_needs_no_done(void **state)
 {
     (void)state;
     static char bytes[4];
@@ -62,7 +62,7 @@ static void test_buf_wrap_of_bytes_that_live_for_ever_needs_no_done(void **state
     buf_release(b);
 }
 
-static void test_buf_is_alone_only_with_one_reference(void **state)
+static void test_buf_is_unshared_with_one_reference_only(void **state)
 {
     (void)state;
     buf *b = buf_new(4);
@@ -135,8 +135,8 @@ int main(void)
         cmocka_unit_test(test_buf_new_gives_aligned_bytes_that_can_be_written),
         cmocka_unit_test(test_buf_new_refuses_what_no_memory_can_hold),
         cmocka_unit_test(test_buf_wrap_gives_foreign_bytes_back_at_the_last_release),
-        cmocka_unit_test(test_buf_wrap_of_bytes_that_live_for_ever_needs_no_done),
-        cmocka_unit_test(test_buf_is_alone_only_with_one_reference),
+        cmocka_unit_test(test_buf_wrap_of_static_bytes_needs_no_done),
+        cmocka_unit_test(test_buf_is_unshared_with_one_reference_only),
         cmocka_unit_test(test_buf_null_is_fine),
         cmocka_unit_test(test_buf_embedded_runs_the_release_of_its_owner),
         cmocka_unit_test(test_buf_is_released_once_by_many_threads),

@@ -33,7 +33,7 @@ static void assert_legal(const coll_call *call, int rank)
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static void each_kind_says_what_a_member_gives_and_gets(void **state)
+static void each_kind_defines_what_a_member_sends_and_receives(void **state)
 {
     (void)state;
     static const struct {
@@ -105,7 +105,7 @@ static void an_operation_must_fit_its_type(void **state)
     assert_legal(&call, 1);
 }
 
-static void a_root_must_be_in_the_group(void **state)
+static void a_root_outside_the_group_is_refused(void **state)
 {
     (void)state;
     coll_call call = call_of(COLL_BROADCAST);
@@ -135,7 +135,7 @@ static void counts_that_memory_cannot_hold_are_refused(void **state)
     assert_refused(&call, PEN_INVALID_ARGUMENT, sentence);
 }
 
-static void a_member_says_its_own_part_twice_alike(void **state)
+static void a_members_two_counts_of_its_own_part_must_be_equal(void **state)
 {
     (void)state;
     const size_t counts[SIZE] = {4, 6, 4}, others[SIZE] = {4, 5, 4};
@@ -175,7 +175,7 @@ static void only_buffers_that_are_needed_may_not_be_null(void **state)
     assert_legal(&call, 1);
 }
 
-static void buffers_are_one_or_lie_apart(void **state)
+static void buffers_are_identical_or_disjoint(void **state)
 {
     (void)state;
     const char *sentence = "pen_x: in and out overlap; use the same pointer, or separate buffers";
@@ -246,7 +246,7 @@ static void members_that_do_the_same_agree(void **state)
     assert_int_equal(coll_headers_compare(all, ranks, 1, &why), PEN_OK);
 }
 
-static void the_sentence_names_both_and_what_they_brought(void **state)
+static void the_sentence_names_both_ranks_and_their_values(void **state)
 {
     (void)state;
     coll_call a                = call_of(COLL_ALL_REDUCE), b;
@@ -261,7 +261,7 @@ static void the_sentence_names_both_and_what_they_brought(void **state)
                   2);
 }
 
-static void the_culprit_is_the_first_that_is_not_like_most(void **state)
+static void the_culprit_is_the_first_that_differs_from_most(void **state)
 {
     (void)state;
     coll_call a = call_of(COLL_ALL_REDUCE), b = a;
@@ -356,7 +356,7 @@ static void a_long_label_is_cut_between_characters(void **state)
 }
 
 /* Bytes from another process may contain anything. */
-static void a_header_of_garbage_is_a_mismatch_like_any_other(void **state)
+static void a_garbage_header_is_a_mismatch(void **state)
 {
     (void)state;
     const coll_call a    = call_of(COLL_ALL_REDUCE);
@@ -374,24 +374,24 @@ static void a_header_of_garbage_is_a_mismatch_like_any_other(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_kind_says_what_a_member_gives_and_gets),
+        cmocka_unit_test(each_kind_defines_what_a_member_sends_and_receives),
         cmocka_unit_test(parts_are_packed_in_group_order),
         cmocka_unit_test(a_type_must_be_one_that_is_computed_with),
         cmocka_unit_test(an_operation_must_fit_its_type),
-        cmocka_unit_test(a_root_must_be_in_the_group),
+        cmocka_unit_test(a_root_outside_the_group_is_refused),
         cmocka_unit_test(counts_that_memory_cannot_hold_are_refused),
-        cmocka_unit_test(a_member_says_its_own_part_twice_alike),
+        cmocka_unit_test(a_members_two_counts_of_its_own_part_must_be_equal),
         cmocka_unit_test(only_buffers_that_are_needed_may_not_be_null),
-        cmocka_unit_test(buffers_are_one_or_lie_apart),
+        cmocka_unit_test(buffers_are_identical_or_disjoint),
         cmocka_unit_test(a_scale_is_for_reductions),
         cmocka_unit_test(members_that_do_the_same_agree),
-        cmocka_unit_test(the_sentence_names_both_and_what_they_brought),
-        cmocka_unit_test(the_culprit_is_the_first_that_is_not_like_most),
+        cmocka_unit_test(the_sentence_names_both_ranks_and_their_values),
+        cmocka_unit_test(the_culprit_is_the_first_that_differs_from_most),
         cmocka_unit_test(memory_of_host_and_device_differs_but_no_buffer_fits_both),
         cmocka_unit_test(different_kinds_are_named),
         cmocka_unit_test(roots_and_counts_are_compared),
         cmocka_unit_test(a_long_label_is_cut_between_characters),
-        cmocka_unit_test(a_header_of_garbage_is_a_mismatch_like_any_other),
+        cmocka_unit_test(a_garbage_header_is_a_mismatch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,7 +54,7 @@ static void stay_away(rig *r, int rank)
     rig_check(r, x == 7 && strcmp(error.tensor, "loss") == 0);
 }
 
-static void a_call_that_somebody_does_not_make_ends_at_its_deadline_and_names_him(void **state)
+static void a_call_that_a_rank_does_not_make_ends_at_its_deadline_and_names_it(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -113,7 +113,7 @@ static void hear_the_verdict(rig *r, int rank)
     rig_check(r, strcmp(pen_last_error(NULL), "verdict: rank 2 is asleep") == 0);
 }
 
-static void all_survivors_get_the_sentence_of_the_first_who_noticed(void **state)
+static void all_survivors_get_the_sentence_of_the_first_report(void **state)
 {
     (void)state;
     const coll_job job = {.fault = on_fault, .overdue = on_overdue};
@@ -198,8 +198,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_is_one_sentence_on_every_path),
-        cmocka_unit_test(a_call_that_somebody_does_not_make_ends_at_its_deadline_and_names_him),
-        cmocka_unit_test(all_survivors_get_the_sentence_of_the_first_who_noticed),
+        cmocka_unit_test(a_call_that_a_rank_does_not_make_ends_at_its_deadline_and_names_it),
+        cmocka_unit_test(all_survivors_get_the_sentence_of_the_first_report),
         cmocka_unit_test(a_member_that_dies_fails_its_groups_and_others_go_on),
         cmocka_unit_test(the_end_of_the_job_ends_calls_without_a_deadline),
     };

@@ -172,7 +172,7 @@ static void check_new_groups(rig *r, int rank)
     check_reductions(r, rank, w); /* mapped before */
 }
 
-static void a_mapping_that_one_member_is_refused_sends_all_over_sockets(void **state)
+static void a_mapping_refused_to_one_member_makes_all_use_sockets(void **state)
 {
     (void)state;
     const char *const *const hosts[] = {
@@ -198,7 +198,7 @@ static void check_devices_of_a_new_group(rig *r, int rank)
     pen_group_free(all);
 }
 
-static void a_vote_about_devices_goes_round_a_refused_mapping(void **state)
+static void a_vote_about_devices_bypasses_a_refused_mapping(void **state)
 {
     (void)state;
     rig r = {0};
@@ -262,7 +262,7 @@ static void members_on_one_host_work_on_each_others_device_memory(void **state)
 }
 
 /* Threads of one process share its device, where kernels must not wait: all members detect it before data moves. */
-static void a_device_that_cannot_carry_a_group_is_gone_round_in_the_same_call(void **state)
+static void a_device_unfit_for_a_group_is_bypassed_within_the_same_call(void **state)
 {
     (void)state;
     rig r = {0};
@@ -414,11 +414,11 @@ int main(void)
         cmocka_unit_test(every_collective_is_right_on_hosts_of_different_size),
         cmocka_unit_test(every_collective_is_right_on_hosts_in_any_order),
         cmocka_unit_test(one_member_may_be_without_shared_memory),
-        cmocka_unit_test(a_mapping_that_one_member_is_refused_sends_all_over_sockets),
-        cmocka_unit_test(a_vote_about_devices_goes_round_a_refused_mapping),
+        cmocka_unit_test(a_mapping_refused_to_one_member_makes_all_use_sockets),
+        cmocka_unit_test(a_vote_about_devices_bypasses_a_refused_mapping),
         cmocka_unit_test(memory_that_peers_cannot_reach_is_staged),
         cmocka_unit_test(members_on_one_host_work_on_each_others_device_memory),
-        cmocka_unit_test(a_device_that_cannot_carry_a_group_is_gone_round_in_the_same_call),
+        cmocka_unit_test(a_device_unfit_for_a_group_is_bypassed_within_the_same_call),
         cmocka_unit_test(one_member_that_cannot_reach_a_device_sends_all_the_same_way),
         cmocka_unit_test(memory_of_host_and_device_in_one_call_is_a_mismatch_at_once),
         cmocka_unit_test(one_member_on_each_host_takes_the_wire),

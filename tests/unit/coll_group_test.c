@@ -158,7 +158,7 @@ static void refuse(rig *r, int rank)
     rig_check(r, pen_barrier(w, NULL, NULL) == PEN_OK); /* the refused calls did no harm */
 }
 
-static void what_makes_no_sense_is_refused_and_harms_nothing(void **state)
+static void invalid_calls_are_refused_and_do_no_harm(void **state)
 {
     (void)state;
     rig r = {0};
@@ -229,7 +229,7 @@ static void group_with_the_dead(rig *r, int rank)
     rig_check(r, strstr(why.text, "worker 1 died") != NULL);
 }
 
-static void who_makes_a_group_with_one_that_is_lost_waits_for_nobody(void **state)
+static void making_a_group_with_a_lost_rank_does_not_wait(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -308,7 +308,7 @@ static void batch(rig *r, int rank)
     free(out);
 }
 
-static void a_batch_cannot_deadlock_by_order_and_fuses_what_is_small(void **state)
+static void a_batch_cannot_deadlock_by_order_and_fuses_small_calls(void **state)
 {
     (void)state;
     on_all_hosts(4, batch, NULL);
@@ -391,7 +391,7 @@ static int die_on_one(pen_ctx *ctx, void *arg)
     return 0;
 }
 
-static void the_first_failure_is_what_a_spawn_returns(void **state)
+static void a_spawn_returns_the_first_failure(void **state)
 {
     (void)state;
     pen_log_set(NULL, NULL, -1);
@@ -419,7 +419,7 @@ static int meet_and_leave(pen_ctx *ctx, void *arg)
     return pen_barrier(pen_world(ctx), NULL, NULL) != PEN_OK;
 }
 
-static void who_finalizes_after_its_last_call_or_message_fails_nobody(void **state)
+static void a_rank_that_finalizes_after_its_last_call_or_message_fails_no_other(void **state)
 {
     static const size_t sizes[] = {1, 10000};
     (void)state;
@@ -438,16 +438,16 @@ int main(void)
         cmocka_unit_test(groups_are_made_of_groups_and_work_side_by_side),
         cmocka_unit_test(two_threads_with_two_groups_do_not_disturb_each_other),
         cmocka_unit_test(members_of_a_host_and_one_of_every_host_are_groups),
-        cmocka_unit_test(what_makes_no_sense_is_refused_and_harms_nothing),
+        cmocka_unit_test(invalid_calls_are_refused_and_do_no_harm),
         cmocka_unit_test(survivors_go_on_in_a_smaller_group),
-        cmocka_unit_test(who_makes_a_group_with_one_that_is_lost_waits_for_nobody),
+        cmocka_unit_test(making_a_group_with_a_lost_rank_does_not_wait),
         cmocka_unit_test(messages_go_round_and_to_oneself),
-        cmocka_unit_test(a_batch_cannot_deadlock_by_order_and_fuses_what_is_small),
+        cmocka_unit_test(a_batch_cannot_deadlock_by_order_and_fuses_small_calls),
         cmocka_unit_test(objects_of_any_length_are_broadcast_and_gathered),
         cmocka_unit_test(without_a_device_no_stream_waits),
         cmocka_unit_test(spawned_ranks_find_each_other),
-        cmocka_unit_test(who_finalizes_after_its_last_call_or_message_fails_nobody),
-        cmocka_unit_test(the_first_failure_is_what_a_spawn_returns),
+        cmocka_unit_test(a_rank_that_finalizes_after_its_last_call_or_message_fails_no_other),
+        cmocka_unit_test(a_spawn_returns_the_first_failure),
     };
     alarm(400);
     return cmocka_run_group_tests(tests, NULL, NULL);

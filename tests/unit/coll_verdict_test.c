@@ -43,7 +43,7 @@ static void wait_in_vain(rig *r, int rank)
                          PEN_TIMED_OUT);
 }
 
-static void a_long_wait_is_told_after_warn_ms_and_after_twice_as_long_each_time(void **state)
+static void a_long_wait_is_reported_after_warn_ms_and_after_twice_as_long_each_time(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -139,7 +139,7 @@ static void hear_the_verdict(rig *r, int rank)
     rig_check(r, strcmp(pen_last_error(NULL), "verdict: rank 2 is asleep") == 0);
 }
 
-static void a_late_verdict_is_still_everybodys_sentence(void **state)
+static void a_late_verdict_is_still_the_sentence_of_all_ranks(void **state)
 {
     (void)state;
     const coll_job job = {.fault = on_fault_in_vain};
@@ -191,9 +191,9 @@ static void settings_that_differ_are_named_with_two_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_long_wait_is_told_after_warn_ms_and_after_twice_as_long_each_time),
+        cmocka_unit_test(a_long_wait_is_reported_after_warn_ms_and_after_twice_as_long_each_time),
         cmocka_unit_test(a_verdict_does_not_fail_a_call_that_has_all_it_needs),
-        cmocka_unit_test(a_late_verdict_is_still_everybodys_sentence),
+        cmocka_unit_test(a_late_verdict_is_still_the_sentence_of_all_ranks),
         cmocka_unit_test(settings_that_differ_are_named_with_two_ranks),
     };
     alarm(400);

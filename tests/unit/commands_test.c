@@ -118,7 +118,7 @@ static void test_commands_run_a_command_once_and_answer_repeats_from_memory(void
     commands_destroy(e.commands);
 }
 
-static void test_commands_do_not_run_what_its_asker_is_done_with(void **state)
+static void test_commands_do_not_run_after_their_asker_is_done(void **state)
 {
     (void)state;
     end e;
@@ -132,7 +132,7 @@ static void test_commands_do_not_run_what_its_asker_is_done_with(void **state)
     commands_destroy(e.commands);
 }
 
-static void test_commands_take_an_answer_that_nobody_waits_for_any_more(void **state)
+static void test_commands_accept_a_reply_after_its_asker_gave_up(void **state)
 {
     (void)state;
     end e;
@@ -173,7 +173,7 @@ static void test_commands_send_a_refusal_without_its_data(void **state)
     commands_destroy(e.commands);
 }
 
-static void test_commands_are_not_heard_once_the_job_has_failed(void **state)
+static void test_commands_are_ignored_after_the_job_failed(void **state)
 {
     (void)state;
     end e;
@@ -203,11 +203,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commands_run_a_command_once_and_answer_repeats_from_memory),
-        cmocka_unit_test(test_commands_do_not_run_what_its_asker_is_done_with),
-        cmocka_unit_test(test_commands_take_an_answer_that_nobody_waits_for_any_more),
+        cmocka_unit_test(test_commands_do_not_run_after_their_asker_is_done),
+        cmocka_unit_test(test_commands_accept_a_reply_after_its_asker_gave_up),
         cmocka_unit_test(test_commands_without_a_function_say_so),
         cmocka_unit_test(test_commands_send_a_refusal_without_its_data),
-        cmocka_unit_test(test_commands_are_not_heard_once_the_job_has_failed),
+        cmocka_unit_test(test_commands_are_ignored_after_the_job_failed),
         cmocka_unit_test(test_commands_bound_what_one_asker_can_leave_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -172,7 +172,7 @@ static void refuses_bytes(bool yaml, const char *text, const char *sentence)
     assert_null(d.keys);
 }
 
-static void test_files_that_make_no_sense_are_refused_with_their_line(void **state)
+static void test_invalid_files_are_refused_with_their_line(void **state)
 {
     (void)state;
     refuses_bytes(false, "[1]", "f:1: this is not a JSON object: it begins with '{'");
@@ -429,7 +429,7 @@ static void test_unknown_keys_are_refused_with_the_nearest(void **state)
             "'fsdp_config.fsdp_sharding_strategy'?");
 }
 
-static void test_values_out_of_their_kind_are_refused(void **state)
+static void test_values_of_the_wrong_kind_are_refused(void **state)
 {
     (void)state;
     refuses(NULL, FP16("\"enabled\": \"maybe\""),
@@ -446,7 +446,7 @@ static void test_values_out_of_their_kind_are_refused(void **state)
             "d.json:1: betas are '0.9', but must be like [0.9, 0.999]");
 }
 
-static void test_known_keys_without_effect_are_told_once(void **state)
+static void test_known_keys_without_effect_are_reported_once(void **state)
 {
     (void)state;
     notices(NULL, ZERO("\"overlap_comm\": false"),
@@ -466,7 +466,7 @@ static void test_known_keys_without_effect_are_told_once(void **state)
             "d.json:1: fp16.loss_scale has no effect: the job does not train in fp16");
 }
 
-static void test_places_that_contradict_each_other_are_both_named(void **state)
+static void test_contradictory_places_are_both_named(void **state)
 {
     (void)state;
     refuses(
@@ -638,7 +638,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_json_keys_have_their_paths_kinds_and_lines),
         cmocka_unit_test(test_yaml_words_are_read_as_yaml_1_1_reads_them),
-        cmocka_unit_test(test_files_that_make_no_sense_are_refused_with_their_line),
+        cmocka_unit_test(test_invalid_files_are_refused_with_their_line),
         cmocka_unit_test(test_a_hostile_depth_is_refused_at_once),
         cmocka_unit_test(test_cut_and_damaged_files_are_read_or_refused),
         cmocka_unit_test(test_every_key_has_a_meaning_and_every_target_is_a_setting),
@@ -646,9 +646,9 @@ int main(void)
         cmocka_unit_test(test_the_files_of_the_literature_become_these_settings),
         cmocka_unit_test(test_launch_keys_reach_the_launcher),
         cmocka_unit_test(test_unknown_keys_are_refused_with_the_nearest),
-        cmocka_unit_test(test_values_out_of_their_kind_are_refused),
-        cmocka_unit_test(test_known_keys_without_effect_are_told_once),
-        cmocka_unit_test(test_places_that_contradict_each_other_are_both_named),
+        cmocka_unit_test(test_values_of_the_wrong_kind_are_refused),
+        cmocka_unit_test(test_known_keys_without_effect_are_reported_once),
+        cmocka_unit_test(test_contradictory_places_are_both_named),
         cmocka_unit_test(test_files_are_offloaded_to_only_where_the_stage_allows),
         cmocka_unit_test(test_an_auto_that_nothing_resolves_names_the_flag_that_does),
         cmocka_unit_test_teardown(test_a_flag_or_variable_wins_over_the_file, all_again),

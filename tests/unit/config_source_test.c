@@ -127,7 +127,7 @@ static void test_config_from_file_refusal_names_file_and_line(void **state)
     refused_file("store = 'a' b\n", 14, "the value of store", ":1)");
 }
 
-static void test_config_from_file_refuses_what_is_no_text(void **state)
+static void test_config_from_file_refuses_binary_files(void **state)
 {
     (void)state;
     static char noise[5000];
@@ -317,7 +317,7 @@ int main(void)
         cmocka_unit_test(test_config_from_words_refuses_what_it_cannot_take),
         cmocka_unit_test(test_config_from_file_reads_lines_and_comments),
         cmocka_unit_test(test_config_from_file_refusal_names_file_and_line),
-        cmocka_unit_test(test_config_from_file_refuses_what_is_no_text),
+        cmocka_unit_test(test_config_from_file_refuses_binary_files),
         cmocka_unit_test(test_config_from_file_missing_says_so),
         cmocka_unit_test(test_config_from_env_reads_upper_case_names),
         cmocka_unit_test(test_config_from_env_refusal_names_the_variable),

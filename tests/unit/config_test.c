@@ -63,7 +63,7 @@ static void test_config_rejects_out_of_range_and_keeps_old_value(void **state)
     assert_true(isnan(s.lr) && isinf(s.clip));
 }
 
-static void test_config_rejects_what_is_no_number(void **state)
+static void test_config_rejects_values_that_are_not_numbers(void **state)
 {
     (void)state;
     settings s = defaults();
@@ -279,7 +279,7 @@ int main(void)
         cmocka_unit_test(test_config_every_row_keeps_its_promises),
         cmocka_unit_test(test_config_defaults_are_what_the_table_says),
         cmocka_unit_test(test_config_rejects_out_of_range_and_keeps_old_value),
-        cmocka_unit_test(test_config_rejects_what_is_no_number),
+        cmocka_unit_test(test_config_rejects_values_that_are_not_numbers),
         cmocka_unit_test(test_config_reads_binary_suffixes),
         cmocka_unit_test(test_config_reads_inf_only_where_there_is_no_limit),
         cmocka_unit_test(test_config_reads_every_word_for_yes_and_no),

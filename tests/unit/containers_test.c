@@ -34,7 +34,7 @@ static const char *names(node *first)
     return text;
 }
 
-static void test_a_list_keeps_the_order_in_which_elements_came(void **state)
+static void test_a_list_keeps_insertion_order(void **state)
 {
     (void)state;
     node a = {.name = 'a'}, b = {.name = 'b'}, c = {.name = 'c'}, *first = NULL;
@@ -46,7 +46,7 @@ static void test_a_list_keeps_the_order_in_which_elements_came(void **state)
     assert_string_equal(names(first), "cab");
 }
 
-static void test_any_element_can_be_removed_and_says_that_it_is_in_no_list(void **state)
+static void test_any_element_can_be_removed_and_is_then_in_no_list(void **state)
 {
     (void)state;
     for (int gone = 0; gone < 3; gone++) {
@@ -81,7 +81,7 @@ static void test_elements_may_be_freed_while_their_list_is_walked(void **state)
 }
 
 /* ---- vec ------------------------------------------------------------------------------------- */
-static void test_room_grows_and_what_was_there_stays(void **state)
+static void test_room_grows_and_keeps_the_contents(void **state)
 {
     (void)state;
     uint32_t *at = NULL;
@@ -115,7 +115,7 @@ static void test_an_array_without_a_capacity_has_room_for_one_more(void **state)
     free(at);
 }
 
-static void test_room_that_no_memory_can_hold_is_refused_and_changes_nothing(void **state)
+static void test_a_size_beyond_memory_is_refused_and_changes_nothing(void **state)
 {
     (void)state;
     uint64_t *at = NULL, *before;
@@ -136,7 +136,7 @@ typedef struct {
     UT_hash_handle hh;
 } row;
 
-static void test_a_table_finds_what_was_added_until_it_is_removed(void **state)
+static void test_a_table_finds_a_key_until_it_is_removed(void **state)
 {
     (void)state;
     row *table = NULL, *found, rows[300];
@@ -154,7 +154,7 @@ static void test_a_table_finds_what_was_added_until_it_is_removed(void **state)
     HASH_CLEAR(hh, table);
 }
 
-static void test_a_hash_is_that_of_the_bytes_alone_and_never_0(void **state)
+static void test_a_hash_depends_on_the_bytes_only_and_is_never_0(void **state)
 {
     (void)state;
     const char text[] = "a text that is hashed, a text that is hashed";
@@ -201,14 +201,14 @@ int main(void)
         cmocka_unit_test(
             test_arrays_that_live_together_are_zeroed_apart_and_as_long_as_was_asked_for),
         cmocka_unit_test(test_arrays_of_more_than_memory_can_hold_are_not_made),
-        cmocka_unit_test(test_a_list_keeps_the_order_in_which_elements_came),
-        cmocka_unit_test(test_any_element_can_be_removed_and_says_that_it_is_in_no_list),
+        cmocka_unit_test(test_a_list_keeps_insertion_order),
+        cmocka_unit_test(test_any_element_can_be_removed_and_is_then_in_no_list),
         cmocka_unit_test(test_elements_may_be_freed_while_their_list_is_walked),
-        cmocka_unit_test(test_room_grows_and_what_was_there_stays),
+        cmocka_unit_test(test_room_grows_and_keeps_the_contents),
         cmocka_unit_test(test_an_array_without_a_capacity_has_room_for_one_more),
-        cmocka_unit_test(test_room_that_no_memory_can_hold_is_refused_and_changes_nothing),
-        cmocka_unit_test(test_a_table_finds_what_was_added_until_it_is_removed),
-        cmocka_unit_test(test_a_hash_is_that_of_the_bytes_alone_and_never_0),
+        cmocka_unit_test(test_a_size_beyond_memory_is_refused_and_changes_nothing),
+        cmocka_unit_test(test_a_table_finds_a_key_until_it_is_removed),
+        cmocka_unit_test(test_a_hash_depends_on_the_bytes_only_and_is_never_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

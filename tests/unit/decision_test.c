@@ -148,7 +148,7 @@ static void test_decision_applies_what_is_not_finite_unless_told_to_skip(void **
     assert_true(isnan(r.decision.norm));
 }
 
-static void test_decision_writes_one_nan_whatever_came(void **state)
+static void test_decision_writes_one_canonical_nan(void **state)
 {
     (void)state;
     const double bad[]         = {-NAN};
@@ -181,7 +181,7 @@ static void test_decision_skips_a_step_without_weight(void **state)
     check_same_bits(r.decision.gscale, 0);
 }
 
-static void test_decision_passes_over_partitions_without_trained_chunks(void **state)
+static void test_decision_skips_partitions_without_trained_chunks(void **state)
 {
     (void)state;
     static layout l;
@@ -337,11 +337,11 @@ int main(void)
         cmocka_unit_test_setup(test_decision_names_the_lowest_bad_chunk_and_its_rank, set_up),
         cmocka_unit_test_setup(test_decision_applies_what_is_not_finite_unless_told_to_skip,
                                set_up),
-        cmocka_unit_test_setup(test_decision_writes_one_nan_whatever_came, set_up),
+        cmocka_unit_test_setup(test_decision_writes_one_canonical_nan, set_up),
         cmocka_unit_test_setup(test_decision_skips_a_norm_that_overflows_though_all_is_finite,
                                set_up),
         cmocka_unit_test_setup(test_decision_skips_a_step_without_weight, set_up),
-        cmocka_unit_test_setup(test_decision_passes_over_partitions_without_trained_chunks, set_up),
+        cmocka_unit_test_setup(test_decision_skips_partitions_without_trained_chunks, set_up),
         cmocka_unit_test(test_decision_has_the_same_bits_however_the_chunks_are_partitioned),
         cmocka_unit_test(test_decision_hash_changes_with_each_field),
         cmocka_unit_test(test_decision_hash_is_the_one_of_the_first_release),

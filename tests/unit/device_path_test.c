@@ -486,7 +486,7 @@ static void a_mismatch_is_the_same_sentence_everywhere_and_changes_no_input(void
     }
 }
 
-static void counts_that_do_not_fit_each_other_are_told(void **state)
+static void mismatched_counts_are_reported(void **state)
 {
     static rig r;
     const job j = {.kind = COLL_ALL_TO_ALL, .dtype = PEN_F32, .n = 4, .has_counts = true};
@@ -630,7 +630,7 @@ static void the_border_of_one_shot_follows_the_formula(void **state)
     assert_int_equal(device_one_shot_bytes(0, 360, 4, true), 4096);
 }
 
-static void what_was_measured_is_told(void **state)
+static void measured_values_are_reported(void **state)
 {
     static rig r;
     const way measured = {DEVICE_SYNC_AUTO, true, 0};
@@ -881,13 +881,13 @@ int main(void)
         cmocka_unit_test(empty_calls_end),
         cmocka_unit_test(every_member_scales_its_own_input),
         cmocka_unit_test(a_mismatch_is_the_same_sentence_everywhere_and_changes_no_input),
-        cmocka_unit_test(counts_that_do_not_fit_each_other_are_told),
+        cmocka_unit_test(mismatched_counts_are_reported),
         cmocka_unit_test(a_member_that_gives_up_ends_the_call_of_all_and_inputs_stay),
         cmocka_unit_test(spinning_is_refused_where_two_ranks_share_a_device),
         cmocka_unit_test(what_one_member_cannot_share_is_unsupported_on_all),
         cmocka_unit_test(the_safe_way_is_chosen_from_the_uuids),
         cmocka_unit_test(the_border_of_one_shot_follows_the_formula),
-        cmocka_unit_test(what_was_measured_is_told),
+        cmocka_unit_test(measured_values_are_reported),
         cmocka_unit_test(nccl_carries_what_it_may_and_nothing_else),
         cmocka_unit_test(nccl_that_a_rank_lacks_or_that_does_not_start_is_named),
         cmocka_unit_test(only_exact_or_allowed_sums_fit_nccl),

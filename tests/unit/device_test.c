@@ -32,7 +32,7 @@ static void asking_loads_no_driver(void **state)
     assert_null(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD));
 }
 
-static void a_device_that_is_not_there_says_so(void **state)
+static void a_missing_device_is_reported(void **state)
 {
     char note[128] = "";
     pen_error why  = {0};
@@ -207,7 +207,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(asking_loads_no_driver), /* first: `available` may load one */
         cmocka_unit_test(host_memory_belongs_to_the_host),
-        cmocka_unit_test(a_device_that_is_not_there_says_so),
+        cmocka_unit_test(a_missing_device_is_reported),
         cmocka_unit_test(memory_is_zeroed_and_aligned),
         cmocka_unit_test(a_reference_of_this_process_is_the_pointer_itself),
         cmocka_unit_test(a_reference_of_another_process_is_mapped),

@@ -50,7 +50,7 @@ static void test_http_gate_wants_the_token_wherever_there_is_one(void **state)
     }
 }
 
-static void test_http_gate_without_a_token_is_for_this_machine_under_its_own_name(void **state)
+static void test_http_gate_without_a_token_admits_this_machine_under_its_own_name_only(void **state)
 {
     (void)state;
     const char *good[] = {NULL,        "localhost", "LOCALHOST:80", "127.0.0.1:9400",
@@ -219,7 +219,7 @@ static void expect(const process *p, const char *request, const char *status, co
 
 #define HOST " HTTP/1.1\r\nHost: localhost"
 
-static void test_monitor_answers_from_the_loop_and_looks_only(void **state)
+static void test_monitor_answers_from_the_loop_and_is_read_only(void **state)
 {
     (void)state;
     process p;
@@ -315,7 +315,7 @@ static void test_monitor_of_a_taken_port_goes_on_without_and_of_a_bad_address_do
 }
 
 /* ---- how long clients may stay ----------------------------------------------------------------- */
-static void test_http_a_connection_has_so_long_for_a_request_however_steadily_it_drips(void **state)
+static void test_http_a_slow_request_has_the_same_deadline_however_steadily_it_drips(void **state)
 {
     (void)state;
     http_places all = {0};
@@ -332,7 +332,7 @@ static void test_http_a_connection_has_so_long_for_a_request_however_steadily_it
     http_place_leave(p);
 }
 
-static void test_http_the_oldest_of_an_address_makes_room_and_no_other_address_suffers(void **state)
+static void test_http_closes_the_oldest_connection_of_the_same_address_only(void **state)
 {
     (void)state;
     http_places all = {0};
@@ -349,7 +349,7 @@ static void test_http_the_oldest_of_an_address_makes_room_and_no_other_address_s
     assert_false(probe->is_ended);
 }
 
-static void test_http_of_all_who_waits_for_a_request_goes_before_who_reads(void **state)
+static void test_http_closes_idle_connections_before_reading_ones(void **state)
 {
     (void)state;
     http_places all = {0};
@@ -368,7 +368,7 @@ static void test_http_of_all_who_waits_for_a_request_goes_before_who_reads(void 
     assert_null(http_places_take(&all, 999, 3000, 100, &goes)); /* none of them is closed yet */
 }
 
-static void test_http_answers_that_nobody_reads_are_bounded_together(void **state)
+static void test_http_unread_answers_have_one_common_bound(void **state)
 {
     (void)state;
     http_places all = {0};
@@ -407,7 +407,7 @@ static void test_monitor_answers_a_probe_while_64_others_drip(void **state)
 }
 
 static void
-test_monitor_holds_so_much_for_20_readers_that_never_read_and_goes_on_answering(void **state)
+test_monitor_memory_for_20_clients_that_never_read_is_bounded_and_others_are_answered(void **state)
 {
     (void)state;
     process p;
@@ -431,19 +431,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_http_gate_wants_the_token_wherever_there_is_one),
-        cmocka_unit_test(test_http_gate_without_a_token_is_for_this_machine_under_its_own_name),
+        cmocka_unit_test(
+            test_http_gate_without_a_token_admits_this_machine_under_its_own_name_only),
         cmocka_unit_test(test_http_address_is_host_and_port),
         cmocka_unit_test(test_http_token_is_long_and_plain_and_never_repeated),
-        cmocka_unit_test(
-            test_http_a_connection_has_so_long_for_a_request_however_steadily_it_drips),
-        cmocka_unit_test(
-            test_http_the_oldest_of_an_address_makes_room_and_no_other_address_suffers),
-        cmocka_unit_test(test_http_of_all_who_waits_for_a_request_goes_before_who_reads),
-        cmocka_unit_test(test_http_answers_that_nobody_reads_are_bounded_together),
+        cmocka_unit_test(test_http_a_slow_request_has_the_same_deadline_however_steadily_it_drips),
+        cmocka_unit_test(test_http_closes_the_oldest_connection_of_the_same_address_only),
+        cmocka_unit_test(test_http_closes_idle_connections_before_reading_ones),
+        cmocka_unit_test(test_http_unread_answers_have_one_common_bound),
         cmocka_unit_test(test_monitor_answers_a_probe_while_64_others_drip),
         cmocka_unit_test(
-            test_monitor_holds_so_much_for_20_readers_that_never_read_and_goes_on_answering),
-        cmocka_unit_test(test_monitor_answers_from_the_loop_and_looks_only),
+            test_monitor_memory_for_20_clients_that_never_read_is_bounded_and_others_are_answered),
+        cmocka_unit_test(test_monitor_answers_from_the_loop_and_is_read_only),
         cmocka_unit_test(test_monitor_with_a_token_shows_nothing_without_it_but_health),
         cmocka_unit_test(test_monitor_says_when_the_loop_does_not_turn),
         cmocka_unit_test(test_monitor_goes_on_after_garbage),

@@ -63,7 +63,7 @@ static void expect_ignored(const char *name, const char *reason)
 }
 
 /* ---- launchers of workers -------------------------------------------------------------------- */
-static void test_launch_kubeflows_names_are_those_of_one_process_per_node(void **state)
+static void test_launch_kubeflows_variables_mean_one_process_per_node(void **state)
 {
     (void)state;
     expect(LAUNCH_WORKER, ENV("PET_NODE_RANK", "2", "PET_NNODES", "3", "PET_NPROC_PER_NODE", "1",
@@ -79,7 +79,7 @@ static void test_launch_kubeflows_names_are_those_of_one_process_per_node(void *
 }
 
 /* Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors by default. */
-static void test_launch_one_process_per_node_may_be_told_whatever_kubeflow_says(void **state)
+static void test_launch_one_process_per_node_overrides_kubeflow(void **state)
 {
     (void)state;
     launch_told told = {.role = LAUNCH_WORKER};
@@ -132,7 +132,7 @@ static void test_launch_a_worker_without_a_rank_never_trains_alone_by_accident(v
     expect_error(LAUNCH_WORKER, ENV("PMIX_RANK", "1"), "PMIX_RANK is set but PMI_SIZE is not");
 }
 
-static void test_launch_an_indexed_job_counts_beside_a_world_size(void **state)
+static void test_launch_an_indexed_job_works_beside_a_world_size(void **state)
 {
     (void)state;
     expect(LAUNCH_WORKER, ENV("JOB_COMPLETION_INDEX", "1", "WORLD_SIZE", "2", "MASTER_ADDR",
@@ -176,7 +176,7 @@ static void test_launch_slurms_scheduler_is_on_the_first_host_when_it_is_externa
     says(LAUNCH_ADDR, "n1", "SLURM_JOB_NODELIST");
 }
 
-static void test_launch_two_worlds_are_never_mixed(void **state)
+static void test_launch_variables_of_two_launchers_are_never_mixed(void **state)
 {
     (void)state;
     expect(LAUNCH_WORKER, ENV(STEP, "RANK", "5", "WORLD_SIZE", "8", "MASTER_ADDR", "head",
@@ -231,7 +231,7 @@ static void test_launch_servers_of_a_stateful_set_have_its_ordinals(void **state
     says(LAUNCH_RANK, "", "");
 }
 
-static void test_launch_a_server_about_which_nothing_is_said_asks_on_this_host(void **state)
+static void test_launch_a_server_without_variables_dials_this_host(void **state)
 {
     (void)state;
     expect(LAUNCH_SERVER, ENV("HOME", "/"));
@@ -250,7 +250,7 @@ static void test_launch_one_server_of_its_own_step_takes_the_rank_that_is_free(v
     says(LAUNCH_ADDR, "x", "SLURM_JOB_NODELIST");
 }
 
-static void test_launch_what_was_told_comes_first_and_says_from_where(void **state)
+static void test_launch_explicit_settings_come_first_with_their_source(void **state)
 {
     (void)state;
     launch_told told = {.role = LAUNCH_SERVER};
@@ -335,21 +335,21 @@ int main(int argc, char **argv)
 {
     if (argc > 1) return print_hosts(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_launch_kubeflows_names_are_those_of_one_process_per_node),
-        cmocka_unit_test(test_launch_one_process_per_node_may_be_told_whatever_kubeflow_says),
+        cmocka_unit_test(test_launch_kubeflows_variables_mean_one_process_per_node),
+        cmocka_unit_test(test_launch_one_process_per_node_overrides_kubeflow),
         cmocka_unit_test(test_launch_names_of_ps_lite_serve_every_role),
         cmocka_unit_test(test_launch_a_role_that_is_not_ours_is_refused),
         cmocka_unit_test(test_launch_a_worker_without_a_rank_never_trains_alone_by_accident),
-        cmocka_unit_test(test_launch_an_indexed_job_counts_beside_a_world_size),
+        cmocka_unit_test(test_launch_an_indexed_job_works_beside_a_world_size),
         cmocka_unit_test(test_launch_slurm_says_all_numbers_even_where_tasks_are_uneven),
         cmocka_unit_test(test_launch_slurms_scheduler_is_on_the_first_host_when_it_is_external),
-        cmocka_unit_test(test_launch_two_worlds_are_never_mixed),
+        cmocka_unit_test(test_launch_variables_of_two_launchers_are_never_mixed),
         cmocka_unit_test(test_launch_mpirun_in_a_slurm_job_is_mpirun),
         cmocka_unit_test(test_launch_pmi_of_an_interactive_slurm_shell_is_ignored),
         cmocka_unit_test(test_launch_servers_of_a_stateful_set_have_its_ordinals),
-        cmocka_unit_test(test_launch_a_server_about_which_nothing_is_said_asks_on_this_host),
+        cmocka_unit_test(test_launch_a_server_without_variables_dials_this_host),
         cmocka_unit_test(test_launch_one_server_of_its_own_step_takes_the_rank_that_is_free),
-        cmocka_unit_test(test_launch_what_was_told_comes_first_and_says_from_where),
+        cmocka_unit_test(test_launch_explicit_settings_come_first_with_their_source),
         cmocka_unit_test(test_launch_a_name_that_is_too_long_for_a_host_is_refused),
         cmocka_unit_test(test_launch_brackets_turn_into_hosts_in_order),
         cmocka_unit_test(test_launch_malformed_lists_have_no_hosts),

@@ -40,7 +40,7 @@ static bool is_taken_in_time(transport *l, uint32_t number, watched *w)
     return atomic_load(&w->released) > 0;
 }
 
-static void what_a_killed_peer_had_is_taken_back_and_stays_lendable(void **state)
+static void bodies_of_a_killed_peer_are_taken_back_and_stay_lendable(void **state)
 {
     (void)state;
     enum { SENT_MAX = 300 };
@@ -320,7 +320,7 @@ static void a_member_that_lies_about_places_is_refused(void **state)
 }
 
 /* A peer that has not read the number is lent nothing, and cannot return what it does not hold. */
-static void an_answer_that_was_guessed_is_not_believed(void **state)
+static void a_guessed_answer_is_rejected(void **state)
 {
     (void)state;
     pair p = open_pair(true, true);
@@ -360,13 +360,13 @@ static void an_answer_that_was_guessed_is_not_believed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_killed_peer_had_is_taken_back_and_stays_lendable),
+        cmocka_unit_test(bodies_of_a_killed_peer_are_taken_back_and_stay_lendable),
         cmocka_unit_test(a_reader_whose_first_thread_has_ended_is_not_taken_for_dead),
         cmocka_unit_test(a_reader_is_not_taken_for_dead_because_no_file_can_be_opened),
         cmocka_unit_test(nonsense_about_lent_bodies_is_refused),
         cmocka_unit_test(a_stranger_proves_nothing_and_lends_nothing),
         cmocka_unit_test(a_member_that_lies_about_places_is_refused),
-        cmocka_unit_test(an_answer_that_was_guessed_is_not_believed),
+        cmocka_unit_test(a_guessed_answer_is_rejected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static void settle(pair *p)
 }
 
 /* ---- tests ------------------------------------------------------------------------------------------------ */
-static void a_large_body_in_a_segment_is_read_where_it_lies(void **state)
+static void a_large_body_in_a_segment_is_read_in_place(void **state)
 {
     (void)state;
     pair p = open_pair(true, true);
@@ -89,7 +89,7 @@ static void small_and_foreign_bodies_travel(void **state)
     close_pair(&p);
 }
 
-static void an_end_that_does_not_lend_gets_bytes_and_sees_no_questions(void **state)
+static void an_endpoint_without_lending_gets_bytes_and_no_probes(void **state)
 {
     (void)state;
     pair p = open_pair(true, false);
@@ -108,7 +108,7 @@ static void an_end_that_does_not_lend_gets_bytes_and_sees_no_questions(void **st
     close_pair(&p);
 }
 
-static void a_connection_that_ends_gives_back_what_a_live_reader_still_sees_unchanged(void **state)
+static void an_ended_connection_returns_bodies_that_a_live_reader_still_sees_unchanged(void **state)
 {
     (void)state;
     pair p = open_pair(true, true);
@@ -141,11 +141,12 @@ static void heads_are_any_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_large_body_in_a_segment_is_read_where_it_lies),
+        cmocka_unit_test(a_large_body_in_a_segment_is_read_in_place),
         cmocka_unit_test(both_ends_lend_and_many_bodies_are_out_at_once),
         cmocka_unit_test(small_and_foreign_bodies_travel),
-        cmocka_unit_test(an_end_that_does_not_lend_gets_bytes_and_sees_no_questions),
-        cmocka_unit_test(a_connection_that_ends_gives_back_what_a_live_reader_still_sees_unchanged),
+        cmocka_unit_test(an_endpoint_without_lending_gets_bytes_and_no_probes),
+        cmocka_unit_test(
+            an_ended_connection_returns_bodies_that_a_live_reader_still_sees_unchanged),
         cmocka_unit_test(heads_are_any_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

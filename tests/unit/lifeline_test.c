@@ -94,7 +94,7 @@ static void test_lifeline_uses_the_old_connection_until_the_new_one_is_up(void *
     assert_int_equal(w->peer, first);
 }
 
-static void test_lifeline_moves_without_a_down_and_the_other_end_sees_the_old_one_go(void **state)
+static void test_lifeline_renewal_reports_no_down_here_and_one_at_the_other_end(void **state)
 {
     world *w             = *state;
     const uint32_t first = w->peer;
@@ -109,7 +109,7 @@ static void test_lifeline_moves_without_a_down_and_the_other_end_sees_the_old_on
     assert_int_equal(w->ups, 2);
 }
 
-static void test_lifeline_moves_as_often_as_it_is_told_to(void **state)
+static void test_lifeline_can_be_renewed_any_number_of_times(void **state)
 {
     world *w = *state;
     for (int i = 2; i < 6; i++) {
@@ -131,7 +131,7 @@ static void test_lifeline_keeps_its_descriptor(void **state)
     assert_int_equal(lifeline_poll_fd(w->line), fd);
 }
 
-static void test_lifeline_tells_what_transport_dial_tells_of_a_bad_address(void **state)
+static void test_lifeline_reports_a_bad_address_like_transport_dial(void **state)
 {
     (void)state;
     lifeline *line = NULL;
@@ -185,7 +185,7 @@ static void watch(lifeline *line, uint64_t silent_ms)
                    clock_ms(&clock_real));
 }
 
-static void test_lifeline_tells_once_what_stands_in_the_way_of_a_host_that_is_silent(void **state)
+static void test_lifeline_reports_once_why_a_silent_host_is_unreachable(void **state)
 {
     (void)state;
     lifeline *line;
@@ -214,7 +214,7 @@ static void test_lifeline_tells_once_what_stands_in_the_way_of_a_host_that_is_si
 }
 
 static void
-test_lifeline_says_nothing_of_a_process_that_is_silent_on_a_host_that_answers(void **state)
+test_lifeline_reports_nothing_about_a_silent_process_on_a_host_that_answers(void **state)
 {
     world *w       = *state;
     char said[256] = "";
@@ -241,14 +241,14 @@ int main(void)
 #define IN_WORLD(test) cmocka_unit_test_setup_teardown(test, open_world, close_world)
     const struct CMUnitTest tests[] = {
         IN_WORLD(test_lifeline_uses_the_old_connection_until_the_new_one_is_up),
-        IN_WORLD(test_lifeline_moves_without_a_down_and_the_other_end_sees_the_old_one_go),
-        IN_WORLD(test_lifeline_moves_as_often_as_it_is_told_to),
+        IN_WORLD(test_lifeline_renewal_reports_no_down_here_and_one_at_the_other_end),
+        IN_WORLD(test_lifeline_can_be_renewed_any_number_of_times),
         IN_WORLD(test_lifeline_keeps_its_descriptor),
         cmocka_unit_test(test_lifeline_gives_up_a_renewal_that_hangs_for_another),
-        cmocka_unit_test(test_lifeline_tells_once_what_stands_in_the_way_of_a_host_that_is_silent),
-        IN_WORLD(test_lifeline_says_nothing_of_a_process_that_is_silent_on_a_host_that_answers),
+        cmocka_unit_test(test_lifeline_reports_once_why_a_silent_host_is_unreachable),
+        IN_WORLD(test_lifeline_reports_nothing_about_a_silent_process_on_a_host_that_answers),
         cmocka_unit_test(test_lifeline_options_fit_attempts_into_a_lease_and_leave_silence_to_it),
-        cmocka_unit_test(test_lifeline_tells_what_transport_dial_tells_of_a_bad_address),
+        cmocka_unit_test(test_lifeline_reports_a_bad_address_like_transport_dial),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,7 +100,7 @@ static void test_log_level_find_knows_its_names(void **state)
     assert_int_equal(log_level_find(""), -2);
 }
 
-static void test_log_one_line_stays_one_line(void **state)
+static void test_log_keeps_every_record_on_one_line(void **state)
 {
     (void)state;
     catch_stderr();
@@ -157,7 +157,7 @@ static void test_log_as_json_says_level_role_and_rank(void **state)
                                           "\"text\":\"it is \\\"C:\\\\x\\\"\"}\n");
 }
 
-static void test_log_json_keeps_letters_and_replaces_bytes_that_are_none(void **state)
+static void test_log_json_keeps_characters_and_replaces_invalid_bytes(void **state)
 {
     (void)state;
     char line[256];
@@ -168,7 +168,7 @@ static void test_log_json_keeps_letters_and_replaces_bytes_that_are_none(void **
                         "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80?\?\?\?\?\\u0009\"}\n");
 }
 
-static void test_log_json_cuts_text_between_letters_and_stays_an_object(void **state)
+static void test_log_json_truncates_between_characters_and_stays_an_object(void **state)
 {
     (void)state;
     char line[128], text[400] = "";
@@ -338,13 +338,12 @@ int main(void)
         cmocka_unit_test_teardown(test_log_stamps_info_and_debug_with_the_time, reset),
         cmocka_unit_test_teardown(test_log_silent_shows_nothing, reset),
         cmocka_unit_test(test_log_level_find_knows_its_names),
-        cmocka_unit_test(test_log_one_line_stays_one_line),
+        cmocka_unit_test(test_log_keeps_every_record_on_one_line),
         cmocka_unit_test(test_log_cuts_a_long_line_and_shows_it),
         cmocka_unit_test(test_log_knows_the_system_error_and_keeps_errno),
         cmocka_unit_test_teardown(test_log_as_json_says_level_role_and_rank, reset),
-        cmocka_unit_test_teardown(test_log_json_keeps_letters_and_replaces_bytes_that_are_none,
-                                  reset),
-        cmocka_unit_test_teardown(test_log_json_cuts_text_between_letters_and_stays_an_object,
+        cmocka_unit_test_teardown(test_log_json_keeps_characters_and_replaces_invalid_bytes, reset),
+        cmocka_unit_test_teardown(test_log_json_truncates_between_characters_and_stays_an_object,
                                   reset),
         cmocka_unit_test_teardown(test_log_hook_gets_the_bare_text_instead_of_stderr, reset),
         cmocka_unit_test_teardown(test_log_hook_cannot_change_errno_of_the_caller, reset),

@@ -115,7 +115,7 @@ static void find_work(void *user)
     if (once++ == 0) w->left = 1;
 }
 
-static void test_loop_looks_once_more_after_its_hooks(void **state)
+static void test_loop_checks_sources_once_more_after_its_hooks(void **state)
 {
     loop *l        = *state;
     heap_of_work w = {'w', 0};
@@ -303,7 +303,7 @@ int main(void)
         test(test_loop_turn_without_work_sleeps_as_long_as_it_may),
         test(test_loop_flood_does_not_starve_tasks_timers_and_hooks),
         test(test_loop_descriptor_wakes_it),
-        test(test_loop_looks_once_more_after_its_hooks),
+        test(test_loop_checks_sources_once_more_after_its_hooks),
         test(test_loop_does_not_sleep_on_a_task_that_came_at_the_last_moment),
         test(test_loop_removes_a_later_source_and_its_hook_from_inside_a_drain),
         test(test_loop_source_may_remove_itself_and_the_others_go_on),

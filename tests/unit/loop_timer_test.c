@@ -291,7 +291,7 @@ static void nothing(void *user)
     (void)user;
 }
 
-static void test_loop_post_to_one_that_is_awake_costs_no_system_call(void **state)
+static void test_loop_post_to_an_awake_loop_costs_no_system_call(void **state)
 {
     loop *l = *state;
     static loop_task tasks[1000];
@@ -318,7 +318,7 @@ int main(void)
         test(test_loop_task_may_free_itself),
         test(test_loop_tasks_of_one_thread_keep_their_order),
         test(test_loop_never_loses_a_wake_up),
-        test(test_loop_post_to_one_that_is_awake_costs_no_system_call),
+        test(test_loop_post_to_an_awake_loop_costs_no_system_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

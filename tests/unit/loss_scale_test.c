@@ -118,7 +118,7 @@ static void test_loss_scale_goes_on_from_what_was_saved(void **state)
     }
 }
 
-static void test_loss_scale_does_not_believe_what_it_loads(void **state)
+static void test_loss_scale_checks_what_it_loads(void **state)
 {
     (void)state;
     loss_scale l, before;
@@ -151,6 +151,6 @@ int main(void)
         cmocka_unit_test(test_loss_scale_that_is_fixed_never_changes),
         cmocka_unit_test(test_loss_scale_stays_finite),
         cmocka_unit_test(test_loss_scale_goes_on_from_what_was_saved),
-        cmocka_unit_test(test_loss_scale_does_not_believe_what_it_loads)};
+        cmocka_unit_test(test_loss_scale_checks_what_it_loads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static const char *place(const char *const *text)
 }
 #define PLACE(...) place((const char *const[]){__VA_ARGS__, NULL})
 
-static void what_nobody_says_follows_from_the_machines(void **state)
+static void missing_values_follow_from_the_machines(void **state)
 {
     (void)state;
     assert_string_equal(PLACE("a -1 -1 -1"), "0:0");
@@ -64,7 +64,7 @@ static void a_local_rank_without_the_number_of_local_ranks_is_kept(void **state)
     assert_string_equal(PLACE("a -1 -1 -1", "a 0 -1 -1", "a -1 -1 -1"), "0:1 0:0 0:2");
 }
 
-static void what_a_launcher_says_in_full_stays(void **state)
+static void complete_values_of_a_launcher_are_kept(void **state)
 {
     (void)state;
     assert_string_equal(PLACE("a 0 1 0", "a 0 1 1"), "0:0 1:0"); /* torchrun, two on one machine */
@@ -75,7 +75,7 @@ static void what_a_launcher_says_in_full_stays(void **state)
     assert_string_equal(PLACE("a -1 -1 3", "b -1 -1 5", "a -1 -1 3"), "3:0 5:0 3:1"); /* PET_* */
 }
 
-static void what_contradicts_itself_is_a_sentence(void **state)
+static void contradictory_values_are_refused_with_a_sentence(void **state)
 {
     (void)state;
     assert_string_equal(PLACE("a 0 -1 -1", "a 0 -1 -1"),
@@ -101,7 +101,7 @@ static void what_contradicts_itself_is_a_sentence(void **state)
                         "from 0 on each node, or set none at all");
 }
 
-static void who_comes_late_takes_the_lowest_that_is_free_where_it_is(void **state)
+static void a_latecomer_takes_the_lowest_free_local_rank_of_its_machine(void **state)
 {
     (void)state;
     member_slot others[] = {
@@ -130,11 +130,11 @@ static void who_comes_late_takes_the_lowest_that_is_free_where_it_is(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_nobody_says_follows_from_the_machines),
+        cmocka_unit_test(missing_values_follow_from_the_machines),
         cmocka_unit_test(a_local_rank_without_the_number_of_local_ranks_is_kept),
-        cmocka_unit_test(what_a_launcher_says_in_full_stays),
-        cmocka_unit_test(what_contradicts_itself_is_a_sentence),
-        cmocka_unit_test(who_comes_late_takes_the_lowest_that_is_free_where_it_is),
+        cmocka_unit_test(complete_values_of_a_launcher_are_kept),
+        cmocka_unit_test(contradictory_values_are_refused_with_a_sentence),
+        cmocka_unit_test(a_latecomer_takes_the_lowest_free_local_rank_of_its_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

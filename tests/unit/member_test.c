@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void test_member_pause_of_its_connection_is_not_a_death(void **state)
+static void test_member_connection_pause_is_not_a_death(void **state)
 {
     (void)state;
     member_state s = MEMBER_ACTIVE;
@@ -21,7 +21,7 @@ static void test_member_pause_of_its_connection_is_not_a_death(void **state)
     assert_int_equal(s, MEMBER_ACTIVE);
 }
 
-static void test_member_frees_its_seat_when_it_goes_before_the_job_begins(void **state)
+static void test_member_frees_its_slot_when_it_leaves_before_the_job_begins(void **state)
 {
     (void)state;
     member_state s = MEMBER_ABSENT;
@@ -41,7 +41,7 @@ static void test_member_that_is_dead_stays_dead_and_is_refused(void **state)
     }
 }
 
-static void test_member_answers_whatever_others_may_say_in_every_state(void **state)
+static void test_member_handles_every_message_in_every_state(void **state)
 {
     (void)state;
     for (int from = 0; from < MEMBER_STATE_COUNT; from++)
@@ -74,10 +74,10 @@ static void test_member_prints_its_table_as_a_graph(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_member_pause_of_its_connection_is_not_a_death),
-        cmocka_unit_test(test_member_frees_its_seat_when_it_goes_before_the_job_begins),
+        cmocka_unit_test(test_member_connection_pause_is_not_a_death),
+        cmocka_unit_test(test_member_frees_its_slot_when_it_leaves_before_the_job_begins),
         cmocka_unit_test(test_member_that_is_dead_stays_dead_and_is_refused),
-        cmocka_unit_test(test_member_answers_whatever_others_may_say_in_every_state),
+        cmocka_unit_test(test_member_handles_every_message_in_every_state),
         cmocka_unit_test(test_member_prints_its_table_as_a_graph),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,7 +34,7 @@ static void test_members_change_is_seen_by_the_step_after_the_one_it_hits(void *
     members_fini(&m);
 }
 
-static void test_members_changes_in_a_row_come_each_in_its_step(void **state)
+static void test_members_consecutive_changes_are_seen_in_consecutive_steps(void **state)
 {
     (void)state;
     member_list m;
@@ -79,7 +79,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_members_change_is_seen_by_the_step_after_the_one_it_hits),
-        cmocka_unit_test(test_members_changes_in_a_row_come_each_in_its_step),
+        cmocka_unit_test(test_members_consecutive_changes_are_seen_in_consecutive_steps),
         cmocka_unit_test(test_members_change_without_a_step_is_seen_by_the_next),
         cmocka_unit_test(test_members_forgets_the_oldest_of_too_many_changes),
     };

@@ -199,7 +199,7 @@ static void test_membership_client_ends_when_the_scheduler_is_away_for_too_long(
     membership_client_destroy(w.membership_client);
 }
 
-static void test_membership_client_takes_no_scheduler_that_does_not_know_it(void **state)
+static void test_membership_client_rejects_a_scheduler_that_does_not_know_it(void **state)
 {
     (void)state;
     world w;
@@ -234,7 +234,7 @@ static void test_membership_client_leaves_when_the_scheduler_is_back(void **stat
 }
 
 /* ---- the job changes ------------------------------------------------------------------------- */
-static void test_membership_client_tells_each_newer_epoch_once(void **state)
+static void test_membership_client_reports_each_newer_epoch_once(void **state)
 {
     (void)state;
     world w;
@@ -260,7 +260,7 @@ static void train(world *w)
     hear(w, (wire_control){.kind = WIRE_COMMITTED});
 }
 
-static void test_membership_client_that_trains_follows_no_scheduler_that_begins_anew(void **state)
+static void test_membership_client_in_training_rejects_a_scheduler_without_state(void **state)
 {
     (void)state;
     world w;
@@ -283,7 +283,7 @@ static void lose(world *w, int32_t rank, uint64_t incarnation)
     hear(w, c);
 }
 
-static void test_membership_client_tells_the_loss_of_whoever_took_a_seat_again(void **state)
+static void test_membership_client_reports_the_loss_of_each_incarnation_once(void **state)
 {
     (void)state;
     world w;
@@ -303,7 +303,7 @@ static void test_membership_client_tells_the_loss_of_whoever_took_a_seat_again(v
     membership_client_destroy(w.membership_client);
 }
 
-static void test_membership_client_passes_on_that_this_worker_shall_leave(void **state)
+static void test_membership_client_passes_on_a_request_to_leave(void **state)
 {
     (void)state;
     world w;
@@ -319,12 +319,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_membership_client_goes_on_while_the_scheduler_is_away),
         cmocka_unit_test(test_membership_client_ends_when_the_scheduler_is_away_for_too_long),
-        cmocka_unit_test(test_membership_client_takes_no_scheduler_that_does_not_know_it),
+        cmocka_unit_test(test_membership_client_rejects_a_scheduler_that_does_not_know_it),
         cmocka_unit_test(test_membership_client_leaves_when_the_scheduler_is_back),
-        cmocka_unit_test(test_membership_client_tells_each_newer_epoch_once),
-        cmocka_unit_test(test_membership_client_that_trains_follows_no_scheduler_that_begins_anew),
-        cmocka_unit_test(test_membership_client_tells_the_loss_of_whoever_took_a_seat_again),
-        cmocka_unit_test(test_membership_client_passes_on_that_this_worker_shall_leave),
+        cmocka_unit_test(test_membership_client_reports_each_newer_epoch_once),
+        cmocka_unit_test(test_membership_client_in_training_rejects_a_scheduler_without_state),
+        cmocka_unit_test(test_membership_client_reports_the_loss_of_each_incarnation_once),
+        cmocka_unit_test(test_membership_client_passes_on_a_request_to_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,7 +140,7 @@ static void loses(world *w, int32_t rank)
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
-static void hello_says_where_other_workers_reach_this_one(void **state)
+static void hello_carries_the_address_for_other_workers(void **state)
 {
     (void)state;
     world w;
@@ -150,7 +150,7 @@ static void hello_says_where_other_workers_reach_this_one(void **state)
     membership_client_destroy(w.membership_client);
 }
 
-static void each_loss_is_told_once(void **state)
+static void each_loss_is_reported_once(void **state)
 {
     (void)state;
     world w;
@@ -178,7 +178,7 @@ static void an_overdue_call_names_at_most_32_ranks(void **state)
     membership_client_destroy(w.membership_client);
 }
 
-static void who_asks_for_the_record_is_remembered_by_number(void **state)
+static void askers_of_the_flight_recorder_are_remembered_by_number(void **state)
 {
     (void)state;
     world w;
@@ -191,10 +191,10 @@ static void who_asks_for_the_record_is_remembered_by_number(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hello_says_where_other_workers_reach_this_one),
-        cmocka_unit_test(each_loss_is_told_once),
+        cmocka_unit_test(hello_carries_the_address_for_other_workers),
+        cmocka_unit_test(each_loss_is_reported_once),
         cmocka_unit_test(an_overdue_call_names_at_most_32_ranks),
-        cmocka_unit_test(who_asks_for_the_record_is_remembered_by_number),
+        cmocka_unit_test(askers_of_the_flight_recorder_are_remembered_by_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,7 +130,7 @@ static void pass(world *w, uint64_t ms, bool answers)
 }
 
 /* ---- the scheduler is gone ------------------------------------------------------------------- */
-static void test_membership_client_says_the_will_when_the_connection_broke(void **state)
+static void test_membership_client_reports_the_last_will_after_the_connection_broke(void **state)
 {
     (void)state;
     world w;
@@ -152,7 +152,7 @@ static void test_membership_client_says_the_will_when_the_connection_broke(void 
     membership_client_destroy(w.membership_client);
 }
 
-static void test_membership_client_says_the_same_will_after_a_lease_of_silence(void **state)
+static void test_membership_client_reports_the_last_will_after_a_lease_of_silence(void **state)
 {
     (void)state;
     world w;
@@ -169,7 +169,7 @@ static void test_membership_client_says_the_same_will_after_a_lease_of_silence(v
     membership_client_destroy(w.membership_client);
 }
 
-static void test_membership_client_has_words_of_its_own_without_a_will(void **state)
+static void test_membership_client_has_its_own_sentence_without_a_last_will(void **state)
 {
     (void)state;
     world w;
@@ -199,7 +199,7 @@ static void test_membership_client_goes_on_when_the_scheduler_welcomes_it_back(v
     membership_client_destroy(w.membership_client);
 }
 
-static void test_membership_client_does_not_take_a_mere_connection_for_the_scheduler(void **state)
+static void test_membership_client_does_not_take_a_bare_connection_for_the_scheduler(void **state)
 {
     (void)state;
     world w;
@@ -266,7 +266,7 @@ static void test_membership_client_asks_for_another_connection_after_each_quarte
     membership_client_destroy(w.membership_client);
 }
 
-static void test_membership_client_beats_at_once_when_there_is_a_step_to_tell(void **state)
+static void test_membership_client_beats_at_once_with_a_new_step(void **state)
 {
     (void)state;
     world w;
@@ -281,7 +281,7 @@ static void test_membership_client_beats_at_once_when_there_is_a_step_to_tell(vo
     membership_client_destroy(w.membership_client);
 }
 
-static void test_membership_client_that_leaves_does_not_mind_a_scheduler_that_is_gone(void **state)
+static void test_membership_client_leaves_without_error_if_the_scheduler_is_gone(void **state)
 {
     (void)state;
     world w;
@@ -297,17 +297,17 @@ static void test_membership_client_that_leaves_does_not_mind_a_scheduler_that_is
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_membership_client_says_the_will_when_the_connection_broke),
-        cmocka_unit_test(test_membership_client_says_the_same_will_after_a_lease_of_silence),
-        cmocka_unit_test(test_membership_client_has_words_of_its_own_without_a_will),
+        cmocka_unit_test(test_membership_client_reports_the_last_will_after_the_connection_broke),
+        cmocka_unit_test(test_membership_client_reports_the_last_will_after_a_lease_of_silence),
+        cmocka_unit_test(test_membership_client_has_its_own_sentence_without_a_last_will),
         cmocka_unit_test(test_membership_client_goes_on_when_the_scheduler_welcomes_it_back),
-        cmocka_unit_test(test_membership_client_does_not_take_a_mere_connection_for_the_scheduler),
+        cmocka_unit_test(test_membership_client_does_not_take_a_bare_connection_for_the_scheduler),
         cmocka_unit_test(test_membership_client_counts_a_broken_connection_from_its_first_break),
         cmocka_unit_test(test_membership_client_blames_nobody_for_its_own_pause),
         cmocka_unit_test(
             test_membership_client_asks_for_another_connection_after_each_quarter_of_a_silent_lease),
-        cmocka_unit_test(test_membership_client_beats_at_once_when_there_is_a_step_to_tell),
-        cmocka_unit_test(test_membership_client_that_leaves_does_not_mind_a_scheduler_that_is_gone),
+        cmocka_unit_test(test_membership_client_beats_at_once_with_a_new_step),
+        cmocka_unit_test(test_membership_client_leaves_without_error_if_the_scheduler_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

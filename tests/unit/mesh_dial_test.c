@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 /* ---- sleeping --------------------------------------------------------------------------------------- */
-static void the_descriptor_tells_when_there_is_something_to_do(void **unused)
+static void the_descriptor_is_readable_when_there_is_work(void **unused)
 {
     (void)unused;
     for (size_t s = 0; s < 2; s++) {
@@ -94,7 +94,7 @@ static void count_dialled(int n, int self, bool *dialled)
     mesh_destroy(m, 0);
 }
 
-static void of_a_large_group_neighbours_are_dialled_and_dial_back(void **unused)
+static void in_a_large_group_neighbours_dial_and_are_dialled(void **unused)
 {
     (void)unused;
     enum { LARGE = MESH_DIAL_ALL + 36 };
@@ -114,9 +114,9 @@ static void of_a_large_group_neighbours_are_dialled_and_dial_back(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_descriptor_tells_when_there_is_something_to_do),
+        cmocka_unit_test(the_descriptor_is_readable_when_there_is_work),
         cmocka_unit_test(members_of_a_group_are_dialled_before_its_first_call),
-        cmocka_unit_test(of_a_large_group_neighbours_are_dialled_and_dial_back),
+        cmocka_unit_test(in_a_large_group_neighbours_dial_and_are_dialled),
     };
     alarm(400);
     return cmocka_run_group_tests(tests, NULL, NULL);

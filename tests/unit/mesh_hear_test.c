@@ -13,7 +13,7 @@ static wire_peer show_of(coll_kind kind, uint64_t n)
 }
 
 /* ---- mismatches ---------------------------------------------------------------------------------- */
-static void members_that_differ_all_hear_the_same_sentence(void **unused)
+static void members_that_differ_all_get_the_same_sentence(void **unused)
 {
     enum { N = 4 };
     static const size_t sizes[] = {100, 400000};
@@ -150,7 +150,7 @@ static void a_root_far_ahead_is_held_back(void **unused)
     rig_close(r);
 }
 
-static void parts_for_which_there_is_no_room_fail_the_call(void **unused)
+static void parts_without_room_fail_the_call(void **unused)
 {
     (void)unused;
     rig *r          = rig_open_with(2, &(rig_options){.scheme = schemes[0], .park = 1 << 20});
@@ -181,7 +181,7 @@ static void parts_for_which_there_is_no_room_fail_the_call(void **unused)
     rig_close(r);
 }
 
-static void who_has_not_come_is_missing(void **unused)
+static void a_rank_that_has_not_come_is_missing(void **unused)
 {
     (void)unused;
     rig *r = rig_open(3, schemes[0]);
@@ -258,7 +258,7 @@ static void one_flipped_bit_of_a_head_is_refused_and_counted(void **unused)
     rig_close(r);
 }
 
-static void strangers_and_the_past_are_refused(void **unused)
+static void strangers_and_earlier_incarnations_are_refused(void **unused)
 {
     (void)unused;
     rig *r   = rig_open(2, schemes[0]);
@@ -304,14 +304,14 @@ static void a_part_without_a_place_fails_the_call(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_that_differ_all_hear_the_same_sentence),
+        cmocka_unit_test(members_that_differ_all_get_the_same_sentence),
         cmocka_unit_test(a_faster_member_may_be_one_call_ahead),
         cmocka_unit_test(a_root_far_ahead_is_held_back),
-        cmocka_unit_test(parts_for_which_there_is_no_room_fail_the_call),
-        cmocka_unit_test(who_has_not_come_is_missing),
+        cmocka_unit_test(parts_without_room_fail_the_call),
+        cmocka_unit_test(a_rank_that_has_not_come_is_missing),
         cmocka_unit_test(one_flipped_bit_of_a_payload_fails_the_call),
         cmocka_unit_test(one_flipped_bit_of_a_head_is_refused_and_counted),
-        cmocka_unit_test(strangers_and_the_past_are_refused),
+        cmocka_unit_test(strangers_and_earlier_incarnations_are_refused),
         cmocka_unit_test(a_part_without_a_place_fails_the_call),
     };
     alarm(400);

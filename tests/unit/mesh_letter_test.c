@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 /* ---- messages -------------------------------------------------------------------------------------- */
-static void letters_match_by_sender_and_tag_in_the_order_sent(void **unused)
+static void messages_match_by_sender_and_tag_in_the_order_sent(void **unused)
 {
     (void)unused;
     for (size_t s = 0; s < 2; s++) {
@@ -25,7 +25,7 @@ static void letters_match_by_sender_and_tag_in_the_order_sent(void **unused)
     }
 }
 
-static void many_letters_keep_their_order_also_beyond_the_budget(void **unused)
+static void many_messages_keep_their_order_also_beyond_the_budget(void **unused)
 {
     (void)unused;
     enum { N = 1500, EACH = 500 };
@@ -47,7 +47,7 @@ static void many_letters_keep_their_order_also_beyond_the_budget(void **unused)
 }
 
 /* With rendezvous alone, two sends that each wait for the other's receive would never end. */
-static void large_letters_in_a_circle_all_arrive(void **unused)
+static void large_messages_in_a_circle_all_arrive(void **unused)
 {
     enum { N = 4, COUNT = 1000003 };
     (void)unused;
@@ -74,7 +74,7 @@ static void large_letters_in_a_circle_all_arrive(void **unused)
     }
 }
 
-static void a_letter_that_does_not_fit_stays_for_a_larger_room(void **unused)
+static void a_message_too_large_for_a_receive_stays_for_a_larger_one(void **unused)
 {
     (void)unused;
     static float sent[100000], come[100000];
@@ -100,7 +100,7 @@ static void a_letter_that_does_not_fit_stays_for_a_larger_room(void **unused)
     rig_close(r);
 }
 
-static void a_cancelled_letter_touches_nothing_any_more(void **unused)
+static void a_cancelled_message_writes_no_memory(void **unused)
 {
     (void)unused;
     enum { COUNT = 10 << 20 }; /* more than is sent before the receiver requests more */
@@ -126,11 +126,11 @@ static void a_cancelled_letter_touches_nothing_any_more(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(letters_match_by_sender_and_tag_in_the_order_sent),
-        cmocka_unit_test(many_letters_keep_their_order_also_beyond_the_budget),
-        cmocka_unit_test(large_letters_in_a_circle_all_arrive),
-        cmocka_unit_test(a_letter_that_does_not_fit_stays_for_a_larger_room),
-        cmocka_unit_test(a_cancelled_letter_touches_nothing_any_more),
+        cmocka_unit_test(messages_match_by_sender_and_tag_in_the_order_sent),
+        cmocka_unit_test(many_messages_keep_their_order_also_beyond_the_budget),
+        cmocka_unit_test(large_messages_in_a_circle_all_arrive),
+        cmocka_unit_test(a_message_too_large_for_a_receive_stays_for_a_larger_one),
+        cmocka_unit_test(a_cancelled_message_writes_no_memory),
     };
     alarm(400);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,7 +79,7 @@ static void run_and_leave(rig *r)
     }
 }
 
-static void who_leaves_after_its_last_call_fails_nobody(void **unused)
+static void a_rank_that_leaves_after_its_last_call_fails_no_other(void **unused)
 {
     (void)unused;
     static float in[3][100000], out[3][100000];
@@ -106,7 +106,7 @@ static void who_leaves_after_its_last_call_fails_nobody(void **unused)
     }
 }
 
-static void a_call_with_one_that_has_left_names_it(void **unused)
+static void a_call_with_a_rank_that_has_left_names_it(void **unused)
 {
     (void)unused;
     rig *r            = rig_open(2, schemes[1]);
@@ -128,7 +128,7 @@ static void a_call_with_one_that_has_left_names_it(void **unused)
 
 /* ---- connections that end, goodbyes ---------------------------------------------------------- */
 /* It closes the connection to get its memory back; the other is in the next call by then. */
-static void a_connection_that_is_closed_on_purpose_is_no_loss(void **unused)
+static void a_connection_closed_on_purpose_is_not_a_loss(void **unused)
 {
     (void)unused;
     enum { COUNT = 10 << 20, LONGER_THAN_ANY_DOUBT_MS = 3100 };
@@ -165,7 +165,7 @@ static void a_connection_that_is_closed_on_purpose_is_no_loss(void **unused)
 }
 
 /* The listener reads from all in turn: what the old connection sent is read after the new one's first message. */
-static void what_is_left_of_a_replaced_connection_does_not_make_its_end_a_loss(void **unused)
+static void late_messages_of_a_replaced_connection_do_not_make_its_end_a_loss(void **unused)
 {
     (void)unused;
     rig *r     = rig_open(2, schemes[0]);
@@ -187,7 +187,7 @@ static void what_is_left_of_a_replaced_connection_does_not_make_its_end_a_loss(v
     rig_close(r);
 }
 
-static void letters_of_the_lost_end(void **unused)
+static void messages_of_a_lost_rank_fail(void **unused)
 {
     (void)unused;
     static float sent[100000], come[10];
@@ -206,7 +206,7 @@ static void letters_of_the_lost_end(void **unused)
 }
 
 /* A member that only received has never dialled, and dials to say goodbye. */
-static void who_never_said_anything_leaves_in_good_order_too(void **unused)
+static void a_silent_member_can_leave_in_order_too(void **unused)
 {
     (void)unused;
     static float sent[100000], come[10];
@@ -225,7 +225,7 @@ static void who_never_said_anything_leaves_in_good_order_too(void **unused)
     rig_close(r);
 }
 
-static void a_letter_that_came_is_sent_although_its_receiver_leaves_at_once(void **unused)
+static void a_received_message_counts_as_sent_although_its_receiver_leaves_at_once(void **unused)
 {
     (void)unused;
     enum { COUNT = 10000 }; /* lent to the transport, not copied */
@@ -251,13 +251,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_aborted_call_leaves_inputs_and_gives_buffers_back),
         cmocka_unit_test(a_member_that_dies_in_a_call_is_named),
-        cmocka_unit_test(who_leaves_after_its_last_call_fails_nobody),
-        cmocka_unit_test(a_call_with_one_that_has_left_names_it),
-        cmocka_unit_test(a_connection_that_is_closed_on_purpose_is_no_loss),
-        cmocka_unit_test(what_is_left_of_a_replaced_connection_does_not_make_its_end_a_loss),
-        cmocka_unit_test(letters_of_the_lost_end),
-        cmocka_unit_test(who_never_said_anything_leaves_in_good_order_too),
-        cmocka_unit_test(a_letter_that_came_is_sent_although_its_receiver_leaves_at_once),
+        cmocka_unit_test(a_rank_that_leaves_after_its_last_call_fails_no_other),
+        cmocka_unit_test(a_call_with_a_rank_that_has_left_names_it),
+        cmocka_unit_test(a_connection_closed_on_purpose_is_not_a_loss),
+        cmocka_unit_test(late_messages_of_a_replaced_connection_do_not_make_its_end_a_loss),
+        cmocka_unit_test(messages_of_a_lost_rank_fail),
+        cmocka_unit_test(a_silent_member_can_leave_in_order_too),
+        cmocka_unit_test(a_received_message_counts_as_sent_although_its_receiver_leaves_at_once),
     };
     alarm(400);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -207,7 +207,7 @@ static void every_kind_does_what_it_says_for_one_to_nine_members(void **unused)
         }
 }
 
-static void a_group_of_one_needs_nobody(void **unused)
+static void a_group_of_one_needs_no_peer(void **unused)
 {
     (void)unused;
     rig *r = rig_open(1, schemes[0]);
@@ -301,7 +301,7 @@ static void sums_are_in_rank_order_and_scaled(void **unused)
     rig_close(r);
 }
 
-static void what_goes_over_the_wire_is_what_the_formula_says(void **unused)
+static void bytes_on_the_wire_match_the_formula(void **unused)
 {
     (void)unused;
     enum { N = 4, COUNT = 1 << 20 };
@@ -359,12 +359,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_does_what_it_says_for_one_to_nine_members),
-        cmocka_unit_test(a_group_of_one_needs_nobody),
+        cmocka_unit_test(a_group_of_one_needs_no_peer),
         cmocka_unit_test(parts_may_have_any_length),
         cmocka_unit_test(large_calls_go_in_segments_and_over_lanes),
         cmocka_unit_test(every_algorithm_gives_the_same),
         cmocka_unit_test(sums_are_in_rank_order_and_scaled),
-        cmocka_unit_test(what_goes_over_the_wire_is_what_the_formula_says),
+        cmocka_unit_test(bytes_on_the_wire_match_the_formula),
         cmocka_unit_test(a_group_may_be_made_after_its_first_message_came),
     };
     alarm(400);

@@ -153,7 +153,7 @@ static void test_metrics_histogram_is_cumulative_and_ends_with_its_count(void **
     free(text);
 }
 
-static void test_metrics_nobody_watches_cost_no_clock_and_count_nothing(void **state)
+static void test_metrics_without_a_monitor_read_no_clock_and_count_nothing(void **state)
 {
     (void)state;
     set = (stat_set){0};
@@ -237,7 +237,7 @@ int main(void)
         cmocka_unit_test(test_metrics_page_has_help_and_type_of_each_family_and_no_series_twice),
         cmocka_unit_test(test_metrics_counter_is_named_total_in_its_type_only_in_the_old_format),
         cmocka_unit_test(test_metrics_histogram_is_cumulative_and_ends_with_its_count),
-        cmocka_unit_test(test_metrics_nobody_watches_cost_no_clock_and_count_nothing),
+        cmocka_unit_test(test_metrics_without_a_monitor_read_no_clock_and_count_nothing),
         cmocka_unit_test(test_metrics_numbers_are_the_same_in_every_locale),
         cmocka_unit_test(test_metrics_of_the_scheduler_bound_the_names_that_programs_give),
         cmocka_unit_test(test_metrics_accept_chooses_the_format),

@@ -46,7 +46,7 @@ static void members_that_do_different_things_get_one_sentence(void **state)
     for (int i = 1; i < 4; i++) assert_string_equal(b.sentence[i], b.sentence[0]);
 }
 
-static void all_to_all_says_whose_counts_differ(void **state)
+static void all_to_all_names_the_ranks_whose_counts_differ(void **state)
 {
     (void)state;
     board b;
@@ -210,7 +210,7 @@ static void give_up_on_one_that_is_inside_a_block(void)
     segment_free(out);
 }
 
-static void a_late_peer_cannot_write_into_what_was_given_up(void **state)
+static void a_late_peer_cannot_write_into_an_abandoned_buffer(void **state)
 {
     (void)state;
     run_members(3, 1, 0, give_up_on_one_that_is_inside_a_block, NULL);
@@ -274,7 +274,7 @@ static void tell_lies(void)
     segment_free(out);
 }
 
-static void what_a_member_says_of_its_memory_is_checked_before_it_is_used(void **state)
+static void a_members_claims_about_its_memory_are_checked_before_use(void **state)
 {
     (void)state;
     run_members(2, -1, 0, tell_lies, NULL);
@@ -284,10 +284,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_that_do_different_things_get_one_sentence),
-        cmocka_unit_test(all_to_all_says_whose_counts_differ),
+        cmocka_unit_test(all_to_all_names_the_ranks_whose_counts_differ),
         cmocka_unit_test(inputs_are_intact_whenever_a_member_dies),
-        cmocka_unit_test(a_late_peer_cannot_write_into_what_was_given_up),
-        cmocka_unit_test(what_a_member_says_of_its_memory_is_checked_before_it_is_used),
+        cmocka_unit_test(a_late_peer_cannot_write_into_an_abandoned_buffer),
+        cmocka_unit_test(a_members_claims_about_its_memory_are_checked_before_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -241,7 +241,7 @@ static void two_members_of_one_process_need_no_thread(void **state)
     for (int i = 0; i < 2; i++) node_place_destroy(place[i]);
 }
 
-static void a_number_is_read_where_memory_can_be_mapped_and_nowhere_else(void **state)
+static void a_number_is_read_only_where_memory_can_be_mapped(void **state)
 {
     (void)state;
     node_place *place, *other;
@@ -269,7 +269,7 @@ static void a_number_is_read_where_memory_can_be_mapped_and_nowhere_else(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_number_is_read_where_memory_can_be_mapped_and_nowhere_else),
+        cmocka_unit_test(a_number_is_read_only_where_memory_can_be_mapped),
         cmocka_unit_test(two_members_of_one_process_need_no_thread),
         cmocka_unit_test(every_kind_is_right_for_one_to_nine_members),
         cmocka_unit_test(every_type_is_right),

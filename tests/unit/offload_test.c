@@ -126,7 +126,7 @@ static offload *start_frail(void)
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
-static void test_offload_in_a_folder_that_cannot_be_made_says_so_with_its_name(void **state)
+static void test_offload_names_a_folder_that_cannot_be_created(void **state)
 {
     (void)state;
     offload *t = NULL;
@@ -150,7 +150,7 @@ static void test_offload_makes_its_folder_and_leaves_no_name_in_it(void **state)
     offload_close(t);
 }
 
-static void test_offload_without_room_for_its_extents_says_how_much_is_missing(void **state)
+static void test_offload_reports_how_much_room_is_missing(void **state)
 {
     (void)state;
     struct rlimit before;
@@ -240,8 +240,7 @@ test_offload_without_room_for_a_second_version_keeps_the_new_one_and_says_so_to_
     offload_close(t);
 }
 
-static void
-test_offload_whose_write_failed_says_so_from_then_on_and_what_is_held_is_still_there(void **state)
+static void test_offload_reports_a_failed_write_from_then_on_and_keeps_held_versions(void **state)
 {
     (void)state;
     pen_error why;
@@ -266,14 +265,13 @@ test_offload_whose_write_failed_says_so_from_then_on_and_what_is_held_is_still_t
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_offload_in_a_folder_that_cannot_be_made_says_so_with_its_name),
+        cmocka_unit_test(test_offload_names_a_folder_that_cannot_be_created),
         cmocka_unit_test(test_offload_makes_its_folder_and_leaves_no_name_in_it),
-        cmocka_unit_test(test_offload_without_room_for_its_extents_says_how_much_is_missing),
+        cmocka_unit_test(test_offload_reports_how_much_room_is_missing),
         cmocka_unit_test(test_offload_finds_one_bit_that_changed_on_the_disk),
         cmocka_unit_test(
             test_offload_without_room_for_a_second_version_keeps_the_new_one_and_says_so_to_who_holds_the_old),
-        cmocka_unit_test(
-            test_offload_whose_write_failed_says_so_from_then_on_and_what_is_held_is_still_there),
+        cmocka_unit_test(test_offload_reports_a_failed_write_from_then_on_and_keeps_held_versions),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

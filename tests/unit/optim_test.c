@@ -372,7 +372,7 @@ static void test_optim_override_changes_what_it_names_and_keeps_the_rest(void **
     assert_int_equal(optim_override(rows[0].usual, rows[0].given, text, 30, &why), PEN_OK);
 }
 
-static void test_optim_parse_refuses_what_is_no_rule_at_all(void **state)
+static void test_optim_parse_refuses_text_that_is_not_a_rule(void **state)
 {
     (void)state;
     static const char *const rows[] = {
@@ -431,7 +431,7 @@ int main(void)
         cmocka_unit_test(test_optim_parse_needs_no_rate_for_sum),
         cmocka_unit_test(test_optim_parse_refuses_with_a_sentence_and_leaves_outputs),
         cmocka_unit_test(test_optim_parse_names_the_rule_in_every_refusal),
-        cmocka_unit_test(test_optim_parse_refuses_what_is_no_rule_at_all),
+        cmocka_unit_test(test_optim_parse_refuses_text_that_is_not_a_rule),
         cmocka_unit_test(test_optim_override_changes_what_it_names_and_keeps_the_rest),
         cmocka_unit_test(test_optim_markdown_names_every_rule_slot_and_setting),
     };

@@ -24,7 +24,7 @@ static void expect(const char *given, const char *scheduler, const char *host, c
     assert_string_equal(own.listen, listen);
 }
 
-static void test_it_is_the_side_that_faces_the_scheduler(void **unused)
+static void test_the_address_is_that_of_the_side_facing_the_scheduler(void **unused)
 {
     (void)unused;
     expect("", "127.0.0.1", "127.0.0.1", "tcp://127.0.0.1:0");
@@ -39,7 +39,7 @@ static void test_alone_or_with_a_whole_address_it_is_loopback(void **unused)
     expect(NULL, "inproc://x", "127.0.0.1", "tcp://127.0.0.1:0");
 }
 
-static void test_what_was_given_comes_first_and_is_listened_for_everywhere(void **unused)
+static void test_a_given_address_comes_first_and_the_socket_listens_everywhere(void **unused)
 {
     (void)unused;
     expect("gate.example", "no such name", "gate.example", "tcp://*:0");
@@ -48,7 +48,7 @@ static void test_what_was_given_comes_first_and_is_listened_for_everywhere(void 
     expect("127.0.0.11", "127.0.0.1", "127.0.0.11", "tcp://127.0.0.1:0");
 }
 
-static void test_all_addresses_are_none_that_others_could_dial(void **unused)
+static void test_the_wildcard_address_is_not_shown_to_others(void **unused)
 {
     (void)unused;
     expect("*", "127.0.0.1", "127.0.0.1", "tcp://127.0.0.1:0");
@@ -56,7 +56,7 @@ static void test_all_addresses_are_none_that_others_could_dial(void **unused)
     expect("::", "127.0.0.1", "127.0.0.1", "tcp://127.0.0.1:0");
 }
 
-static void test_a_name_that_never_comes_is_named_and_loopback_never_guessed(void **unused)
+static void test_an_unresolved_name_is_an_error_that_names_it_and_never_loopback(void **unused)
 {
     own_address own;
     pen_error why = {0};
@@ -65,7 +65,7 @@ static void test_a_name_that_never_comes_is_named_and_loopback_never_guessed(voi
     assert_non_null(strstr(why.text, "'no such name', does not resolve after 0.3 s"));
 }
 
-static void test_others_see_the_host_and_the_port_that_is_listened_at(void **unused)
+static void test_others_see_the_host_and_the_listening_port(void **unused)
 {
     own_address own = {.host = "node7"};
     char text[64];
@@ -79,7 +79,7 @@ static void test_others_see_the_host_and_the_port_that_is_listened_at(void **unu
     assert_string_equal(text, "tcp://[fd00::7]:4711");
 }
 
-static void test_no_way_is_said_with_the_systems_reason(void **unused)
+static void test_an_unreachable_address_is_reported_with_the_systems_reason(void **unused)
 {
     char host[64] = "as it was";
     (void)unused;
@@ -99,13 +99,13 @@ static void test_no_way_is_said_with_the_systems_reason(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_it_is_the_side_that_faces_the_scheduler),
+        cmocka_unit_test(test_the_address_is_that_of_the_side_facing_the_scheduler),
         cmocka_unit_test(test_alone_or_with_a_whole_address_it_is_loopback),
-        cmocka_unit_test(test_what_was_given_comes_first_and_is_listened_for_everywhere),
-        cmocka_unit_test(test_all_addresses_are_none_that_others_could_dial),
-        cmocka_unit_test(test_a_name_that_never_comes_is_named_and_loopback_never_guessed),
-        cmocka_unit_test(test_others_see_the_host_and_the_port_that_is_listened_at),
-        cmocka_unit_test(test_no_way_is_said_with_the_systems_reason),
+        cmocka_unit_test(test_a_given_address_comes_first_and_the_socket_listens_everywhere),
+        cmocka_unit_test(test_the_wildcard_address_is_not_shown_to_others),
+        cmocka_unit_test(test_an_unresolved_name_is_an_error_that_names_it_and_never_loopback),
+        cmocka_unit_test(test_others_see_the_host_and_the_listening_port),
+        cmocka_unit_test(test_an_unreachable_address_is_reported_with_the_systems_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

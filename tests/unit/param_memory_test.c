@@ -142,7 +142,7 @@ static void test_init_normal_is_box_muller_to_one_rounding(void **state)
     assert_true(most <= 0.51);
 }
 
-static void test_init_moments_are_those_asked_for(void **state)
+static void test_init_moments_are_as_requested(void **state)
 {
     (void)state;
     enum { N = 400000 };
@@ -168,7 +168,7 @@ static void test_init_moments_are_those_asked_for(void **state)
     free(x);
 }
 
-static void test_init_words_that_are_wrong_are_named(void **state)
+static void test_init_invalid_words_are_named(void **state)
 {
     (void)state;
     static const struct {
@@ -208,7 +208,7 @@ static void test_held_values_are_drawn_by_init_and_seed(void **state)
     ok(pen_finalize(ctx));
 }
 
-static void test_held_values_without_init_are_what_was_written_before_commit(void **state)
+static void test_held_values_without_init_are_those_written_before_commit(void **state)
 {
     (void)state;
     pen_ctx *ctx;
@@ -223,7 +223,7 @@ static void test_held_values_without_init_are_what_was_written_before_commit(voi
     ok(pen_finalize(ctx));
 }
 
-static void test_held_init_that_is_wrong_is_told_by_commit_with_the_tensor(void **state)
+static void test_held_invalid_init_is_refused_at_commit_with_the_tensor(void **state)
 {
     (void)state;
     pen_ctx *ctx;
@@ -292,7 +292,7 @@ static void test_held_gradient_is_zero_in_every_micro_batch_and_they_add_up(void
     ok(pen_finalize(ctx));
 }
 
-static void test_held_gradient_that_was_never_seen_is_no_gradient(void **state)
+static void test_held_gradient_that_was_never_viewed_is_missing(void **state)
 {
     (void)state;
     pen_ctx *ctx;
@@ -438,14 +438,14 @@ int main(void)
         cmocka_unit_test(test_init_any_range_alone_has_the_bits_of_the_whole),
         cmocka_unit_test(test_init_differs_by_seed_and_by_name),
         cmocka_unit_test(test_init_normal_is_box_muller_to_one_rounding),
-        cmocka_unit_test(test_init_moments_are_those_asked_for),
-        cmocka_unit_test(test_init_words_that_are_wrong_are_named),
+        cmocka_unit_test(test_init_moments_are_as_requested),
+        cmocka_unit_test(test_init_invalid_words_are_named),
         cmocka_unit_test(test_held_values_are_drawn_by_init_and_seed),
-        cmocka_unit_test(test_held_values_without_init_are_what_was_written_before_commit),
-        cmocka_unit_test(test_held_init_that_is_wrong_is_told_by_commit_with_the_tensor),
+        cmocka_unit_test(test_held_values_without_init_are_those_written_before_commit),
+        cmocka_unit_test(test_held_invalid_init_is_refused_at_commit_with_the_tensor),
         cmocka_unit_test(test_held_gradient_is_zero_at_its_first_view_in_a_step_only),
         cmocka_unit_test(test_held_gradient_is_zero_in_every_micro_batch_and_they_add_up),
-        cmocka_unit_test(test_held_gradient_that_was_never_seen_is_no_gradient),
+        cmocka_unit_test(test_held_gradient_that_was_never_viewed_is_missing),
         cmocka_unit_test(test_held_memory_of_a_frozen_tensor_has_values_and_no_gradient),
         cmocka_unit_test(test_held_values_cannot_be_bound_after_commit),
         cmocka_unit_test(test_held_gradients_of_two_names_are_summed),

@@ -50,7 +50,7 @@ static void assert_end(peers *p, peers_end end)
     assert_int_equal(peers_take_end(p, &told), end);
 }
 
-static void test_peers_end_is_told_once_and_after_two_rounds(void **state)
+static void test_peers_end_is_reported_once_and_after_two_rounds(void **state)
 {
     peers *p = *state;
     peers_accepted(p, FD);
@@ -98,7 +98,7 @@ static void test_peers_first_message_may_come_after_the_end(void **state)
     assert_end(p, PEERS_NONE); /* and no stranger */
 }
 
-static void test_peers_connection_without_a_word_is_a_stranger_once(void **state)
+static void test_peers_connection_without_a_message_is_a_stranger_once(void **state)
 {
     peers *p = *state;
     peers_accepted(p, FD);
@@ -110,7 +110,7 @@ static void test_peers_connection_without_a_word_is_a_stranger_once(void **state
 }
 
 /* A dialler that closes at once may lose its first message. */
-static void test_peers_connection_that_shook_hands_is_no_stranger(void **state)
+static void test_peers_connection_with_a_handshake_is_not_a_stranger(void **state)
 {
     peers *p = *state;
     peers_accepted(p, FD);
@@ -124,7 +124,7 @@ static void test_peers_connection_that_shook_hands_is_no_stranger(void **state)
     assert_end(p, PEERS_STRANGER);
 }
 
-static void test_peers_failed_handshake_is_a_stranger_even_while_others_greet(void **state)
+static void test_peers_failed_handshake_is_a_stranger_while_others_shake_hands(void **state)
 {
     peers *p = *state;
     peers_accepted(p, FD);
@@ -138,7 +138,7 @@ static void test_peers_failed_handshake_is_a_stranger_even_while_others_greet(vo
     assert_end(p, PEERS_NONE);
 }
 
-static void test_peers_scolded_stranger_is_not_told_again(void **state)
+static void test_peers_reported_stranger_is_not_reported_again(void **state)
 {
     peers *p = *state;
     peers_accepted(p, FD);
@@ -151,7 +151,7 @@ static void test_peers_scolded_stranger_is_not_told_again(void **state)
     assert_end(p, PEERS_NONE);
 }
 
-static void test_peers_that_only_said_they_are_there_end_in_silence(void **state)
+static void test_peers_that_only_sent_a_greeting_end_without_an_event(void **state)
 {
     peers *p = *state;
     peers_accepted(p, FD);
@@ -200,7 +200,7 @@ static void test_peers_numbers_may_wrap(void **state)
 }
 
 /* In doubt the living one spoke: a late end loses nothing, a wrong end does. */
-static void test_peers_doubt_is_settled_by_another_word(void **state)
+static void test_peers_doubt_is_resolved_by_another_message(void **state)
 {
     peers *p = *state;
     peers_accepted(p, FD);
@@ -215,7 +215,7 @@ static void test_peers_doubt_is_settled_by_another_word(void **state)
     assert_end(p, PEERS_NONE);
 }
 
-static void test_peers_doubt_is_settled_by_the_end(void **state)
+static void test_peers_doubt_is_resolved_by_the_end(void **state)
 {
     peers *p = *state;
     peers_accepted(p, FD);
@@ -229,7 +229,7 @@ static void test_peers_doubt_is_settled_by_the_end(void **state)
     assert_end(p, PEERS_NONE);
 }
 
-static void test_peers_may_speak_before_they_are_reported_as_accepted(void **state)
+static void test_peers_may_send_before_they_are_reported_as_accepted(void **state)
 {
     peers *p = *state;
     speak(p, 1, FD);
@@ -255,7 +255,7 @@ static void test_peers_unlikely_descriptors_are_refused(void **state)
 }
 
 /* Random lives on four descriptors; events and messages are as late as possible: each peer that spoke ends once. */
-static void test_peers_everyone_who_spoke_ends_once_whatever_the_order(void **state)
+static void test_peers_that_sent_a_message_end_once_in_any_order(void **state)
 {
     enum { FDS = 4, ROUNDS = 2000 };
     peers *p      = *state;
@@ -303,21 +303,21 @@ int main(void)
 {
 #define test(name) cmocka_unit_test_setup_teardown(name, make_peers, drop_peers)
     const struct CMUnitTest tests[] = {
-        test(test_peers_end_is_told_once_and_after_two_rounds),
+        test(test_peers_end_is_reported_once_and_after_two_rounds),
         test(test_peers_end_waits_for_the_last_message),
         test(test_peers_first_message_may_come_after_the_end),
-        test(test_peers_connection_without_a_word_is_a_stranger_once),
-        test(test_peers_connection_that_shook_hands_is_no_stranger),
-        test(test_peers_failed_handshake_is_a_stranger_even_while_others_greet),
-        test(test_peers_scolded_stranger_is_not_told_again),
-        test(test_peers_that_only_said_they_are_there_end_in_silence),
+        test(test_peers_connection_without_a_message_is_a_stranger_once),
+        test(test_peers_connection_with_a_handshake_is_not_a_stranger),
+        test(test_peers_failed_handshake_is_a_stranger_while_others_shake_hands),
+        test(test_peers_reported_stranger_is_not_reported_again),
+        test(test_peers_that_only_sent_a_greeting_end_without_an_event),
         test(test_peers_successor_on_a_descriptor_ends_its_predecessor_only),
         test(test_peers_numbers_may_wrap),
-        test(test_peers_doubt_is_settled_by_another_word),
-        test(test_peers_doubt_is_settled_by_the_end),
-        test(test_peers_may_speak_before_they_are_reported_as_accepted),
+        test(test_peers_doubt_is_resolved_by_another_message),
+        test(test_peers_doubt_is_resolved_by_the_end),
+        test(test_peers_may_send_before_they_are_reported_as_accepted),
         test(test_peers_unlikely_descriptors_are_refused),
-        test(test_peers_everyone_who_spoke_ends_once_whatever_the_order),
+        test(test_peers_that_sent_a_message_end_once_in_any_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

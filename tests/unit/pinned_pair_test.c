@@ -58,7 +58,7 @@ static void numbers_go_down_and_up(void **state)
     assert_int_equal(program[BYTES - 1], 2);
 }
 
-static void what_is_given_back_serves_the_next_of_its_size(void **state)
+static void a_freed_block_serves_the_next_of_its_size(void **state)
 {
     (void)state;
     pinned_pair *large = pinned_pair_take(&set, BYTES, &why),
@@ -78,7 +78,7 @@ static void what_is_given_back_serves_the_next_of_its_size(void **state)
     pinned_pair_put(&set, other);
 }
 
-static void what_is_still_copied_is_not_handed_on(void **state)
+static void a_buffer_being_copied_is_not_handed_on(void **state)
 {
     (void)state;
     pinned_pair *busy = pinned_pair_take(&set, BYTES, &why);
@@ -93,7 +93,7 @@ static void what_is_still_copied_is_not_handed_on(void **state)
     pinned_pair_put(&set, next);
 }
 
-static void a_wait_ends_at_its_deadline_and_says_what_did_not_end(void **state)
+static void a_wait_ends_at_its_deadline_and_names_the_device(void **state)
 {
     (void)state;
     pinned_pair *t = pinned_pair_take(&set, BYTES, &why);
@@ -113,10 +113,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(numbers_go_down_and_up, begin, end),
-        cmocka_unit_test_setup_teardown(what_is_given_back_serves_the_next_of_its_size, begin, end),
-        cmocka_unit_test_setup_teardown(what_is_still_copied_is_not_handed_on, begin, end),
-        cmocka_unit_test_setup_teardown(a_wait_ends_at_its_deadline_and_says_what_did_not_end,
-                                        begin, end),
+        cmocka_unit_test_setup_teardown(a_freed_block_serves_the_next_of_its_size, begin, end),
+        cmocka_unit_test_setup_teardown(a_buffer_being_copied_is_not_handed_on, begin, end),
+        cmocka_unit_test_setup_teardown(a_wait_ends_at_its_deadline_and_names_the_device, begin,
+                                        end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -161,7 +161,7 @@ static void there_is_no_goal_without_a_server(void **state)
 }
 
 /* ---- moving ---------------------------------------------------------------------------------- */
-static void a_goal_that_is_reached_asks_for_nothing(void **state)
+static void a_reached_goal_needs_no_change(void **state)
 {
     (void)state;
     placement_server server[4];
@@ -202,7 +202,7 @@ static void a_new_copy_is_a_learner_until_it_has_caught_up_and_nothing_goes_befo
     placement_fini(&goal);
 }
 
-static void a_server_that_is_emptied_hands_its_primaries_over_before_it_loses_them(void **state)
+static void a_drained_server_hands_its_primaries_over_before_it_loses_them(void **state)
 {
     (void)state;
     placement_server server[3];
@@ -314,7 +314,7 @@ static int32_t role_of(const sealed *s, uint32_t shard, int32_t server)
     return row ? row->at.role : 0;
 }
 
-static void nothing_changes_where_all_are_level(void **state)
+static void nothing_changes_when_all_copies_are_equal(void **state)
 {
     (void)state;
     sealed s;
@@ -358,7 +358,7 @@ static void of_several_backups_the_one_that_applied_the_most_leads_and_others_le
     placement_fini(&s.table);
 }
 
-static void a_learner_never_leads_however_much_it_has(void **state)
+static void a_learner_never_becomes_primary(void **state)
 {
     (void)state;
     sealed s;
@@ -377,7 +377,7 @@ static void a_learner_never_leads_however_much_it_has(void **state)
     placement_fini(&s.table);
 }
 
-static void a_learner_that_caught_up_and_is_level_becomes_a_backup(void **state)
+static void a_learner_that_has_caught_up_becomes_a_backup(void **state)
 {
     (void)state;
     sealed s;
@@ -443,7 +443,7 @@ static void the_furthest_step_is_settled_where_others_are_prepared_for_it(void *
     placement_fini(&s.table);
 }
 
-static void a_step_committed_here_and_not_prepared_there_is_no_way_to_go_on(void **state)
+static void a_step_committed_on_one_shard_and_not_prepared_on_another_ends_the_job(void **state)
 {
     (void)state;
     sealed s;
@@ -456,7 +456,7 @@ static void a_step_committed_here_and_not_prepared_there_is_no_way_to_go_on(void
     placement_fini(&s.table);
 }
 
-static void two_decisions_of_one_step_are_no_way_to_go_on(void **state)
+static void two_decisions_of_one_step_end_the_job(void **state)
 {
     (void)state;
     sealed s;
@@ -467,7 +467,7 @@ static void two_decisions_of_one_step_are_no_way_to_go_on(void **state)
     placement_fini(&s.table);
 }
 
-static void without_decided_partitions_the_least_clock_is_where_others_begin(void **state)
+static void without_two_phase_partitions_others_begin_at_the_least_clock(void **state)
 {
     (void)state;
     sealed s;
@@ -501,7 +501,7 @@ static void without_servers_the_job_goes_on_from_the_furthest_worker_that_lives(
     assert_int_equal(out.decision.applied, 6);
 }
 
-static void without_servers_a_sealed_worker_that_says_no_step_is_no_way_to_go_on(void **state)
+static void without_servers_a_sealed_worker_without_a_step_ends_the_job(void **state)
 {
     (void)state;
     const wire_sealed_report report[] = {{.step = 7}, {.step = -1}};
@@ -521,24 +521,24 @@ int main(void)
         cmocka_unit_test(the_first_placement_is_even_for_every_number_of_servers_shards_and_copies),
         cmocka_unit_test(copies_lie_on_other_machines_where_there_are_others),
         cmocka_unit_test(there_is_no_goal_without_a_server),
-        cmocka_unit_test(a_goal_that_is_reached_asks_for_nothing),
+        cmocka_unit_test(a_reached_goal_needs_no_change),
         cmocka_unit_test(a_new_copy_is_a_learner_until_it_has_caught_up_and_nothing_goes_before),
-        cmocka_unit_test(a_server_that_is_emptied_hands_its_primaries_over_before_it_loses_them),
+        cmocka_unit_test(a_drained_server_hands_its_primaries_over_before_it_loses_them),
         cmocka_unit_test(copies_of_a_shard_that_does_not_move_stay_where_they_are),
         cmocka_unit_test(any_history_ends_in_an_even_placement),
-        cmocka_unit_test(nothing_changes_where_all_are_level),
+        cmocka_unit_test(nothing_changes_when_all_copies_are_equal),
         cmocka_unit_test(a_backup_takes_the_place_of_a_dead_primary),
         cmocka_unit_test(of_several_backups_the_one_that_applied_the_most_leads_and_others_learn),
-        cmocka_unit_test(a_learner_never_leads_however_much_it_has),
-        cmocka_unit_test(a_learner_that_caught_up_and_is_level_becomes_a_backup),
+        cmocka_unit_test(a_learner_never_becomes_primary),
+        cmocka_unit_test(a_learner_that_has_caught_up_becomes_a_backup),
         cmocka_unit_test(a_backup_with_other_bits_or_fewer_entries_learns_again),
         cmocka_unit_test(a_backup_under_suspicion_learns_again_unless_it_is_needed),
         cmocka_unit_test(the_furthest_step_is_settled_where_others_are_prepared_for_it),
-        cmocka_unit_test(a_step_committed_here_and_not_prepared_there_is_no_way_to_go_on),
-        cmocka_unit_test(two_decisions_of_one_step_are_no_way_to_go_on),
+        cmocka_unit_test(a_step_committed_on_one_shard_and_not_prepared_on_another_ends_the_job),
+        cmocka_unit_test(two_decisions_of_one_step_end_the_job),
         cmocka_unit_test(without_servers_the_job_goes_on_from_the_furthest_worker_that_lives),
-        cmocka_unit_test(without_servers_a_sealed_worker_that_says_no_step_is_no_way_to_go_on),
-        cmocka_unit_test(without_decided_partitions_the_least_clock_is_where_others_begin),
+        cmocka_unit_test(without_servers_a_sealed_worker_without_a_step_ends_the_job),
+        cmocka_unit_test(without_two_phase_partitions_others_begin_at_the_least_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

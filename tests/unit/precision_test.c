@@ -372,7 +372,7 @@ static void test_only_the_program_says_that_it_applies_the_loss_scale(void **sta
     assert_non_null(strstr(pen_last_error(NULL), "unknown setting 'applies_loss_scale'"));
 }
 
-static void test_pushes_of_ones_own_have_no_schedule(void **state)
+static void test_explicit_pushes_have_no_schedule(void **state)
 {
     (void)state;
     static const char *const settings[] = {"sync=async", NULL};
@@ -403,6 +403,6 @@ int main(void)
         cmocka_unit_test(test_info_says_precision_and_batches),
         cmocka_unit_test(test_settings_that_contradict_each_other_are_refused),
         cmocka_unit_test(test_only_the_program_says_that_it_applies_the_loss_scale),
-        cmocka_unit_test(test_pushes_of_ones_own_have_no_schedule)};
+        cmocka_unit_test(test_explicit_pushes_have_no_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

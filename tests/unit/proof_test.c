@@ -90,7 +90,7 @@ static void assert_both(const meeting *m, proof_stage listener, proof_stage dial
     assert_int_equal(m->d.stage, dialler);
 }
 
-static void test_proof_of_two_members_is_done_on_both_sides_after_four_messages(void **state)
+static void test_proof_of_two_members_succeeds_after_four_messages(void **state)
 {
     (void)state;
     meeting m;
@@ -103,7 +103,7 @@ static void test_proof_of_two_members_is_done_on_both_sides_after_four_messages(
     }
 }
 
-static void test_proof_with_another_token_fails_before_the_dialler_has_said_who_it_is(void **state)
+static void test_proof_with_another_token_fails_before_the_dialler_names_itself(void **state)
 {
     (void)state;
     meeting m;
@@ -129,7 +129,7 @@ static void test_proof_without_the_key_of_the_role_it_names_is_refused(void **st
     assert_string_equal(m.l.fault, "a connection without this job's token");
 }
 
-static void test_proof_of_a_role_or_rank_that_may_not_come_is_refused(void **state)
+static void test_proof_of_a_role_or_rank_without_access_is_refused(void **state)
 {
     (void)state;
     static const uint32_t bad[][2] = {{1, GUESTS}, {1, UINT32_MAX}, {2, 0}, {UINT32_MAX, 0}};
@@ -149,7 +149,7 @@ static void test_proof_of_a_role_or_rank_that_may_not_come_is_refused(void **sta
     }
 }
 
-static void test_proof_fails_when_any_bit_of_any_message_is_another(void **state)
+static void test_proof_fails_if_any_bit_of_any_message_is_flipped(void **state)
 {
     (void)state;
     for (int message = 0; message < MESSAGES; message++) {
@@ -168,7 +168,7 @@ static void test_proof_fails_when_any_bit_of_any_message_is_another(void **state
     }
 }
 
-static void test_proof_takes_messages_of_their_size_and_in_their_order_only(void **state)
+static void test_proof_accepts_messages_of_the_right_size_and_order_only(void **state)
 {
     (void)state;
     meeting whole;
@@ -187,7 +187,7 @@ static void test_proof_takes_messages_of_their_size_and_in_their_order_only(void
         }
 }
 
-static void test_proof_that_has_failed_takes_nothing_more(void **state)
+static void test_proof_accepts_nothing_after_a_failure(void **state)
 {
     (void)state;
     meeting m;
@@ -198,7 +198,7 @@ static void test_proof_that_has_failed_takes_nothing_more(void **state)
     assert_int_equal(out.size, 0);
 }
 
-static void test_proof_that_was_recorded_opens_nothing(void **state)
+static void test_proof_rejects_a_replay(void **state)
 {
     (void)state;
     meeting old, m;
@@ -213,7 +213,7 @@ static void test_proof_that_was_recorded_opens_nothing(void **state)
     assert_int_equal(m.d.stage, PROOF_FAILED); /* and so does the dialler's */
 }
 
-static void test_proof_that_is_sent_back_opens_nothing(void **state)
+static void test_proof_rejects_a_reflection(void **state)
 {
     (void)state;
     meeting m;
@@ -310,15 +310,15 @@ static void test_proof_place_is_address_and_port_on_this_host_and_nothing_beyond
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_proof_of_two_members_is_done_on_both_sides_after_four_messages),
-        cmocka_unit_test(test_proof_with_another_token_fails_before_the_dialler_has_said_who_it_is),
+        cmocka_unit_test(test_proof_of_two_members_succeeds_after_four_messages),
+        cmocka_unit_test(test_proof_with_another_token_fails_before_the_dialler_names_itself),
         cmocka_unit_test(test_proof_without_the_key_of_the_role_it_names_is_refused),
-        cmocka_unit_test(test_proof_of_a_role_or_rank_that_may_not_come_is_refused),
-        cmocka_unit_test(test_proof_fails_when_any_bit_of_any_message_is_another),
-        cmocka_unit_test(test_proof_takes_messages_of_their_size_and_in_their_order_only),
-        cmocka_unit_test(test_proof_that_has_failed_takes_nothing_more),
-        cmocka_unit_test(test_proof_that_was_recorded_opens_nothing),
-        cmocka_unit_test(test_proof_that_is_sent_back_opens_nothing),
+        cmocka_unit_test(test_proof_of_a_role_or_rank_without_access_is_refused),
+        cmocka_unit_test(test_proof_fails_if_any_bit_of_any_message_is_flipped),
+        cmocka_unit_test(test_proof_accepts_messages_of_the_right_size_and_order_only),
+        cmocka_unit_test(test_proof_accepts_nothing_after_a_failure),
+        cmocka_unit_test(test_proof_rejects_a_replay),
+        cmocka_unit_test(test_proof_rejects_a_reflection),
         cmocka_unit_test(test_proof_that_is_relayed_to_another_port_fails),
         cmocka_unit_test(test_proof_without_a_token_says_so_and_sends_nothing),
         cmocka_unit_test(test_proof_place_is_address_and_port_on_this_host_and_nothing_beyond),

@@ -268,7 +268,7 @@ static int count_of(const world *w, int from, wire_kind kind, bool is_empty)
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
-static void test_ps_client_gives_a_gradient_back_when_the_shard_has_all_of_it(void **state)
+static void test_ps_client_returns_a_gradient_when_the_shard_has_all_of_it(void **state)
 {
     (void)state;
     world *w = world_create(true);
@@ -293,7 +293,7 @@ static void test_ps_client_gives_a_gradient_back_when_the_shard_has_all_of_it(vo
     world_destroy(w);
 }
 
-static void test_ps_client_gives_a_gradient_back_only_when_the_transport_has_let_go(void **state)
+static void test_ps_client_returns_a_gradient_only_after_the_transport_released_it(void **state)
 {
     (void)state;
     world *w = world_create(true);
@@ -322,7 +322,7 @@ static void test_ps_client_keeps_gradients_where_they_may_be_asked_for_again(voi
     world_destroy(w);
 }
 
-static void test_ps_client_a_shard_that_lost_a_gradient_ends_the_step_with_its_name(void **state)
+static void test_ps_client_fails_the_step_and_names_the_shard_that_lost_a_gradient(void **state)
 {
     (void)state;
     world *w = world_create(true);
@@ -413,7 +413,7 @@ static void test_ps_client_decision_is_told_again_when_the_shard_may_not_have_it
     world_destroy(w);
 }
 
-static void test_ps_client_decision_that_comes_too_late_harms_nothing(void **state)
+static void test_ps_client_late_decision_has_no_effect(void **state)
 {
     (void)state;
     world *w = world_create(true);
@@ -434,15 +434,15 @@ static void test_ps_client_decision_that_comes_too_late_harms_nothing(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ps_client_gives_a_gradient_back_when_the_shard_has_all_of_it),
-        cmocka_unit_test(test_ps_client_gives_a_gradient_back_only_when_the_transport_has_let_go),
+        cmocka_unit_test(test_ps_client_returns_a_gradient_when_the_shard_has_all_of_it),
+        cmocka_unit_test(test_ps_client_returns_a_gradient_only_after_the_transport_released_it),
         cmocka_unit_test(test_ps_client_keeps_gradients_where_they_may_be_asked_for_again),
-        cmocka_unit_test(test_ps_client_a_shard_that_lost_a_gradient_ends_the_step_with_its_name),
+        cmocka_unit_test(test_ps_client_fails_the_step_and_names_the_shard_that_lost_a_gradient),
         cmocka_unit_test(
             test_ps_client_step_without_values_ends_with_the_decision_and_tells_the_shard),
         cmocka_unit_test(test_ps_client_fetch_asks_for_the_values_of_the_newest_decided_step),
         cmocka_unit_test(test_ps_client_decision_is_told_again_when_the_shard_may_not_have_it),
-        cmocka_unit_test(test_ps_client_decision_that_comes_too_late_harms_nothing),
+        cmocka_unit_test(test_ps_client_late_decision_has_no_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

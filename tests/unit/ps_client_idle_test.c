@@ -40,7 +40,7 @@ static void end_small_step(world *w, uint64_t step)
     values(w, &pull, 1, 0, false);
 }
 
-static void test_ps_client_tells_idle_shards_of_a_snapshot_until_they_have_heard(void **state)
+static void test_ps_client_repeats_a_snapshot_request_until_idle_shards_confirm(void **state)
 {
     (void)state;
     world *w = world_with_idle_shard();
@@ -186,7 +186,7 @@ test_ps_client_asks_for_records_of_others_at_once_when_a_connection_is_back(void
     world_destroy(w);
 }
 
-static void test_ps_client_names_who_keeps_a_partition_of_others_from_its_record(void **state)
+static void test_ps_client_names_the_rank_that_delays_a_partition_of_others(void **state)
 {
     (void)state;
     world *w = world_with_a_share();
@@ -204,14 +204,14 @@ static void test_ps_client_names_who_keeps_a_partition_of_others_from_its_record
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ps_client_tells_idle_shards_of_a_snapshot_until_they_have_heard),
+        cmocka_unit_test(test_ps_client_repeats_a_snapshot_request_until_idle_shards_confirm),
         cmocka_unit_test(test_ps_client_forgets_idle_shards_with_a_step_that_fails),
         cmocka_unit_test(test_ps_client_times_out_naming_the_idle_server_that_does_not_answer),
         cmocka_unit_test(
             test_ps_client_asks_for_a_lost_record_of_a_partition_that_others_of_the_node_push),
         cmocka_unit_test(
             test_ps_client_asks_for_records_of_others_at_once_when_a_connection_is_back),
-        cmocka_unit_test(test_ps_client_names_who_keeps_a_partition_of_others_from_its_record),
+        cmocka_unit_test(test_ps_client_names_the_rank_that_delays_a_partition_of_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,7 @@ static void test_ps_client_sends_again_what_is_not_answered(void **state)
     world_destroy(w);
 }
 
-static void test_ps_client_ignores_answers_that_come_twice_or_late(void **state)
+static void test_ps_client_ignores_repeated_and_late_answers(void **state)
 {
     (void)state;
     world *w = world_create(STEP_ASYNC);
@@ -145,7 +145,7 @@ static void test_ps_client_sends_unanswered_again_when_a_connection_is_back(void
     world_destroy(w);
 }
 
-static void test_ps_client_keeps_what_a_full_queue_refuses(void **state)
+static void test_ps_client_sends_again_after_a_full_queue(void **state)
 {
     (void)state;
     world *w = world_create(STEP_ASYNC);
@@ -197,7 +197,7 @@ static void test_ps_client_keeps_a_bounded_lead_over_a_shard_that_does_not_answe
     world_destroy(w);
 }
 
-static void test_ps_client_gives_a_buffer_back_only_when_the_transport_let_go(void **state)
+static void test_ps_client_returns_a_buffer_only_after_the_transport_released_it(void **state)
 {
     (void)state;
     world *w = world_create(STEP_ASYNC);
@@ -221,7 +221,7 @@ static void test_ps_client_gives_a_buffer_back_only_when_the_transport_let_go(vo
 }
 
 /* ---- fewer bits ------------------------------------------------------------------------------ */
-static void test_ps_client_sends_gradients_in_16_bits_and_first_values_as_they_are(void **state)
+static void test_ps_client_sends_gradients_in_16_bits_and_initial_values_unrounded(void **state)
 {
     (void)state;
     world *w = world_of(&(world_shape){
@@ -255,17 +255,17 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_retry_doubles_to_a_bound_with_jitter_from_the_seed),
         cmocka_unit_test(test_ps_client_sends_again_what_is_not_answered),
-        cmocka_unit_test(test_ps_client_ignores_answers_that_come_twice_or_late),
+        cmocka_unit_test(test_ps_client_ignores_repeated_and_late_answers),
         cmocka_unit_test(test_ps_client_has_one_push_of_a_chunk_in_flight),
         cmocka_unit_test(test_ps_client_asks_again_for_values_whose_checksum_fails),
         cmocka_unit_test(
             test_ps_client_sends_nothing_of_a_push_whose_values_came_while_its_repeat_was_queued),
         cmocka_unit_test(test_ps_client_backs_off_when_a_shard_has_no_room),
         cmocka_unit_test(test_ps_client_sends_unanswered_again_when_a_connection_is_back),
-        cmocka_unit_test(test_ps_client_keeps_what_a_full_queue_refuses),
+        cmocka_unit_test(test_ps_client_sends_again_after_a_full_queue),
         cmocka_unit_test(test_ps_client_keeps_a_bounded_lead_over_a_shard_that_does_not_answer),
-        cmocka_unit_test(test_ps_client_gives_a_buffer_back_only_when_the_transport_let_go),
-        cmocka_unit_test(test_ps_client_sends_gradients_in_16_bits_and_first_values_as_they_are),
+        cmocka_unit_test(test_ps_client_returns_a_buffer_only_after_the_transport_released_it),
+        cmocka_unit_test(test_ps_client_sends_gradients_in_16_bits_and_initial_values_unrounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

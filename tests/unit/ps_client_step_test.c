@@ -88,7 +88,7 @@ static void test_ps_client_skips_a_step_that_is_not_finite_and_names_the_rank(vo
     world_destroy(w);
 }
 
-static void test_ps_client_does_not_believe_a_damaged_record(void **state)
+static void test_ps_client_rejects_a_damaged_record(void **state)
 {
     (void)state;
     world *w = world_create(STEP_TWO_PHASE);
@@ -103,7 +103,7 @@ static void test_ps_client_does_not_believe_a_damaged_record(void **state)
     world_destroy(w);
 }
 
-static void test_ps_client_ignores_records_of_another_step_or_stranger(void **state)
+static void test_ps_client_ignores_records_of_another_step_or_peer(void **state)
 {
     (void)state;
     world *w = world_create(STEP_TWO_PHASE);
@@ -123,7 +123,7 @@ static void test_ps_client_ignores_records_of_another_step_or_stranger(void **st
 }
 
 static void
-test_ps_client_asks_about_a_receipted_push_and_repeats_it_when_nobody_is_missing(void **state)
+test_ps_client_asks_about_a_receipted_push_and_repeats_it_if_no_rank_is_missing(void **state)
 {
     (void)state;
     world *w = world_create(STEP_TWO_PHASE);
@@ -176,7 +176,7 @@ static void test_ps_client_asks_again_for_held_values_whose_checksum_fails(void 
 }
 
 /* ---- initial values -------------------------------------------------------------------------- */
-static void test_ps_client_sends_first_values_and_then_fetches_them(void **state)
+static void test_ps_client_sends_initial_values_and_then_fetches_them(void **state)
 {
     (void)state;
     world *w             = world_create(STEP_TWO_PHASE);
@@ -204,7 +204,7 @@ static void test_ps_client_sends_first_values_and_then_fetches_them(void **state
 }
 
 /* ---- groups that differ ---------------------------------------------------------------------- */
-static void test_ps_client_drives_decided_and_free_chunks_in_one_step(void **state)
+static void test_ps_client_drives_two_phase_and_async_chunks_in_one_step(void **state)
 {
     (void)state;
     world *w =
@@ -260,7 +260,7 @@ static void test_ps_client_asks_for_both_kinds_of_chunks_when_their_answers_are_
     world_destroy(w);
 }
 
-static void test_ps_client_does_not_pull_free_chunks_with_the_decision(void **state)
+static void test_ps_client_does_not_pull_async_chunks_with_the_decision(void **state)
 {
     (void)state;
     world *w =
@@ -286,7 +286,7 @@ static void test_ps_client_does_not_pull_free_chunks_with_the_decision(void **st
 }
 
 /* PREPARED is about the decided chunks of a partition; the others wait for their own answers. */
-static void test_ps_client_asks_for_free_chunks_of_a_partition_that_is_prepared(void **state)
+static void test_ps_client_asks_for_async_chunks_of_a_prepared_partition(void **state)
 {
     (void)state;
     world *w             = world_of(&(world_shape){
@@ -333,17 +333,17 @@ int main(void)
         cmocka_unit_test(test_ps_client_decides_alike_in_any_order_of_answers),
         cmocka_unit_test(test_ps_client_pulls_carry_the_hashes_of_their_partitions),
         cmocka_unit_test(test_ps_client_skips_a_step_that_is_not_finite_and_names_the_rank),
-        cmocka_unit_test(test_ps_client_does_not_believe_a_damaged_record),
-        cmocka_unit_test(test_ps_client_ignores_records_of_another_step_or_stranger),
+        cmocka_unit_test(test_ps_client_rejects_a_damaged_record),
+        cmocka_unit_test(test_ps_client_ignores_records_of_another_step_or_peer),
         cmocka_unit_test(
-            test_ps_client_asks_about_a_receipted_push_and_repeats_it_when_nobody_is_missing),
+            test_ps_client_asks_about_a_receipted_push_and_repeats_it_if_no_rank_is_missing),
         cmocka_unit_test(test_ps_client_writes_no_values_before_the_step_is_closed),
         cmocka_unit_test(test_ps_client_asks_again_for_held_values_whose_checksum_fails),
-        cmocka_unit_test(test_ps_client_sends_first_values_and_then_fetches_them),
-        cmocka_unit_test(test_ps_client_drives_decided_and_free_chunks_in_one_step),
+        cmocka_unit_test(test_ps_client_sends_initial_values_and_then_fetches_them),
+        cmocka_unit_test(test_ps_client_drives_two_phase_and_async_chunks_in_one_step),
         cmocka_unit_test(test_ps_client_asks_for_both_kinds_of_chunks_when_their_answers_are_late),
-        cmocka_unit_test(test_ps_client_does_not_pull_free_chunks_with_the_decision),
-        cmocka_unit_test(test_ps_client_asks_for_free_chunks_of_a_partition_that_is_prepared),
+        cmocka_unit_test(test_ps_client_does_not_pull_async_chunks_with_the_decision),
+        cmocka_unit_test(test_ps_client_asks_for_async_chunks_of_a_prepared_partition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

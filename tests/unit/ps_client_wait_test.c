@@ -16,7 +16,7 @@ static int find_sent(const world *w, wire_kind kind, int from)
     return -1;
 }
 
-static void test_ps_client_warns_and_times_out_with_the_name_of_who_is_missing(void **state)
+static void test_ps_client_warns_and_times_out_with_the_name_of_the_missing_rank(void **state)
 {
     (void)state;
     static const int32_t missing[] = {3, 1};
@@ -103,7 +103,7 @@ static void test_ps_client_ends_everything_with_the_verdict(void **state)
     world_destroy(w);
 }
 
-static void test_ps_client_passes_on_what_a_shard_refuses_for_good(void **state)
+static void test_ps_client_passes_on_a_shards_final_refusal(void **state)
 {
     (void)state;
     world *w = world_create(STEP_TWO_PHASE);
@@ -124,11 +124,11 @@ static void test_ps_client_passes_on_what_a_shard_refuses_for_good(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ps_client_warns_and_times_out_with_the_name_of_who_is_missing),
+        cmocka_unit_test(test_ps_client_warns_and_times_out_with_the_name_of_the_missing_rank),
         cmocka_unit_test(test_ps_client_times_out_naming_a_silent_server),
         cmocka_unit_test(test_ps_client_does_not_push_again_where_the_outcome_is_unknown),
         cmocka_unit_test(test_ps_client_ends_everything_with_the_verdict),
-        cmocka_unit_test(test_ps_client_passes_on_what_a_shard_refuses_for_good),
+        cmocka_unit_test(test_ps_client_passes_on_a_shards_final_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

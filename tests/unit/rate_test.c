@@ -26,7 +26,7 @@ static void test_rate_allows_a_burst_and_so_many_a_second_from_then_on(void **st
     assert_int_equal(taken(&r, 20, UINT64_MAX / 100), 8);
 }
 
-static void test_rate_of_who_asks_all_the_time_is_not_forgotten(void **state)
+static void test_rate_of_a_steady_asker_is_not_forgotten(void **state)
 {
     (void)state;
     rate r = {0};
@@ -39,7 +39,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rate_allows_a_burst_and_so_many_a_second_from_then_on),
-        cmocka_unit_test(test_rate_of_who_asks_all_the_time_is_not_forgotten),
+        cmocka_unit_test(test_rate_of_a_steady_asker_is_not_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

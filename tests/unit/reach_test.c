@@ -59,7 +59,7 @@ static void a_port_where_nobody_listens_is_refused_after_the_patience_and_not_be
     close(fd);
 }
 
-static void a_listener_that_is_slow_is_in_nobodys_way_and_one_of_another_job_is(void **state)
+static void a_slow_listener_is_no_obstacle_and_one_of_another_job_is(void **state)
 {
     (void)state;
     char address[64];
@@ -88,7 +88,7 @@ static void a_name_may_be_unknown_for_as_long_as_a_start_may_take(void **state)
     reach_end(&r);
 }
 
-static void a_connection_that_is_there_is_not_looked_at_until_it_breaks(void **state)
+static void a_live_connection_is_not_probed_until_it_breaks(void **state)
 {
     (void)state;
     char address[64];
@@ -108,8 +108,7 @@ static void a_connection_that_is_there_is_not_looked_at_until_it_breaks(void **s
     close(fd);
 }
 
-static void
-a_connection_whose_other_host_confirms_nothing_is_asked_about_while_it_is_there(void **state)
+static void a_connection_without_acknowledgements_is_probed_while_it_is_up(void **state)
 {
     (void)state;
     enum { LEASE_MS = 10000 };
@@ -139,11 +138,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_port_where_nobody_listens_is_refused_after_the_patience_and_not_before),
-        cmocka_unit_test(a_listener_that_is_slow_is_in_nobodys_way_and_one_of_another_job_is),
+        cmocka_unit_test(a_slow_listener_is_no_obstacle_and_one_of_another_job_is),
         cmocka_unit_test(a_name_may_be_unknown_for_as_long_as_a_start_may_take),
-        cmocka_unit_test(a_connection_that_is_there_is_not_looked_at_until_it_breaks),
-        cmocka_unit_test(
-            a_connection_whose_other_host_confirms_nothing_is_asked_about_while_it_is_there),
+        cmocka_unit_test(a_live_connection_is_not_probed_until_it_breaks),
+        cmocka_unit_test(a_connection_without_acknowledgements_is_probed_while_it_is_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

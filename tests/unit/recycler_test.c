@@ -10,7 +10,7 @@
 
 enum { BYTES = 1 << 20 };
 
-static void what_comes_back_is_given_out_again(void **state)
+static void returned_buffers_are_reused(void **state)
 {
     (void)state;
     recycler *r = recycler_create(4 * BYTES);
@@ -67,7 +67,7 @@ static void buffers_may_outlive_their_recycler(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_comes_back_is_given_out_again),
+        cmocka_unit_test(returned_buffers_are_reused),
         cmocka_unit_test(another_size_is_another_buffer),
         cmocka_unit_test(no_more_is_kept_than_allowed),
         cmocka_unit_test(buffers_may_outlive_their_recycler),

@@ -337,7 +337,7 @@ static void fold_many(pen_op op, pen_dtype dtype)
     }
 }
 
-static void folds_are_those_of_one_element_at_a_time(void **state)
+static void folds_equal_those_of_one_element_at_a_time(void **state)
 {
     (void)state;
     seed = 1;
@@ -371,7 +371,7 @@ static void fold_few(pen_op op, pen_dtype dtype)
     }
 }
 
-static void sums_of_few_float32_arrays_are_those_of_one_element_at_a_time(void **state)
+static void sums_of_few_float32_arrays_equal_those_of_one_element_at_a_time(void **state)
 {
     (void)state;
     seed = 8;
@@ -458,7 +458,7 @@ static void fold_average(pen_op op, pen_dtype dtype)
     for (a.divide_by = 1; a.divide_by <= 300; a.divide_by += 23) check(&a, 0, 1200);
 }
 
-static void an_average_divides_by_as_many_as_it_is_told(void **state)
+static void an_average_divides_by_the_given_number(void **state)
 {
     (void)state;
     seed = 5;
@@ -530,12 +530,12 @@ int main(void)
     alarm(400);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arithmetic_is_for_all_types_and_logic_for_integers),
-        cmocka_unit_test(folds_are_those_of_one_element_at_a_time),
-        cmocka_unit_test(sums_of_few_float32_arrays_are_those_of_one_element_at_a_time),
+        cmocka_unit_test(folds_equal_those_of_one_element_at_a_time),
+        cmocka_unit_test(sums_of_few_float32_arrays_equal_those_of_one_element_at_a_time),
         cmocka_unit_test(scales_are_applied_to_each_input_first),
         cmocka_unit_test(an_output_may_be_any_of_the_inputs),
         cmocka_unit_test(one_input_is_its_own_fold),
-        cmocka_unit_test(an_average_divides_by_as_many_as_it_is_told),
+        cmocka_unit_test(an_average_divides_by_the_given_number),
         cmocka_unit_test(nan_and_infinity_are_passed_on),
         cmocka_unit_test(sixteen_bit_sums_are_rounded_once),
         cmocka_unit_test(copies_are_copies_of_any_size_and_alignment),

@@ -290,7 +290,7 @@ static void an_order_with_a_repeat_is_refused_and_changes_nothing(void **state)
     close_members(m);
 }
 
-static void the_first_failure_is_told_after_every_call_has_ended(void **state)
+static void the_first_failure_is_reported_after_every_call_has_ended(void **state)
 {
     (void)state;
     member m[RANKS];
@@ -310,7 +310,7 @@ static void the_first_failure_is_told_after_every_call_has_ended(void **state)
     close_members(m);
 }
 
-static void a_call_that_cannot_begin_is_told_at_the_end(void **state)
+static void a_call_that_cannot_begin_is_reported_at_the_end(void **state)
 {
     (void)state;
     member m[RANKS];
@@ -324,7 +324,7 @@ static void a_call_that_cannot_begin_is_told_at_the_end(void **state)
     close_members(m);
 }
 
-static void buckets_lie_where_peers_can_map_them(void **state)
+static void buckets_are_in_memory_that_peers_can_map(void **state)
 {
     (void)state;
     member m[RANKS];
@@ -384,7 +384,7 @@ static uint64_t step_with_buffers(const uint32_t order[RANKS][GRADIENTS], uint32
     return most;
 }
 
-static void with_buffers_gradients_have_memory_only_until_their_sum_was_told(void **state)
+static void with_buffers_gradients_have_memory_only_until_their_sum_was_reported(void **state)
 {
     (void)state;
     const uint64_t one = 2 * 9008 * sizeof(float); /* the largest gradient, and its sum */
@@ -417,10 +417,10 @@ int main(void)
         cmocka_unit_test(small_gradients_share_a_bucket_and_large_ones_have_their_own),
         cmocka_unit_test(an_order_that_all_agree_on_holds_from_the_next_step),
         cmocka_unit_test(an_order_with_a_repeat_is_refused_and_changes_nothing),
-        cmocka_unit_test(the_first_failure_is_told_after_every_call_has_ended),
-        cmocka_unit_test(a_call_that_cannot_begin_is_told_at_the_end),
-        cmocka_unit_test(buckets_lie_where_peers_can_map_them),
-        cmocka_unit_test(with_buffers_gradients_have_memory_only_until_their_sum_was_told),
+        cmocka_unit_test(the_first_failure_is_reported_after_every_call_has_ended),
+        cmocka_unit_test(a_call_that_cannot_begin_is_reported_at_the_end),
+        cmocka_unit_test(buckets_are_in_memory_that_peers_can_map),
+        cmocka_unit_test(with_buffers_gradients_have_memory_only_until_their_sum_was_reported),
         cmocka_unit_test(a_model_without_gradients_needs_no_bucket),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

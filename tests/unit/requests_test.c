@@ -165,7 +165,7 @@ static void reply(world *w, uint64_t id, int32_t role, int32_t rank, pen_status 
 }
 
 /* ---- of collectives ---------------------------------------------------------------------------- */
-static void a_fault_is_said_until_all_were_told(void **state)
+static void a_fault_is_repeated_until_all_are_told(void **state)
 {
     (void)state;
     world *w = make_world();
@@ -202,7 +202,7 @@ static void the_oldest_of_too_many_faults_is_forgotten(void **state)
     drop_world(w);
 }
 
-static void an_agreement_is_asked_for_with_the_newest_list_and_told_once(void **state)
+static void an_agreement_is_requested_with_the_newest_list_and_reported_once(void **state)
 {
     (void)state;
     world *w              = make_world();
@@ -263,7 +263,7 @@ static void changes_wait_until_they_fit_into_the_window_and_gets_do_not(void **s
     drop_world(w);
 }
 
-static void a_get_that_nobody_sets_times_out_and_says_so(void **state)
+static void a_get_of_a_key_never_set_times_out_with_a_sentence(void **state)
 {
     (void)state;
     world *w = make_world();
@@ -282,7 +282,7 @@ static void a_get_that_nobody_sets_times_out_and_says_so(void **state)
 }
 
 /* ---- commands -------------------------------------------------------------------------------- */
-static void a_command_takes_the_reply_of_the_one_who_was_asked(void **state)
+static void a_command_accepts_a_reply_from_the_commanded_member_only(void **state)
 {
     (void)state;
     world *w = make_world();
@@ -322,7 +322,7 @@ static void a_command_to_all_has_its_replies_in_rank_order(void **state)
     drop_world(w);
 }
 
-static void only_those_who_have_not_answered_are_commanded_again(void **state)
+static void only_members_without_an_answer_are_commanded_again(void **state)
 {
     (void)state;
     world *w = make_world();
@@ -369,7 +369,7 @@ static void a_command_that_times_out_names_who_has_not_answered(void **state)
     drop_world(w);
 }
 
-static void eight_commands_are_on_their_way_at_a_time_and_say_what_is_done(void **state)
+static void eight_commands_are_in_flight_at_a_time_and_report_what_is_done(void **state)
 {
     (void)state;
     world *w = make_world();
@@ -387,7 +387,7 @@ static void eight_commands_are_on_their_way_at_a_time_and_say_what_is_done(void 
 }
 
 /* ---- all --------------------------------------------------------------------------------------- */
-static void what_is_not_answered_is_sent_again_when_the_scheduler_says_welcome(void **state)
+static void unanswered_requests_are_sent_again_after_a_welcome(void **state)
 {
     (void)state;
     world *w = make_world();
@@ -404,7 +404,7 @@ static void what_is_not_answered_is_sent_again_when_the_scheduler_says_welcome(v
     drop_world(w);
 }
 
-static void a_failure_ends_what_somebody_waits_for(void **state)
+static void a_failure_ends_pending_waits(void **state)
 {
     (void)state;
     world *w = make_world();
@@ -426,20 +426,20 @@ static void a_failure_ends_what_somebody_waits_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_fault_is_said_until_all_were_told),
+        cmocka_unit_test(a_fault_is_repeated_until_all_are_told),
         cmocka_unit_test(the_oldest_of_too_many_faults_is_forgotten),
-        cmocka_unit_test(an_agreement_is_asked_for_with_the_newest_list_and_told_once),
+        cmocka_unit_test(an_agreement_is_requested_with_the_newest_list_and_reported_once),
         cmocka_unit_test(an_answer_ends_its_own_question_once),
         cmocka_unit_test(changes_wait_until_they_fit_into_the_window_and_gets_do_not),
-        cmocka_unit_test(a_get_that_nobody_sets_times_out_and_says_so),
-        cmocka_unit_test(a_command_takes_the_reply_of_the_one_who_was_asked),
+        cmocka_unit_test(a_get_of_a_key_never_set_times_out_with_a_sentence),
+        cmocka_unit_test(a_command_accepts_a_reply_from_the_commanded_member_only),
         cmocka_unit_test(a_command_to_all_has_its_replies_in_rank_order),
-        cmocka_unit_test(only_those_who_have_not_answered_are_commanded_again),
+        cmocka_unit_test(only_members_without_an_answer_are_commanded_again),
         cmocka_unit_test(a_command_ends_with_the_refusal_of_the_lowest_rank),
         cmocka_unit_test(a_command_that_times_out_names_who_has_not_answered),
-        cmocka_unit_test(eight_commands_are_on_their_way_at_a_time_and_say_what_is_done),
-        cmocka_unit_test(what_is_not_answered_is_sent_again_when_the_scheduler_says_welcome),
-        cmocka_unit_test(a_failure_ends_what_somebody_waits_for),
+        cmocka_unit_test(eight_commands_are_in_flight_at_a_time_and_report_what_is_done),
+        cmocka_unit_test(unanswered_requests_are_sent_again_after_a_welcome),
+        cmocka_unit_test(a_failure_ends_pending_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

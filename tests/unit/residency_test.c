@@ -173,7 +173,7 @@ static void test_residency_fetch_ahead_waits_for_room_below_max_live(void **stat
     residency_destroy(s.r);
 }
 
-static void test_residency_current_unit_may_pass_max_live(void **state)
+static void test_residency_current_unit_may_exceed_max_live(void **state)
 {
     (void)state;
     scene s;
@@ -231,7 +231,7 @@ static void test_residency_unit_is_kept_when_it_is_used_again_within_max_reuse(v
     residency_destroy(s.r);
 }
 
-static void test_residency_kept_units_go_before_a_used_one_passes_max_live(void **state)
+static void test_residency_drops_kept_units_before_a_used_one_exceeds_max_live(void **state)
 {
     (void)state;
     scene s;
@@ -392,7 +392,7 @@ static void test_residency_fetch_that_failed_is_tried_again_by_the_next_use(void
 }
 
 /* Any sequence of calls: live is what was fetched and not dropped; nothing is dropped that is not here. */
-static void test_residency_walk_of_random_calls_keeps_its_books(void **state)
+static void test_residency_accounts_stay_right_under_random_calls(void **state)
 {
     (void)state;
     uint64_t draw = 7;
@@ -438,11 +438,11 @@ int main(void)
         cmocka_unit_test(test_residency_none_fetches_a_unit_when_it_is_used),
         cmocka_unit_test(test_residency_forward_prefetch_is_one_unit_ahead),
         cmocka_unit_test(test_residency_fetch_ahead_waits_for_room_below_max_live),
-        cmocka_unit_test(test_residency_current_unit_may_pass_max_live),
+        cmocka_unit_test(test_residency_current_unit_may_exceed_max_live),
         cmocka_unit_test(test_residency_unit_larger_than_prefetch_bucket_is_not_fetched_ahead),
         cmocka_unit_test(test_residency_unit_without_moving_elements_is_always_here),
         cmocka_unit_test(test_residency_unit_is_kept_when_it_is_used_again_within_max_reuse),
-        cmocka_unit_test(test_residency_kept_units_go_before_a_used_one_passes_max_live),
+        cmocka_unit_test(test_residency_drops_kept_units_before_a_used_one_exceeds_max_live),
         cmocka_unit_test(test_residency_keeps_forward_drops_after_the_backward_only),
         cmocka_unit_test(test_residency_values_of_an_earlier_step_are_fetched_again),
         cmocka_unit_test(test_residency_late_arrival_of_an_old_value_is_not_taken_for_a_new_one),
@@ -452,7 +452,7 @@ int main(void)
         cmocka_unit_test(test_residency_step_with_fewer_uses_counts_as_another_order),
         cmocka_unit_test(test_residency_uses_outside_of_steps_leave_no_trace),
         cmocka_unit_test(test_residency_fetch_that_failed_is_tried_again_by_the_next_use),
-        cmocka_unit_test(test_residency_walk_of_random_calls_keeps_its_books),
+        cmocka_unit_test(test_residency_accounts_stay_right_under_random_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

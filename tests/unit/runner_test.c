@@ -236,7 +236,7 @@ static void every_algorithm_survives_any_order_and_late_returns(void **unused)
 
 /* ---- a schedule made by hand ------------------------------------------------------------------------ */
 /* Member 0 sends OUT, receives into it and forwards it: lent bytes must not be written. */
-static void what_is_lent_is_not_written(void **unused)
+static void lent_bytes_are_not_written(void **unused)
 {
     static const move one[] = {
         {.verb = MOVE_SEND, .peer = 1, .range = {MOVE_IN, 0, 1, 0, 0, -1}},
@@ -262,7 +262,7 @@ static void what_is_lent_is_not_written(void **unused)
     runner_plan_fini(&p);
 }
 
-static void parts_that_cannot_be_are_wrong(void **unused)
+static void impossible_parts_are_refused(void **unused)
 {
     (void)unused;
     world *w      = world_of(2);
@@ -339,8 +339,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_algorithm_survives_any_order_and_late_returns),
-        cmocka_unit_test(what_is_lent_is_not_written),
-        cmocka_unit_test(parts_that_cannot_be_are_wrong),
+        cmocka_unit_test(lent_bytes_are_not_written),
+        cmocka_unit_test(impossible_parts_are_refused),
         cmocka_unit_test(bytes_sent_are_those_of_the_formula),
     };
     alarm(300);

@@ -145,7 +145,7 @@ static void test_samplers_take_what_torch_takes_in_200_random_cases(void **state
     print_message("%zu cases agree with torch\n", n);
 }
 
-static void test_samplers_take_what_the_tables_say(void **state)
+static void test_samplers_take_the_samples_of_the_tables(void **state)
 {
     (void)state;
     static const struct {
@@ -248,7 +248,7 @@ static void test_positions_mean_the_same_to_any_number_of_ranks(void **state)
                 move_to_another_world(101, before, steps, 3, after);
 }
 
-static void test_positions_continue_an_epoch_as_if_it_had_not_been_left(void **state)
+static void test_positions_continue_an_epoch_without_a_gap(void **state)
 {
     (void)state;
     for (int drops = 0; drops < 2; drops++) {
@@ -270,7 +270,7 @@ static void test_positions_continue_an_epoch_as_if_it_had_not_been_left(void **s
     }
 }
 
-static void test_samplers_end_an_epoch_until_they_are_told_another(void **state)
+static void test_samplers_end_an_epoch_until_another_is_set(void **state)
 {
     (void)state;
     int64_t taken[8], epoch, consumed;
@@ -362,7 +362,7 @@ static void refuses(pen_sampler_desc d, const char *sentence)
     assert_null(s);
 }
 
-static void test_samplers_refuse_what_makes_no_sense(void **state)
+static void test_samplers_refuse_invalid_arguments(void **state)
 {
     (void)state;
     refuses((pen_sampler_desc){.world = 1},
@@ -387,14 +387,14 @@ int main(void)
         cmocka_unit_test(test_permutations_of_very_large_lists_take_64_bits_for_each_index),
         cmocka_unit_test(test_permutations_without_memory_say_how_much_they_need),
         cmocka_unit_test(test_samplers_take_what_torch_takes_in_200_random_cases),
-        cmocka_unit_test(test_samplers_take_what_the_tables_say),
+        cmocka_unit_test(test_samplers_take_the_samples_of_the_tables),
         cmocka_unit_test(test_exact_samplers_take_every_sample_once),
         cmocka_unit_test(test_positions_mean_the_same_to_any_number_of_ranks),
-        cmocka_unit_test(test_positions_continue_an_epoch_as_if_it_had_not_been_left),
-        cmocka_unit_test(test_samplers_end_an_epoch_until_they_are_told_another),
+        cmocka_unit_test(test_positions_continue_an_epoch_without_a_gap),
+        cmocka_unit_test(test_samplers_end_an_epoch_until_another_is_set),
         cmocka_unit_test(test_samplers_refuse_a_position_of_another_data_set),
         cmocka_unit_test(test_samplers_of_a_context_take_its_world_and_its_seed),
         cmocka_unit_test(test_samplers_of_a_context_follow_its_members),
-        cmocka_unit_test(test_samplers_refuse_what_makes_no_sense)};
+        cmocka_unit_test(test_samplers_refuse_invalid_arguments)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

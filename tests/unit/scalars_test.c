@@ -21,7 +21,7 @@ static void found(const wire_scalars *s, const char *name, double sum, uint32_t 
     assert_int_equal(count, ranks);
 }
 
-static void a_sum_is_in_rank_order_and_counts_who_gave_a_number(void **state)
+static void a_sum_is_in_rank_order_and_counts_its_contributors(void **state)
 {
     (void)state;
     wire_scalars rank[3] = {{0}}, sum = {0};
@@ -53,7 +53,7 @@ static void the_last_number_of_a_name_counts_and_a_ninth_name_does_not(void **st
     found(&sum, "b", 1 + 2, 2);
 }
 
-static void a_nan_is_one_and_the_same(void **state)
+static void every_nan_becomes_the_same_nan(void **state)
 {
     (void)state;
     wire_scalars s = {0}, sum = {0};
@@ -64,8 +64,7 @@ static void a_nan_is_one_and_the_same(void **state)
     found(&sum, "loss", NAN, 2);
 }
 
-static void
-they_go_with_the_first_chunk_that_a_decision_closes_else_with_the_first_trained(void **state)
+static void scalars_go_with_the_first_two_phase_chunk_or_else_the_first_trained_one(void **state)
 {
     (void)state;
     plan_chunk chunk[4] = {{.trained = false},
@@ -86,11 +85,10 @@ they_go_with_the_first_chunk_that_a_decision_closes_else_with_the_first_trained(
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sum_is_in_rank_order_and_counts_who_gave_a_number),
+        cmocka_unit_test(a_sum_is_in_rank_order_and_counts_its_contributors),
         cmocka_unit_test(the_last_number_of_a_name_counts_and_a_ninth_name_does_not),
-        cmocka_unit_test(a_nan_is_one_and_the_same),
-        cmocka_unit_test(
-            they_go_with_the_first_chunk_that_a_decision_closes_else_with_the_first_trained),
+        cmocka_unit_test(every_nan_becomes_the_same_nan),
+        cmocka_unit_test(scalars_go_with_the_first_two_phase_chunk_or_else_the_first_trained_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -645,7 +645,7 @@ static void check_costs(const schedule_algorithm *a, coll_kind kind, int size)
     close_world(w);
 }
 
-static void what_is_sent_and_folded_is_what_the_formulas_say(void **state)
+static void bytes_sent_and_folded_match_the_formulas(void **state)
 {
     (void)state;
     EACH_ALGORITHM(a)
@@ -774,7 +774,7 @@ static void a_table_of_nothing_is_a_table(void **state)
     schedule_table_free(NULL);
 }
 
-static void no_text_upsets_the_parser(void **state)
+static void the_parser_survives_any_text(void **state)
 {
     (void)state;
     static const char letters[] = "all_reduce ranks=2-4 bytes=0-16k:one_shot;\x80-9g=";
@@ -839,13 +839,13 @@ int main(void)
         cmocka_unit_test(an_algorithm_that_keeps_the_order_says_so_of_every_schedule),
         cmocka_unit_test(every_kind_and_size_has_an_algorithm_in_rank_order),
         cmocka_unit_test(algorithms_are_found_by_name),
-        cmocka_unit_test(what_is_sent_and_folded_is_what_the_formulas_say),
+        cmocka_unit_test(bytes_sent_and_folded_match_the_formulas),
         cmocka_unit_test(units_are_even_and_the_first_are_one_longer),
         cmocka_unit_test(what_is_chosen_fits_and_keeps_the_order_where_it_matters),
         cmocka_unit_test(the_first_rule_that_fits_wins),
         cmocka_unit_test(a_rule_that_is_wrong_is_quoted),
         cmocka_unit_test(a_table_of_nothing_is_a_table),
-        cmocka_unit_test(no_text_upsets_the_parser),
+        cmocka_unit_test(the_parser_survives_any_text),
         cmocka_unit_test(members_of_one_call_choose_alike),
         cmocka_unit_test(floats_keep_their_order_and_integers_need_not),
     };

@@ -17,7 +17,7 @@ static void faults(job *j, int32_t rank, uint64_t group, uint64_t call, pen_stat
     say(j, rank, c);
 }
 
-static void the_first_report_of_a_failed_call_is_told_to_all(void **state)
+static void the_first_report_of_a_failed_call_goes_to_all(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=continue");
@@ -54,7 +54,7 @@ static void a_culprit_that_was_not_seen_for_long_is_not_called_alive(void **stat
     drop_job(j);
 }
 
-static void a_fault_about_the_dead_says_what_the_loss_said(void **state)
+static void a_fault_about_a_dead_rank_repeats_the_sentence_of_its_loss(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=continue");
@@ -79,7 +79,7 @@ static void only_the_newest_faults_are_remembered(void **state)
     drop_job(j);
 }
 
-static void who_waits_long_is_told_for_whom(void **state)
+static void a_long_wait_names_the_missing_rank(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=continue");
@@ -104,7 +104,7 @@ static void who_waits_long_is_told_for_whom(void **state)
     drop_job(j);
 }
 
-static void who_waits_for_a_rank_that_left_long_ago_waits_no_longer(void **state)
+static void a_wait_for_a_rank_that_left_long_ago_ends(void **state)
 {
     (void)state;
     for (int goes_on = 0; goes_on < 2; goes_on++) {
@@ -130,7 +130,7 @@ static void who_waits_for_a_rank_that_left_long_ago_waits_no_longer(void **state
     }
 }
 
-static void status_lists_the_waits_that_last(void **state)
+static void status_lists_long_waits(void **state)
 {
     (void)state;
     job *j                = training("on_worker_loss=continue");
@@ -159,7 +159,7 @@ static void status_lists_the_waits_that_last(void **state)
 }
 
 /* ---- the flight recorder --------------------------------------------------------------------- */
-static void who_asks_gets_one_record_of_every_rank(void **state)
+static void an_asker_gets_one_record_of_every_rank(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=continue");
@@ -184,14 +184,14 @@ static void who_asks_gets_one_record_of_every_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_report_of_a_failed_call_is_told_to_all),
+        cmocka_unit_test(the_first_report_of_a_failed_call_goes_to_all),
         cmocka_unit_test(a_culprit_that_was_not_seen_for_long_is_not_called_alive),
-        cmocka_unit_test(a_fault_about_the_dead_says_what_the_loss_said),
+        cmocka_unit_test(a_fault_about_a_dead_rank_repeats_the_sentence_of_its_loss),
         cmocka_unit_test(only_the_newest_faults_are_remembered),
-        cmocka_unit_test(who_waits_long_is_told_for_whom),
-        cmocka_unit_test(who_waits_for_a_rank_that_left_long_ago_waits_no_longer),
-        cmocka_unit_test(status_lists_the_waits_that_last),
-        cmocka_unit_test(who_asks_gets_one_record_of_every_rank),
+        cmocka_unit_test(a_long_wait_names_the_missing_rank),
+        cmocka_unit_test(a_wait_for_a_rank_that_left_long_ago_ends),
+        cmocka_unit_test(status_lists_long_waits),
+        cmocka_unit_test(an_asker_gets_one_record_of_every_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

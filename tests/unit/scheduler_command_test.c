@@ -64,7 +64,7 @@ static void test_core_passes_a_command_on_to_all_of_a_role(void **state)
     drop_job(j);
 }
 
-static void test_core_answers_commands_for_who_is_not_there(void **state)
+static void test_core_answers_commands_to_absent_members(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -79,7 +79,7 @@ static void test_core_answers_commands_for_who_is_not_there(void **state)
     drop_job(j);
 }
 
-static void test_core_says_that_who_shall_answer_is_gone(void **state)
+static void test_core_reports_that_the_commanded_member_is_gone(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -92,7 +92,7 @@ static void test_core_says_that_who_shall_answer_is_gone(void **state)
     drop_job(j);
 }
 
-static void test_core_drops_a_reply_to_who_did_not_ask(void **state)
+static void test_core_drops_a_reply_without_a_request(void **state)
 {
     (void)state;
     job *j         = training(2, 1);
@@ -110,9 +110,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_core_passes_a_command_and_its_reply_on),
         cmocka_unit_test(test_core_passes_a_command_on_to_all_of_a_role),
-        cmocka_unit_test(test_core_answers_commands_for_who_is_not_there),
-        cmocka_unit_test(test_core_says_that_who_shall_answer_is_gone),
-        cmocka_unit_test(test_core_drops_a_reply_to_who_did_not_ask),
+        cmocka_unit_test(test_core_answers_commands_to_absent_members),
+        cmocka_unit_test(test_core_reports_that_the_commanded_member_is_gone),
+        cmocka_unit_test(test_core_drops_a_reply_without_a_request),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

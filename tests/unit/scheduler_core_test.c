@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-static void test_core_describes_the_job_to_who_asks(void **state)
+static void test_core_describes_the_job_to_any_asker(void **state)
 {
     (void)state;
     job *j = training(3, 1);
@@ -32,7 +32,7 @@ static void note_addresses(void *user, const wire_control *status)
 }
 
 /* Any asker: an observer, a tool, a reader of /status. */
-static void test_core_does_not_tell_where_the_memory_of_members_lies(void **state)
+static void test_core_does_not_disclose_the_memory_of_members(void **state)
 {
     (void)state;
     static const char *const none[] = {NULL};
@@ -59,7 +59,7 @@ static void test_core_answers_beats_with_the_furthest_step(void **state)
     drop_job(j);
 }
 
-static void test_core_shrugs_off_every_message_out_of_turn(void **state)
+static void test_core_ignores_every_message_out_of_turn(void **state)
 {
     (void)state;
     static const char *const none[] = {NULL};
@@ -108,7 +108,7 @@ static void storm_speaks(job *j, uint64_t *seed)
     give(j, peer, &c, (uint64_t)7 << 24 | (drawn(seed) % 16 + 1));
 }
 
-static void test_core_survives_any_message_from_anybody_at_any_time(void **state)
+static void test_core_survives_any_message_from_any_peer_at_any_time(void **state)
 {
     (void)state;
     uint64_t seed = 20240229;
@@ -141,7 +141,7 @@ static void assert_same_will(const job *j, const char *text)
     }
 }
 
-static void test_core_leaves_its_will_with_everybody_who_joins(void **state)
+static void test_core_sends_its_last_will_to_every_new_member(void **state)
 {
     (void)state;
     job *j = make_job(nothing);
@@ -153,7 +153,7 @@ static void test_core_leaves_its_will_with_everybody_who_joins(void **state)
     drop_job(j);
 }
 
-static void test_core_tells_all_at_once_when_its_will_has_changed(void **state)
+static void test_core_sends_a_changed_last_will_to_all_at_once(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -171,7 +171,7 @@ static void test_core_tells_all_at_once_when_its_will_has_changed(void **state)
     drop_job(j);
 }
 
-static void test_core_gives_the_will_again_as_it_was_to_who_comes_back(void **state)
+static void test_core_sends_the_same_last_will_to_a_returning_member(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -188,14 +188,14 @@ static void test_core_gives_the_will_again_as_it_was_to_who_comes_back(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_core_describes_the_job_to_who_asks),
-        cmocka_unit_test(test_core_does_not_tell_where_the_memory_of_members_lies),
+        cmocka_unit_test(test_core_describes_the_job_to_any_asker),
+        cmocka_unit_test(test_core_does_not_disclose_the_memory_of_members),
         cmocka_unit_test(test_core_answers_beats_with_the_furthest_step),
-        cmocka_unit_test(test_core_shrugs_off_every_message_out_of_turn),
-        cmocka_unit_test(test_core_survives_any_message_from_anybody_at_any_time),
-        cmocka_unit_test(test_core_leaves_its_will_with_everybody_who_joins),
-        cmocka_unit_test(test_core_tells_all_at_once_when_its_will_has_changed),
-        cmocka_unit_test(test_core_gives_the_will_again_as_it_was_to_who_comes_back),
+        cmocka_unit_test(test_core_ignores_every_message_out_of_turn),
+        cmocka_unit_test(test_core_survives_any_message_from_any_peer_at_any_time),
+        cmocka_unit_test(test_core_sends_its_last_will_to_every_new_member),
+        cmocka_unit_test(test_core_sends_a_changed_last_will_to_all_at_once),
+        cmocka_unit_test(test_core_sends_the_same_last_will_to_a_returning_member),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,7 +108,7 @@ static void play(const row *x)
 }
 
 /* ---- waiting for a rank that has left -------------------------------------------------------- */
-static void who_left_in_a_step_that_another_waits_in_is_a_loss(void **state)
+static void a_rank_that_left_in_a_step_that_another_waits_in_is_a_loss(void **state)
 {
     static const row rows[] = {
         {"in the same step, without servers",
@@ -179,7 +179,7 @@ static void who_left_in_a_step_that_another_waits_in_is_a_loss(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) play(&rows[i]);
 }
 
-static void who_leaves_before_its_tensors_are_registered_is_missed_by_who_has_done_so(void **state)
+static void a_rank_that_leaves_before_registering_is_missed_by_ranks_that_registered(void **state)
 {
     (void)state;
     scene *r = scene_wait(2, 0, NULL);
@@ -196,7 +196,7 @@ static void who_leaves_before_its_tensors_are_registered_is_missed_by_who_has_do
 #define STUCK_1 IN(1, 5, "pen_all_reduce", LEASE_MS), WAITS_FOR(1, 0, LEASE_MS)
 #define STUCK_0 IN(0, 5, "pen_step_end", LEASE_MS)
 
-static void two_that_wait_for_each_other_end_the_job_with_both_their_names(void **state)
+static void two_ranks_that_wait_for_each_other_end_the_job_with_both_names(void **state)
 {
     static const row rows[] = {
         {"one in a collective owes gradients to one that it waits for",
@@ -297,9 +297,9 @@ static void two_that_wait_for_each_other_end_the_job_with_both_their_names(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_left_in_a_step_that_another_waits_in_is_a_loss),
-        cmocka_unit_test(who_leaves_before_its_tensors_are_registered_is_missed_by_who_has_done_so),
-        cmocka_unit_test(two_that_wait_for_each_other_end_the_job_with_both_their_names),
+        cmocka_unit_test(a_rank_that_left_in_a_step_that_another_waits_in_is_a_loss),
+        cmocka_unit_test(a_rank_that_leaves_before_registering_is_missed_by_ranks_that_registered),
+        cmocka_unit_test(two_ranks_that_wait_for_each_other_end_the_job_with_both_names),
     };
     return cmocka_run_group_tests_name("scheduler_cycle", tests, NULL, NULL);
 }

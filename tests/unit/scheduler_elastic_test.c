@@ -181,7 +181,7 @@ static void a_job_of_one_worker_waits_on_when_the_newcomer_dies_before_it_is_rea
     scene_drop(r);
 }
 
-static void nobody_waits_for_ever(void **state)
+static void with_wait_the_job_fails_after_wait_ms(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 1, "on_worker_loss=wait", "wait_ms=60000", NULL);
@@ -202,7 +202,7 @@ static void nobody_waits_for_ever(void **state)
     scene_drop(r);
 }
 
-static void a_worker_that_means_another_model_cannot_join(void **state)
+static void a_worker_with_another_model_cannot_join(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 1, "on_worker_loss=wait", NULL);
@@ -216,7 +216,7 @@ static void a_worker_that_means_another_model_cannot_join(void **state)
     scene_drop(r);
 }
 
-static void one_who_was_declared_dead_and_lives_is_sent_away(void **state)
+static void a_live_worker_that_was_declared_dead_is_sent_away(void **state)
 {
     (void)state;
     scene *r            = scene_train(2, 1, "on_worker_loss=wait", NULL);
@@ -231,7 +231,7 @@ static void one_who_was_declared_dead_and_lives_is_sent_away(void **state)
     scene_drop(r);
 }
 
-static void workers_may_come_and_go_in_a_job_that_said_so(void **state)
+static void workers_may_join_and_leave_if_the_job_allows_it(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 1, "workers_max=3", NULL);
@@ -272,7 +272,7 @@ static void where_workers_are_fixed_one_that_leaves_changes_nothing(void **state
     scene_drop(r);
 }
 
-static void a_worker_that_goes_before_it_was_let_in_is_not_missed(void **state)
+static void a_worker_that_leaves_before_its_admission_is_not_missed(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 1, "workers_max=3", NULL);
@@ -319,7 +319,7 @@ static wire_control scale_to(int32_t workers, int32_t servers)
     return c;
 }
 
-static void launchers_hear_how_many_there_shall_be(void **state)
+static void launchers_are_told_the_target_number_of_members(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 1, "workers_max=4", "servers_max=2", NULL);
@@ -337,7 +337,7 @@ static void launchers_hear_how_many_there_shall_be(void **state)
     scene_drop(r);
 }
 
-static void what_cannot_be_is_answered_with_a_sentence(void **state)
+static void impossible_sizes_are_answered_with_a_sentence(void **state)
 {
     (void)state;
     const struct {
@@ -368,7 +368,7 @@ static void what_cannot_be_is_answered_with_a_sentence(void **state)
     scene_drop(r);
 }
 
-static void a_server_is_let_go_when_nothing_lies_on_it_any_more(void **state)
+static void a_drained_server_may_leave_once_it_holds_no_copy(void **state)
 {
     (void)state;
     scene *r       = scene_train(1, 3, NULL, NULL);
@@ -433,16 +433,16 @@ int main(void)
         cmocka_unit_test(a_worker_that_is_waited_for_stays_a_member_when_a_server_dies_with_it),
         cmocka_unit_test(a_newcomer_that_dies_before_it_is_ready_leaves_its_place_to_the_next),
         cmocka_unit_test(a_job_of_one_worker_waits_on_when_the_newcomer_dies_before_it_is_ready),
-        cmocka_unit_test(nobody_waits_for_ever),
-        cmocka_unit_test(a_worker_that_means_another_model_cannot_join),
-        cmocka_unit_test(one_who_was_declared_dead_and_lives_is_sent_away),
-        cmocka_unit_test(workers_may_come_and_go_in_a_job_that_said_so),
+        cmocka_unit_test(with_wait_the_job_fails_after_wait_ms),
+        cmocka_unit_test(a_worker_with_another_model_cannot_join),
+        cmocka_unit_test(a_live_worker_that_was_declared_dead_is_sent_away),
+        cmocka_unit_test(workers_may_join_and_leave_if_the_job_allows_it),
         cmocka_unit_test(where_workers_are_fixed_one_that_leaves_changes_nothing),
-        cmocka_unit_test(a_worker_that_goes_before_it_was_let_in_is_not_missed),
+        cmocka_unit_test(a_worker_that_leaves_before_its_admission_is_not_missed),
         cmocka_unit_test(a_worker_that_comes_while_the_last_one_leaves_is_turned_away),
-        cmocka_unit_test(launchers_hear_how_many_there_shall_be),
-        cmocka_unit_test(what_cannot_be_is_answered_with_a_sentence),
-        cmocka_unit_test(a_server_is_let_go_when_nothing_lies_on_it_any_more),
+        cmocka_unit_test(launchers_are_told_the_target_number_of_members),
+        cmocka_unit_test(impossible_sizes_are_answered_with_a_sentence),
+        cmocka_unit_test(a_drained_server_may_leave_once_it_holds_no_copy),
         cmocka_unit_test(
             an_empty_server_that_leaves_instead_of_sealing_does_not_hold_up_the_others),
     };

@@ -9,7 +9,7 @@ static void server_leaves(job *j, int32_t rank)
 }
 
 /* ---- verdicts and goodbyes ------------------------------------------------------------------- */
-static void test_core_passes_a_failure_on_to_all_and_the_first_one_wins(void **state)
+static void test_core_reports_the_first_failure_to_all(void **state)
 {
     (void)state;
     job *j         = training(2, 1);
@@ -39,7 +39,8 @@ static void test_core_bounds_what_a_failure_claims(void **state)
     drop_job(j);
 }
 
-static void test_core_tells_the_verdict_to_who_comes_back_and_not_a_member_to_the_dead(void **state)
+static void
+test_core_sends_the_verdict_to_returning_members_and_not_a_member_to_the_dead(void **state)
 {
     (void)state;
     job *j = training(3, 1);
@@ -65,7 +66,7 @@ static void test_core_tells_the_verdict_to_who_comes_back_and_not_a_member_to_th
     drop_job(j);
 }
 
-static void test_core_ends_with_the_verdict_when_all_who_were_told_have_gone(void **state)
+static void test_core_ends_when_all_members_left_after_the_verdict(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -168,7 +169,7 @@ static void launcher_starts(job *j, uint32_t peer, int32_t workers)
     if (peer == LAUNCHER_PEER) j->launcher = launcher;
 }
 
-static void test_core_waits_for_a_machine_that_never_comes_as_long_as_for_workers(void **state)
+static void test_core_waits_for_a_missing_machine_as_long_as_for_workers(void **state)
 {
     (void)state;
     job *j = make_job((const char *const[]){"world_size=3", "init_timeout_ms=20000", NULL});
@@ -187,7 +188,7 @@ static void test_core_waits_for_a_machine_that_never_comes_as_long_as_for_worker
     drop_job(j);
 }
 
-static void test_core_waits_for_what_a_machine_started_that_came_late(void **state)
+static void test_core_waits_for_the_worker_of_a_late_launcher(void **state)
 {
     (void)state;
     job *j = make_job((const char *const[]){"world_size=2", "init_timeout_ms=20000", NULL});
@@ -203,7 +204,7 @@ static void test_core_waits_for_what_a_machine_started_that_came_late(void **sta
     drop_job(j);
 }
 
-static void test_core_sends_who_comes_after_the_end_home(void **state)
+static void test_core_turns_latecomers_away_after_the_end(void **state)
 {
     (void)state;
     job *j = make_job((const char *const[]){"world_size=1", "servers=2", NULL});
@@ -234,7 +235,7 @@ static void test_core_does_not_wait_for_ever_for_a_server_that_was_asked_to_end(
     drop_job(j);
 }
 
-static void test_core_calls_a_server_that_leaves_in_the_middle_gone(void **state)
+static void test_core_treats_a_server_that_leaves_in_training_as_lost(void **state)
 {
     (void)state;
     job *j = training(1, 2);
@@ -247,20 +248,20 @@ static void test_core_calls_a_server_that_leaves_in_the_middle_gone(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_core_passes_a_failure_on_to_all_and_the_first_one_wins),
+        cmocka_unit_test(test_core_reports_the_first_failure_to_all),
         cmocka_unit_test(test_core_bounds_what_a_failure_claims),
         cmocka_unit_test(
-            test_core_tells_the_verdict_to_who_comes_back_and_not_a_member_to_the_dead),
-        cmocka_unit_test(test_core_ends_with_the_verdict_when_all_who_were_told_have_gone),
+            test_core_sends_the_verdict_to_returning_members_and_not_a_member_to_the_dead),
+        cmocka_unit_test(test_core_ends_when_all_members_left_after_the_verdict),
         cmocka_unit_test(test_core_ends_five_seconds_after_the_verdict_at_the_latest),
         cmocka_unit_test(test_core_stops_the_servers_when_the_last_worker_has_left),
         cmocka_unit_test(test_core_ends_a_job_whose_programs_never_joined),
         cmocka_unit_test(test_core_names_a_program_that_ended_without_joining_when_another_joins),
-        cmocka_unit_test(test_core_waits_for_a_machine_that_never_comes_as_long_as_for_workers),
-        cmocka_unit_test(test_core_waits_for_what_a_machine_started_that_came_late),
-        cmocka_unit_test(test_core_sends_who_comes_after_the_end_home),
+        cmocka_unit_test(test_core_waits_for_a_missing_machine_as_long_as_for_workers),
+        cmocka_unit_test(test_core_waits_for_the_worker_of_a_late_launcher),
+        cmocka_unit_test(test_core_turns_latecomers_away_after_the_end),
         cmocka_unit_test(test_core_does_not_wait_for_ever_for_a_server_that_was_asked_to_end),
-        cmocka_unit_test(test_core_calls_a_server_that_leaves_in_the_middle_gone),
+        cmocka_unit_test(test_core_treats_a_server_that_leaves_in_training_as_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 /* ---- copies ---------------------------------------------------------------------------------- */
-static void a_plan_says_where_all_copies_lie(void **state)
+static void a_plan_lists_the_place_of_every_copy(void **state)
 {
     (void)state;
     scene *r                 = scene_train(2, 3, "replicas=1", NULL);
@@ -29,7 +29,7 @@ static void a_plan_says_where_all_copies_lie(void **state)
     scene_drop(r);
 }
 
-static void a_server_whose_copies_live_elsewhere_may_die(void **state)
+static void a_server_may_die_if_its_shards_have_copies_elsewhere(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 3, "replicas=1", NULL);
@@ -57,7 +57,7 @@ static void a_server_whose_copies_live_elsewhere_may_die(void **state)
     scene_drop(r);
 }
 
-static void a_server_with_the_only_copy_ends_the_job_as_ever(void **state)
+static void the_death_of_a_server_with_the_only_copy_ends_the_job(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 2, NULL, NULL);
@@ -201,7 +201,7 @@ static void a_server_that_comes_back_is_filled_and_then_serves_its_share(void **
     scene_drop(r);
 }
 
-static void a_process_that_takes_the_place_of_one_that_is_away_is_its_death(void **state)
+static void a_process_that_replaces_an_absent_one_confirms_its_death(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 3, "replicas=1", "on_worker_loss=wait", NULL);
@@ -228,7 +228,7 @@ static void a_process_that_takes_the_place_of_one_that_is_away_is_its_death(void
 }
 
 /* The newcomer uses another connection: that of the dead process may still look alive. */
-static void a_process_that_comes_before_the_news_of_a_death_is_heard_after_it(void **state)
+static void a_process_that_joins_before_the_report_of_a_death_is_admitted_after_it(void **state)
 {
     (void)state;
     const uint32_t newcomer = SCENE_SERVER(9);
@@ -254,7 +254,7 @@ static void a_process_that_comes_before_the_news_of_a_death_is_heard_after_it(vo
     scene_drop(r);
 }
 
-static void only_a_primary_is_believed_about_its_copies(void **state)
+static void only_a_primary_may_report_on_its_copies(void **state)
 {
     (void)state;
     scene *r                 = scene_train(1, 3, "replicas=1", NULL);
@@ -281,9 +281,9 @@ static void only_a_primary_is_believed_about_its_copies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_plan_says_where_all_copies_lie),
-        cmocka_unit_test(a_server_whose_copies_live_elsewhere_may_die),
-        cmocka_unit_test(a_server_with_the_only_copy_ends_the_job_as_ever),
+        cmocka_unit_test(a_plan_lists_the_place_of_every_copy),
+        cmocka_unit_test(a_server_may_die_if_its_shards_have_copies_elsewhere),
+        cmocka_unit_test(the_death_of_a_server_with_the_only_copy_ends_the_job),
         cmocka_unit_test(a_server_that_dies_while_others_seal_is_left_out),
         cmocka_unit_test(the_last_copy_dies_with_its_server),
         cmocka_unit_test(a_server_that_does_not_seal_is_declared_dead),
@@ -291,9 +291,9 @@ int main(void)
             an_epoch_does_not_begin_with_a_server_whose_connection_broke_after_it_sealed),
         cmocka_unit_test(reports_that_contradict_each_other_end_the_job),
         cmocka_unit_test(a_server_that_comes_back_is_filled_and_then_serves_its_share),
-        cmocka_unit_test(a_process_that_takes_the_place_of_one_that_is_away_is_its_death),
-        cmocka_unit_test(a_process_that_comes_before_the_news_of_a_death_is_heard_after_it),
-        cmocka_unit_test(only_a_primary_is_believed_about_its_copies),
+        cmocka_unit_test(a_process_that_replaces_an_absent_one_confirms_its_death),
+        cmocka_unit_test(a_process_that_joins_before_the_report_of_a_death_is_admitted_after_it),
+        cmocka_unit_test(only_a_primary_may_report_on_its_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

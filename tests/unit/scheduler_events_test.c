@@ -27,7 +27,7 @@ static const wire_event *event_with(const wire_control *status, const char *text
     return NULL;
 }
 
-static void who_comes_and_who_dies_is_an_event_with_a_time(void **state)
+static void joins_and_deaths_are_events_with_a_time(void **state)
 {
     (void)state;
     scene *r                = scene_train(2, 3, "replicas=1", NULL);
@@ -152,7 +152,7 @@ static void the_curve_of_a_job_begins_where_it_did_and_stays_small(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_comes_and_who_dies_is_an_event_with_a_time),
+        cmocka_unit_test(joins_and_deaths_are_events_with_a_time),
         cmocka_unit_test(the_newest_events_are_kept_and_their_numbers_go_on),
         cmocka_unit_test(the_bytes_of_all_shards_are_those_of_the_model),
         cmocka_unit_test(the_curve_of_a_job_begins_where_it_did_and_stays_small),

@@ -31,7 +31,7 @@ static void test_core_declares_a_silent_worker_dead_after_its_lease_and_not_befo
     drop_job(j);
 }
 
-static void test_core_keeps_a_worker_alive_that_beats_but_does_nothing_else(void **state)
+static void test_core_keeps_a_worker_that_only_beats_alive(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -55,7 +55,7 @@ static void test_core_blames_nobody_for_its_own_pause(void **state)
     drop_job(j);
 }
 
-static void test_core_takes_a_connection_that_comes_back_in_time_for_no_death(void **state)
+static void test_core_does_not_take_a_reconnection_in_time_for_a_death(void **state)
 {
     (void)state;
     job *j                = training(2, 1);
@@ -107,7 +107,7 @@ static void test_core_ignores_the_old_connection_after_a_new_hello(void **state)
     drop_job(j);
 }
 
-static void test_core_believes_the_launcher_at_once(void **state)
+static void test_core_acts_on_a_launchers_report_at_once(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -182,12 +182,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_core_declares_a_silent_worker_dead_after_its_lease_and_not_before),
-        cmocka_unit_test(test_core_keeps_a_worker_alive_that_beats_but_does_nothing_else),
+        cmocka_unit_test(test_core_keeps_a_worker_that_only_beats_alive),
         cmocka_unit_test(test_core_blames_nobody_for_its_own_pause),
-        cmocka_unit_test(test_core_takes_a_connection_that_comes_back_in_time_for_no_death),
+        cmocka_unit_test(test_core_does_not_take_a_reconnection_in_time_for_a_death),
         cmocka_unit_test(test_core_declares_a_broken_connection_a_death_after_its_grace),
         cmocka_unit_test(test_core_ignores_the_old_connection_after_a_new_hello),
-        cmocka_unit_test(test_core_believes_the_launcher_at_once),
+        cmocka_unit_test(test_core_acts_on_a_launchers_report_at_once),
         cmocka_unit_test(test_core_waits_a_quarter_second_for_servers_that_do_not_answer),
         cmocka_unit_test(test_core_names_what_a_dead_server_held),
         cmocka_unit_test(test_core_reports_a_process_that_fails_before_it_joins),

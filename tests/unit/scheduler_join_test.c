@@ -56,7 +56,7 @@ static void test_core_answers_a_repeated_hello_with_the_same_incarnation(void **
     drop_job(j);
 }
 
-static void test_core_gives_a_process_that_restarts_while_joining_its_rank_anew(void **state)
+static void test_core_gives_a_process_that_restarts_while_joining_its_rank_again(void **state)
 {
     (void)state;
     job *j               = make_job(nothing);
@@ -156,7 +156,7 @@ static void test_core_names_the_worker_that_has_not_joined(void **state)
     drop_job(j);
 }
 
-static void test_core_names_who_has_joined_and_is_silent_and_frees_its_seat(void **state)
+static void test_core_names_a_joined_and_silent_member_and_frees_its_slot(void **state)
 {
     (void)state;
     job *j = make_job(nothing);
@@ -188,7 +188,7 @@ static void test_core_names_who_has_joined_and_is_silent_and_frees_its_seat(void
     drop_job(j);
 }
 
-static void test_core_takes_back_who_was_silent_before_the_job_began(void **state)
+static void test_core_readmits_a_member_that_was_silent_before_the_job_began(void **state)
 {
     (void)state;
     job *j             = make_job(nothing);
@@ -217,7 +217,7 @@ static void test_core_names_the_servers_that_have_not_joined(void **state)
     drop_job(j);
 }
 
-static void test_core_cuts_a_list_of_missing_ranks_that_would_not_fit(void **state)
+static void test_core_truncates_a_list_of_missing_ranks_that_does_not_fit(void **state)
 {
     (void)state;
     job *j = make_job(nothing);
@@ -309,15 +309,15 @@ int main(void)
         cmocka_unit_test(test_core_gives_servers_the_lowest_free_rank),
         cmocka_unit_test(test_core_turns_away_servers_beyond_what_the_first_worker_says),
         cmocka_unit_test(test_core_answers_a_repeated_hello_with_the_same_incarnation),
-        cmocka_unit_test(test_core_gives_a_process_that_restarts_while_joining_its_rank_anew),
+        cmocka_unit_test(test_core_gives_a_process_that_restarts_while_joining_its_rank_again),
         cmocka_unit_test(test_core_refuses_a_rank_that_is_taken_to_that_process_alone),
         cmocka_unit_test(test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_alone),
         cmocka_unit_test(test_core_refuses_sizes_that_nobody_can_have),
         cmocka_unit_test(test_core_names_the_worker_that_has_not_joined),
-        cmocka_unit_test(test_core_names_who_has_joined_and_is_silent_and_frees_its_seat),
-        cmocka_unit_test(test_core_takes_back_who_was_silent_before_the_job_began),
+        cmocka_unit_test(test_core_names_a_joined_and_silent_member_and_frees_its_slot),
+        cmocka_unit_test(test_core_readmits_a_member_that_was_silent_before_the_job_began),
         cmocka_unit_test(test_core_names_the_servers_that_have_not_joined),
-        cmocka_unit_test(test_core_cuts_a_list_of_missing_ranks_that_would_not_fit),
+        cmocka_unit_test(test_core_truncates_a_list_of_missing_ranks_that_does_not_fit),
         cmocka_unit_test(test_core_lets_1000_workers_join_register_and_beat_in_a_second),
         cmocka_unit_test(test_core_refuses_settings_that_no_job_can_have),
         cmocka_unit_test(test_core_turns_workers_without_servers_away_where_only_servers_can_help),

@@ -35,7 +35,7 @@ static void a_get_waits_until_the_key_is_set(void **state)
     drop_job(j);
 }
 
-static void an_add_is_carried_out_once_however_often_it_is_said(void **state)
+static void an_add_is_applied_once_however_often_it_is_sent(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=continue");
@@ -75,7 +75,7 @@ static void a_value_that_is_no_counter_is_not_added_to(void **state)
     drop_job(j);
 }
 
-static void more_waiting_gets_than_there_is_room_for_do_no_harm(void **state)
+static void too_many_waiting_gets_do_no_harm(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=continue");
@@ -90,10 +90,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_get_waits_until_the_key_is_set),
-        cmocka_unit_test(an_add_is_carried_out_once_however_often_it_is_said),
+        cmocka_unit_test(an_add_is_applied_once_however_often_it_is_sent),
         cmocka_unit_test(a_late_repeat_of_a_set_does_not_undo_a_newer_one),
         cmocka_unit_test(a_value_that_is_no_counter_is_not_added_to),
-        cmocka_unit_test(more_waiting_gets_than_there_is_room_for_do_no_harm),
+        cmocka_unit_test(too_many_waiting_gets_do_no_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

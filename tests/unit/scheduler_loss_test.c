@@ -2,7 +2,7 @@
 #include "tests/unit/scheduler_alone.h"
 
 /* ---- jobs without servers -------------------------------------------------------------------- */
-static void a_job_without_servers_begins_when_all_workers_mean_the_same_model(void **state)
+static void a_job_without_servers_begins_when_all_workers_registered_the_same_model(void **state)
 {
     (void)state;
     job *j = joined("on_worker_loss=fail");
@@ -21,7 +21,7 @@ static void a_job_without_servers_begins_when_all_workers_mean_the_same_model(vo
     drop_job(j);
 }
 
-static void who_wants_servers_where_there_are_none_is_turned_away(void **state)
+static void a_worker_that_wants_servers_in_a_job_without_them_is_refused(void **state)
 {
     (void)state;
     job *j = make_job((const char *const[]){NULL});
@@ -45,7 +45,7 @@ static void who_wants_servers_where_there_are_none_is_turned_away(void **state)
     drop_job(j);
 }
 
-static void a_job_with_servers_may_go_on_without_a_worker_too(void **state)
+static void a_job_with_servers_may_go_on_without_a_worker(void **state)
 {
     (void)state;
     job *j = make_job((const char *const[]){"on_worker_loss=continue", NULL});
@@ -66,7 +66,7 @@ static void a_death_ends_the_job_unless_it_is_told_to_go_on(void **state)
     drop_job(j);
 }
 
-static void a_death_is_told_to_all_who_live_and_the_job_goes_on(void **state)
+static void a_death_is_reported_to_all_survivors_and_the_job_goes_on(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=continue");
@@ -123,7 +123,7 @@ static void a_silent_worker_is_lost_after_its_lease(void **state)
     drop_job(j);
 }
 
-static void a_death_while_others_register_does_not_hold_them_up(void **state)
+static void a_death_does_not_delay_others_that_register(void **state)
 {
     (void)state;
     job *j = joined("on_worker_loss=continue");
@@ -134,7 +134,7 @@ static void a_death_while_others_register_does_not_hold_them_up(void **state)
     drop_job(j);
 }
 
-static void who_comes_back_is_told_whom_the_job_lost(void **state)
+static void a_returning_worker_is_told_the_jobs_losses(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=continue");
@@ -152,7 +152,7 @@ static void shrinks(job *j, int32_t rank, uint64_t group, const int32_t *ranks, 
     say(j, rank, (wire_control){.kind = WIRE_SHRINK, .u.shrink = {group, n, ranks}});
 }
 
-static void survivors_agree_when_all_who_live_have_asked(void **state)
+static void survivors_agree_when_all_live_ranks_have_asked(void **state)
 {
     (void)state;
     job *j                = training("on_worker_loss=continue");
@@ -186,7 +186,7 @@ static void survivors_agree_when_all_who_live_have_asked(void **state)
     drop_job(j);
 }
 
-static void who_has_left_is_not_waited_for_either(void **state)
+static void a_rank_that_has_left_is_not_waited_for_either(void **state)
 {
     (void)state;
     job *j                = training("on_worker_loss=continue");
@@ -197,7 +197,7 @@ static void who_has_left_is_not_waited_for_either(void **state)
     drop_job(j);
 }
 
-static void lists_that_make_no_sense_are_refused(void **state)
+static void invalid_lists_are_refused(void **state)
 {
     (void)state;
     job *j                   = training("on_worker_loss=continue");
@@ -229,18 +229,18 @@ static void many_agreements_make_room_for_each_other(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_job_without_servers_begins_when_all_workers_mean_the_same_model),
-        cmocka_unit_test(who_wants_servers_where_there_are_none_is_turned_away),
-        cmocka_unit_test(a_job_with_servers_may_go_on_without_a_worker_too),
+        cmocka_unit_test(a_job_without_servers_begins_when_all_workers_registered_the_same_model),
+        cmocka_unit_test(a_worker_that_wants_servers_in_a_job_without_them_is_refused),
+        cmocka_unit_test(a_job_with_servers_may_go_on_without_a_worker),
         cmocka_unit_test(a_death_ends_the_job_unless_it_is_told_to_go_on),
-        cmocka_unit_test(a_death_is_told_to_all_who_live_and_the_job_goes_on),
+        cmocka_unit_test(a_death_is_reported_to_all_survivors_and_the_job_goes_on),
         cmocka_unit_test(the_death_of_the_last_worker_ends_the_job_and_the_first_is_the_cause),
         cmocka_unit_test(a_silent_worker_is_lost_after_its_lease),
-        cmocka_unit_test(a_death_while_others_register_does_not_hold_them_up),
-        cmocka_unit_test(who_comes_back_is_told_whom_the_job_lost),
-        cmocka_unit_test(survivors_agree_when_all_who_live_have_asked),
-        cmocka_unit_test(who_has_left_is_not_waited_for_either),
-        cmocka_unit_test(lists_that_make_no_sense_are_refused),
+        cmocka_unit_test(a_death_does_not_delay_others_that_register),
+        cmocka_unit_test(a_returning_worker_is_told_the_jobs_losses),
+        cmocka_unit_test(survivors_agree_when_all_live_ranks_have_asked),
+        cmocka_unit_test(a_rank_that_has_left_is_not_waited_for_either),
+        cmocka_unit_test(invalid_lists_are_refused),
         cmocka_unit_test(many_agreements_make_room_for_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,7 +118,7 @@ static void test_core_asks_what_to_do_with_snapshots_that_are_there(void **state
     drop_job(j);
 }
 
-static void test_core_begins_anew_when_fresh_is_said(void **state)
+static void test_core_starts_fresh_when_the_setting_says_fresh(void **state)
 {
     (void)state;
     const int64_t a[] = {1200};
@@ -127,7 +127,7 @@ static void test_core_begins_anew_when_fresh_is_said(void **state)
     drop_job(j);
 }
 
-static void test_core_says_which_store_has_nothing_to_resume_from(void **state)
+static void test_core_names_the_store_without_a_snapshot_to_resume_from(void **state)
 {
     (void)state;
     const int64_t a[] = {1200}, b[] = {1100};
@@ -161,7 +161,7 @@ static void part(job *j, int32_t server, int64_t step, pen_status status, const 
     say_server(j, server, &c);
 }
 
-static void test_core_calls_a_snapshot_done_when_every_server_has_its_part(void **state)
+static void test_core_completes_a_snapshot_when_every_server_has_its_part(void **state)
 {
     (void)state;
     job *j         = training(2, 2);
@@ -204,7 +204,7 @@ static void lacks_room(job *j, int32_t server, int64_t step, int64_t spare)
     say_server(j, server, &c);
 }
 
-static void test_core_lets_the_oldest_go_where_a_server_has_no_room_and_asks_once_more(void **state)
+static void test_core_deletes_the_oldest_snapshot_for_a_full_server_and_asks_once_more(void **state)
 {
     (void)state;
     job *j         = training(1, 2);
@@ -229,7 +229,7 @@ static void test_core_lets_the_oldest_go_where_a_server_has_no_room_and_asks_onc
     drop_job(j);
 }
 
-static void test_core_never_lets_the_only_whole_snapshot_go(void **state)
+static void test_core_never_deletes_the_only_complete_snapshot(void **state)
 {
     (void)state;
     job *j = training(1, 2);
@@ -258,14 +258,14 @@ int main(void)
         cmocka_unit_test(test_core_sends_again_what_a_returning_member_missed),
         cmocka_unit_test(test_core_restores_the_newest_snapshot_that_all_servers_have),
         cmocka_unit_test(test_core_asks_what_to_do_with_snapshots_that_are_there),
-        cmocka_unit_test(test_core_begins_anew_when_fresh_is_said),
-        cmocka_unit_test(test_core_says_which_store_has_nothing_to_resume_from),
+        cmocka_unit_test(test_core_starts_fresh_when_the_setting_says_fresh),
+        cmocka_unit_test(test_core_names_the_store_without_a_snapshot_to_resume_from),
         cmocka_unit_test(test_core_ends_the_job_when_a_server_restored_something_else),
-        cmocka_unit_test(test_core_calls_a_snapshot_done_when_every_server_has_its_part),
+        cmocka_unit_test(test_core_completes_a_snapshot_when_every_server_has_its_part),
         cmocka_unit_test(test_core_says_which_server_could_not_write_its_part),
         cmocka_unit_test(
-            test_core_lets_the_oldest_go_where_a_server_has_no_room_and_asks_once_more),
-        cmocka_unit_test(test_core_never_lets_the_only_whole_snapshot_go),
+            test_core_deletes_the_oldest_snapshot_for_a_full_server_and_asks_once_more),
+        cmocka_unit_test(test_core_never_deletes_the_only_complete_snapshot),
         cmocka_unit_test(test_core_survives_snapshots_that_never_become_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -74,7 +74,7 @@ static void assert_sharing(const scene *r, const char *expected)
     assert_string_equal(text, expected);
 }
 
-static void those_who_read_each_others_numbers_share_memory(void **state)
+static void workers_that_read_each_others_numbers_share_memory(void **state)
 {
     (void)state;
     scene *r = scene_wait(WORKERS, 0, NULL);
@@ -120,7 +120,7 @@ static void numbers_that_were_not_read_prove_nothing(void **state)
     scene_drop(r);
 }
 
-static void a_job_without_shared_memory_is_not_asked(void **state)
+static void a_job_without_shared_memory_needs_no_proof(void **state)
 {
     (void)state;
     scene *r = scene_wait(3, 0, NULL);
@@ -132,7 +132,7 @@ static void a_job_without_shared_memory_is_not_asked(void **state)
     scene_drop(r);
 }
 
-static void who_has_no_shared_memory_is_left_out(void **state)
+static void a_worker_without_shared_memory_is_left_out(void **state)
 {
     (void)state;
     scene *r = scene_wait(3, 0, NULL);
@@ -146,7 +146,7 @@ static void who_has_no_shared_memory_is_left_out(void **state)
     scene_drop(r);
 }
 
-static void nobody_is_waited_for_long(void **state)
+static void proofs_are_not_waited_for_beyond_their_time(void **state)
 {
     (void)state;
     scene *r = scene_wait(3, 0, NULL);
@@ -161,7 +161,7 @@ static void nobody_is_waited_for_long(void **state)
     scene_drop(r);
 }
 
-static void who_comes_in_anothers_place_is_asked_with_all_the_others(void **state)
+static void a_replacement_is_asked_with_all_the_others(void **state)
 {
     (void)state;
     scene *r = scene_wait(3, 0, NULL);
@@ -181,7 +181,7 @@ static void who_comes_in_anothers_place_is_asked_with_all_the_others(void **stat
     scene_drop(r);
 }
 
-static void who_comes_back_is_asked_again(void **state)
+static void a_returning_member_is_asked_again(void **state)
 {
     (void)state;
     scene *r = scene_wait(2, 0, NULL);
@@ -221,7 +221,7 @@ static void what_was_proven_outlives_the_scheduler(void **state)
 }
 
 /* ---- where workers are ----------------------------------------------------------------------- */
-static void the_record_says_where_workers_are_whose_launcher_does_not(void **state)
+static void the_record_places_workers_whose_launcher_does_not(void **state)
 {
     (void)state;
     scene *r                 = scene_wait(4, 0, NULL);
@@ -255,7 +255,7 @@ static void local_ranks_that_contradict_each_other_end_the_job_with_a_sentence(v
     scene_drop(r);
 }
 
-static void who_comes_late_is_told_where_it_is(void **state)
+static void a_latecomer_is_told_its_place(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 1, "on_worker_loss=wait", NULL);
@@ -271,18 +271,18 @@ static void who_comes_late_is_told_where_it_is(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(those_who_read_each_others_numbers_share_memory),
+        cmocka_unit_test(workers_that_read_each_others_numbers_share_memory),
         cmocka_unit_test(one_machine_is_no_proof),
         cmocka_unit_test(numbers_that_were_not_read_prove_nothing),
-        cmocka_unit_test(a_job_without_shared_memory_is_not_asked),
-        cmocka_unit_test(who_has_no_shared_memory_is_left_out),
-        cmocka_unit_test(nobody_is_waited_for_long),
-        cmocka_unit_test(who_comes_in_anothers_place_is_asked_with_all_the_others),
-        cmocka_unit_test(who_comes_back_is_asked_again),
+        cmocka_unit_test(a_job_without_shared_memory_needs_no_proof),
+        cmocka_unit_test(a_worker_without_shared_memory_is_left_out),
+        cmocka_unit_test(proofs_are_not_waited_for_beyond_their_time),
+        cmocka_unit_test(a_replacement_is_asked_with_all_the_others),
+        cmocka_unit_test(a_returning_member_is_asked_again),
         cmocka_unit_test(what_was_proven_outlives_the_scheduler),
-        cmocka_unit_test(the_record_says_where_workers_are_whose_launcher_does_not),
+        cmocka_unit_test(the_record_places_workers_whose_launcher_does_not),
         cmocka_unit_test(local_ranks_that_contradict_each_other_end_the_job_with_a_sentence),
-        cmocka_unit_test(who_comes_late_is_told_where_it_is),
+        cmocka_unit_test(a_latecomer_is_told_its_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

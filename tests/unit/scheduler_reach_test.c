@@ -23,7 +23,7 @@ static void all_beat(job *j, int32_t workers, int32_t servers)
     for (int32_t s = 0; s < servers; s++) beat_server(j, s);
 }
 
-static void everybody_hears_one_sentence_of_who_cannot_reach_whom(void **state)
+static void all_members_get_one_sentence_about_an_unreachable_pair(void **state)
 {
     (void)state;
     job *j = training(3, 1);
@@ -41,7 +41,7 @@ static void everybody_hears_one_sentence_of_who_cannot_reach_whom(void **state)
     drop_job(j);
 }
 
-static void whoever_is_silent_for_a_lease_is_named_with_who_else_cannot_reach_it(void **state)
+static void a_member_silent_for_a_lease_is_named_with_others_that_cannot_reach_it(void **state)
 {
     (void)state;
     job *j = training(3, 1);
@@ -60,7 +60,7 @@ static void whoever_is_silent_for_a_lease_is_named_with_who_else_cannot_reach_it
     drop_job(j);
 }
 
-static void several_with_one_end_in_common_name_that_end(void **state)
+static void several_reports_with_one_end_in_common_name_that_end(void **state)
 {
     (void)state;
     job *j = training(3, 1);
@@ -78,7 +78,7 @@ static void several_with_one_end_in_common_name_that_end(void **state)
     drop_job(j);
 }
 
-static void several_without_one_are_counted(void **state)
+static void several_reports_without_one_are_counted(void **state)
 {
     (void)state;
     job *j = training(4, 1);
@@ -96,7 +96,7 @@ static void several_without_one_are_counted(void **state)
     drop_job(j);
 }
 
-static void what_does_not_know_the_secret_has_another_remedy(void **state)
+static void a_peer_without_the_secret_gets_another_remedy(void **state)
 {
     (void)state;
     job *j = training(1, 1);
@@ -129,7 +129,7 @@ static void a_silent_end_is_judged_by_its_lease(void **state)
     drop_job(j);
 }
 
-static void nobody_is_blamed_for_what_is_no_member(void **state)
+static void reports_about_processes_that_are_not_members_blame_no_rank(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -146,7 +146,7 @@ static void nobody_is_blamed_for_what_is_no_member(void **state)
 }
 
 /* The end of an outage: messages held back in it arrive together. */
-static void what_an_outage_held_back_is_no_finding(void **state)
+static void reports_delayed_by_an_outage_are_not_a_finding(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -160,7 +160,7 @@ static void what_an_outage_held_back_is_no_finding(void **state)
     drop_job(j);
 }
 
-static void two_outages_that_were_each_told_once_are_no_finding(void **state)
+static void two_outages_reported_once_each_are_not_a_finding(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -197,7 +197,7 @@ static void misses_twice(job *j, int32_t rank, int32_t workers)
     worker_misses(j, rank, PEN_SERVER, 0, "no route to host");
 }
 
-static void nobody_begins_before_all_have_reached_what_they_need(void **state)
+static void no_worker_begins_before_all_have_reached_their_peers(void **state)
 {
     (void)state;
     for (int32_t servers = 0; servers < 2; servers++) {
@@ -215,7 +215,7 @@ static void nobody_begins_before_all_have_reached_what_they_need(void **state)
     }
 }
 
-static void who_has_reached_all_after_all_is_no_finding(void **state)
+static void a_member_that_finally_reached_all_is_not_a_finding(void **state)
 {
     (void)state;
     job *j = connecting(2, 1);
@@ -228,7 +228,7 @@ static void who_has_reached_all_after_all_is_no_finding(void **state)
     drop_job(j);
 }
 
-static void who_tells_a_second_later_is_in_the_same_sentence(void **state)
+static void a_report_one_second_later_is_in_the_same_sentence(void **state)
 {
     (void)state;
     job *j = connecting(3, 1);
@@ -250,7 +250,7 @@ static void who_tells_a_second_later_is_in_the_same_sentence(void **state)
     drop_job(j);
 }
 
-static void who_never_tells_is_waited_for_two_seconds(void **state)
+static void a_silent_reporter_is_waited_for_two_seconds(void **state)
 {
     (void)state;
     job *j = connecting(2, 1);
@@ -262,7 +262,7 @@ static void who_never_tells_is_waited_for_two_seconds(void **state)
     drop_job(j);
 }
 
-static void who_leaves_before_it_has_reached_all_is_named(void **state)
+static void a_rank_that_leaves_before_it_has_reached_all_is_named(void **state)
 {
     (void)state;
     job *j = connecting(2, 0);
@@ -283,7 +283,7 @@ static void scene_misses(scene *r, uint32_t peer, int32_t role, int32_t rank)
     scheduler_core_tick(r->core, r->now += 300); /* a process that is turned away falls silent */
 }
 
-static void a_worker_that_comes_later_counts_when_it_has_reached_the_servers(void **state)
+static void a_late_worker_counts_once_it_has_reached_the_servers(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 1, "on_worker_loss=wait", NULL);
@@ -358,21 +358,21 @@ static void a_worker_that_reaches_no_server_is_not_the_fault_of_the_newest(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everybody_hears_one_sentence_of_who_cannot_reach_whom),
-        cmocka_unit_test(whoever_is_silent_for_a_lease_is_named_with_who_else_cannot_reach_it),
-        cmocka_unit_test(several_with_one_end_in_common_name_that_end),
-        cmocka_unit_test(several_without_one_are_counted),
-        cmocka_unit_test(what_does_not_know_the_secret_has_another_remedy),
+        cmocka_unit_test(all_members_get_one_sentence_about_an_unreachable_pair),
+        cmocka_unit_test(a_member_silent_for_a_lease_is_named_with_others_that_cannot_reach_it),
+        cmocka_unit_test(several_reports_with_one_end_in_common_name_that_end),
+        cmocka_unit_test(several_reports_without_one_are_counted),
+        cmocka_unit_test(a_peer_without_the_secret_gets_another_remedy),
         cmocka_unit_test(a_silent_end_is_judged_by_its_lease),
-        cmocka_unit_test(nobody_is_blamed_for_what_is_no_member),
-        cmocka_unit_test(what_an_outage_held_back_is_no_finding),
-        cmocka_unit_test(two_outages_that_were_each_told_once_are_no_finding),
-        cmocka_unit_test(nobody_begins_before_all_have_reached_what_they_need),
-        cmocka_unit_test(who_has_reached_all_after_all_is_no_finding),
-        cmocka_unit_test(who_tells_a_second_later_is_in_the_same_sentence),
-        cmocka_unit_test(who_never_tells_is_waited_for_two_seconds),
-        cmocka_unit_test(who_leaves_before_it_has_reached_all_is_named),
-        cmocka_unit_test(a_worker_that_comes_later_counts_when_it_has_reached_the_servers),
+        cmocka_unit_test(reports_about_processes_that_are_not_members_blame_no_rank),
+        cmocka_unit_test(reports_delayed_by_an_outage_are_not_a_finding),
+        cmocka_unit_test(two_outages_reported_once_each_are_not_a_finding),
+        cmocka_unit_test(no_worker_begins_before_all_have_reached_their_peers),
+        cmocka_unit_test(a_member_that_finally_reached_all_is_not_a_finding),
+        cmocka_unit_test(a_report_one_second_later_is_in_the_same_sentence),
+        cmocka_unit_test(a_silent_reporter_is_waited_for_two_seconds),
+        cmocka_unit_test(a_rank_that_leaves_before_it_has_reached_all_is_named),
+        cmocka_unit_test(a_late_worker_counts_once_it_has_reached_the_servers),
         cmocka_unit_test(a_server_that_came_back_and_that_a_worker_cannot_reach_goes_alone),
         cmocka_unit_test(a_worker_that_reaches_no_server_is_not_the_fault_of_the_newest),
     };

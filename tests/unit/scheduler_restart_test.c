@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 /* ---- a scheduler that dies ------------------------------------------------------------------- */
-static void a_record_is_kept_before_anybody_hears_it(void **state)
+static void a_record_is_persisted_before_it_is_sent(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 3, "replicas=1", "state=here", NULL);
@@ -39,7 +39,7 @@ static void members_are_told_how_long_to_go_on_alone(void **state)
     scene_drop(r);
 }
 
-static void a_scheduler_that_is_back_knows_everybody_and_begins_a_new_epoch(void **state)
+static void a_restarted_scheduler_knows_all_members_and_begins_a_new_epoch(void **state)
 {
     (void)state;
     scene *r              = scene_train(2, 2, "replicas=1", "state=here", NULL);
@@ -69,7 +69,7 @@ static void a_scheduler_that_is_back_knows_everybody_and_begins_a_new_epoch(void
     scene_drop(r);
 }
 
-static void nobody_dies_in_the_first_lease_of_a_scheduler_that_is_back(void **state)
+static void no_member_is_declared_dead_in_the_first_lease_of_a_restarted_scheduler(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 2, "replicas=1", "state=here", NULL);
@@ -87,7 +87,7 @@ static void nobody_dies_in_the_first_lease_of_a_scheduler_that_is_back(void **st
     scene_drop(r);
 }
 
-static void a_record_that_was_kept_and_not_said_is_said_first(void **state)
+static void a_record_persisted_but_not_sent_is_sent_first(void **state)
 {
     (void)state;
     scene *r = scene_train(1, 3, "replicas=1", "state=here", NULL);
@@ -105,7 +105,7 @@ static void a_record_that_was_kept_and_not_said_is_said_first(void **state)
     scene_drop(r);
 }
 
-static void what_was_set_and_added_is_there_after_a_restart_and_not_added_again(void **state)
+static void values_set_and_added_survive_a_restart_and_are_not_added_again(void **state)
 {
     (void)state;
     scene *r        = scene_train(1, 1, "state=here", NULL);
@@ -174,12 +174,12 @@ static void damaged_state_does_no_harm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_record_is_kept_before_anybody_hears_it),
+        cmocka_unit_test(a_record_is_persisted_before_it_is_sent),
         cmocka_unit_test(members_are_told_how_long_to_go_on_alone),
-        cmocka_unit_test(a_scheduler_that_is_back_knows_everybody_and_begins_a_new_epoch),
-        cmocka_unit_test(nobody_dies_in_the_first_lease_of_a_scheduler_that_is_back),
-        cmocka_unit_test(a_record_that_was_kept_and_not_said_is_said_first),
-        cmocka_unit_test(what_was_set_and_added_is_there_after_a_restart_and_not_added_again),
+        cmocka_unit_test(a_restarted_scheduler_knows_all_members_and_begins_a_new_epoch),
+        cmocka_unit_test(no_member_is_declared_dead_in_the_first_lease_of_a_restarted_scheduler),
+        cmocka_unit_test(a_record_persisted_but_not_sent_is_sent_first),
+        cmocka_unit_test(values_set_and_added_survive_a_restart_and_are_not_added_again),
         cmocka_unit_test(a_verdict_is_the_same_after_a_restart),
         cmocka_unit_test(a_job_that_has_ended_leaves_nothing_behind),
         cmocka_unit_test(damaged_state_does_no_harm),

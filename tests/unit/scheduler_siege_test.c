@@ -69,7 +69,7 @@ static void assert_is_answered(const scheduler *s)
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
-static void test_scheduler_holds_so_much_for_20_readers_that_never_read(void **state)
+static void test_scheduler_memory_for_20_clients_that_never_read_is_bounded(void **state)
 {
     (void)state;
     scheduler_settings settings;
@@ -117,7 +117,7 @@ static int heard(askers *a, uint32_t peer, const wire_control *message, int time
     return n;
 }
 
-static void test_askers_one_connection_does_not_ask_for_others(void **state)
+static void test_askers_have_a_budget_for_each_connection(void **state)
 {
     (void)state;
     askers a = {0};
@@ -126,7 +126,7 @@ static void test_askers_one_connection_does_not_ask_for_others(void **state)
     assert_int_equal(heard(&a, 1, &ask, 1000, 6000), ASKERS_A_SECOND);
 }
 
-static void test_askers_all_together_have_a_bound_and_it_is_about_questions(void **state)
+static void test_askers_together_have_a_bound_that_counts_questions_only(void **state)
 {
     (void)state;
     askers a = {0};
@@ -143,9 +143,9 @@ static void test_askers_all_together_have_a_bound_and_it_is_about_questions(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scheduler_holds_so_much_for_20_readers_that_never_read),
-        cmocka_unit_test(test_askers_one_connection_does_not_ask_for_others),
-        cmocka_unit_test(test_askers_all_together_have_a_bound_and_it_is_about_questions),
+        cmocka_unit_test(test_scheduler_memory_for_20_clients_that_never_read_is_bounded),
+        cmocka_unit_test(test_askers_have_a_budget_for_each_connection),
+        cmocka_unit_test(test_askers_together_have_a_bound_that_counts_questions_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static double waited_for(scene *r, int32_t rank)
     return -1;
 }
 
-static void who_is_behind_is_who_the_others_wait_for(void **state)
+static void the_others_wait_for_the_rank_that_is_behind(void **state)
 {
     (void)state;
     scene *r = scene_train(3, 1, NULL, NULL);
@@ -49,7 +49,7 @@ static void who_is_behind_is_who_the_others_wait_for(void **state)
     scene_drop(r);
 }
 
-static void who_is_in_an_earlier_step_is_further_behind(void **state)
+static void a_rank_in_an_earlier_step_is_further_behind(void **state)
 {
     (void)state;
     scene *r = scene_train(3, 1, NULL, NULL);
@@ -64,7 +64,7 @@ static void who_is_in_an_earlier_step_is_further_behind(void **state)
     scene_drop(r);
 }
 
-static void nobody_is_blamed_when_all_compute_or_all_wait(void **state)
+static void no_rank_is_blamed_when_all_compute_or_all_wait(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 1, NULL, NULL);
@@ -81,9 +81,9 @@ static void nobody_is_blamed_when_all_compute_or_all_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_behind_is_who_the_others_wait_for),
-        cmocka_unit_test(who_is_in_an_earlier_step_is_further_behind),
-        cmocka_unit_test(nobody_is_blamed_when_all_compute_or_all_wait),
+        cmocka_unit_test(the_others_wait_for_the_rank_that_is_behind),
+        cmocka_unit_test(a_rank_in_an_earlier_step_is_further_behind),
+        cmocka_unit_test(no_rank_is_blamed_when_all_compute_or_all_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,8 +155,7 @@ static void test_scheduler_serves_a_job_inside_one_process(void **state)
     assert_serves_a_job("host=inproc://scheduler_test");
 }
 
-static void
-test_scheduler_tells_all_and_ends_with_the_verdict_when_a_connection_is_gone(void **state)
+static void test_scheduler_sends_the_verdict_to_all_and_ends_when_a_connection_is_gone(void **state)
 {
     (void)state;
     scheduler *s = start("host=127.0.0.1", "down_grace_ms=50");
@@ -306,7 +305,7 @@ int main(void)
         cmocka_unit_test(test_scheduler_serves_a_job_from_hello_to_bye_over_tcp),
         cmocka_unit_test(test_scheduler_serves_a_job_inside_one_process),
         cmocka_unit_test(
-            test_scheduler_tells_all_and_ends_with_the_verdict_when_a_connection_is_gone),
+            test_scheduler_sends_the_verdict_to_all_and_ends_when_a_connection_is_gone),
         cmocka_unit_test(test_scheduler_counts_frames_it_cannot_read),
         cmocka_unit_test(test_scheduler_that_is_stopped_says_so_to_all),
         cmocka_unit_test(test_scheduler_names_a_port_that_is_taken),

@@ -27,7 +27,7 @@ static secret known(void)
     return s;
 }
 
-static void test_secret_two_new_ones_differ(void **state)
+static void test_secret_new_ones_differ(void **state)
 {
     (void)state;
     const secret a = make(), b = make();
@@ -95,7 +95,7 @@ static void test_secret_join_line_carries_secret_host_and_port(void **state)
     }
 }
 
-static void test_secret_join_lines_that_are_none_are_refused(void **state)
+static void test_secret_invalid_join_lines_are_refused(void **state)
 {
     (void)state;
     char line[SECRET_JOIN_BYTES + 300], host[SECRET_HOST_BYTES], text[SECRET_TEXT_BYTES];
@@ -240,7 +240,7 @@ static void test_secret_keys_depend_on_secret_use_and_index_and_on_nothing_else(
     assert_memory_equal(again_public, public_key[0], 32);
 }
 
-static void test_secret_print_tells_two_apart_and_gives_nothing_away(void **state)
+static void test_secret_print_distinguishes_secrets_and_reveals_none(void **state)
 {
     (void)state;
     char a[SECRET_PRINT_BYTES], b[SECRET_PRINT_BYTES];
@@ -270,16 +270,16 @@ static void test_secret_is_gone_when_wiped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_secret_two_new_ones_differ),
+        cmocka_unit_test(test_secret_new_ones_differ),
         cmocka_unit_test(test_secret_text_reads_back_and_never_changes),
         cmocka_unit_test(test_secret_typing_errors_are_found_and_not_repeated_in_the_sentence),
         cmocka_unit_test(test_secret_join_line_carries_secret_host_and_port),
-        cmocka_unit_test(test_secret_join_lines_that_are_none_are_refused),
+        cmocka_unit_test(test_secret_invalid_join_lines_are_refused),
         cmocka_unit_test(test_secret_file_is_its_owners_alone_and_is_never_overwritten),
         cmocka_unit_test(test_secret_file_that_others_can_open_is_refused_with_the_remedy),
         cmocka_unit_test(test_secret_file_of_something_else_is_refused_and_named),
         cmocka_unit_test(test_secret_keys_depend_on_secret_use_and_index_and_on_nothing_else),
-        cmocka_unit_test(test_secret_print_tells_two_apart_and_gives_nothing_away),
+        cmocka_unit_test(test_secret_print_distinguishes_secrets_and_reveals_none),
         cmocka_unit_test(test_secret_is_gone_when_wiped),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -66,7 +66,7 @@ static void allocations_do_not_overlap_and_share_descriptors(void **state)
     for (int i = 0; i < MANY; i++) segment_free(data[i]);
 }
 
-static void only_what_lies_in_one_live_allocation_is_found(void **state)
+static void only_ranges_within_one_live_allocation_are_found(void **state)
 {
     (void)state;
     segment_ref ref;
@@ -80,7 +80,7 @@ static void only_what_lies_in_one_live_allocation_is_found(void **state)
     segment_free(keep);
 }
 
-static void too_much_is_refused_in_a_sentence(void **state)
+static void sizes_beyond_memory_are_refused_in_a_sentence(void **state)
 {
     (void)state;
     pen_error why;
@@ -150,7 +150,7 @@ static void what_was_detached_keeps_its_contents_and_is_written_by_nobody_else(v
     segment_free(small);
 }
 
-static void what_is_gone_or_is_no_segment_is_refused(void **state)
+static void references_to_freed_or_foreign_memory_are_refused(void **state)
 {
     (void)state;
     segment_ref ref;
@@ -170,7 +170,7 @@ static void what_is_gone_or_is_no_segment_is_refused(void **state)
 }
 
 /* An existing view must not be reachable through invented numbers. */
-static void a_mapping_that_is_there_serves_only_its_own_reference(void **state)
+static void an_existing_mapping_serves_only_its_own_reference(void **state)
 {
     (void)state;
     segment_ref ref;
@@ -253,7 +253,7 @@ static void memory_of_another_user_is_refused(void **state)
     close(ends[1]);
 }
 
-static void a_view_outlives_the_owner_and_goes_when_another_reference_tells(void **state)
+static void a_view_outlives_the_owner_until_another_reference_shows_its_end(void **state)
 {
     (void)state;
     segment_ref gone, other;
@@ -275,7 +275,7 @@ static void a_view_outlives_the_owner_and_goes_when_another_reference_tells(void
     segment_free(next);
 }
 
-static void a_forked_child_harms_nothing_of_its_parent(void **state)
+static void a_forked_child_does_no_harm_to_its_parent(void **state)
 {
     (void)state;
     int status;
@@ -340,17 +340,17 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_zeroed_and_aligned_also_when_used_again),
         cmocka_unit_test(allocations_do_not_overlap_and_share_descriptors),
-        cmocka_unit_test(only_what_lies_in_one_live_allocation_is_found),
-        cmocka_unit_test(too_much_is_refused_in_a_sentence),
+        cmocka_unit_test(only_ranges_within_one_live_allocation_are_found),
+        cmocka_unit_test(sizes_beyond_memory_are_refused_in_a_sentence),
         cmocka_unit_test(a_peer_that_maps_it_writes_where_the_owner_reads),
         cmocka_unit_test(what_was_detached_keeps_its_contents_and_is_written_by_nobody_else),
-        cmocka_unit_test(what_is_gone_or_is_no_segment_is_refused),
-        cmocka_unit_test(a_mapping_that_is_there_serves_only_its_own_reference),
+        cmocka_unit_test(references_to_freed_or_foreign_memory_are_refused),
+        cmocka_unit_test(an_existing_mapping_serves_only_its_own_reference),
         cmocka_unit_test(memory_that_could_shrink_or_has_another_name_is_refused),
         cmocka_unit_test(memory_of_another_user_is_refused),
-        cmocka_unit_test(a_forked_child_harms_nothing_of_its_parent),
+        cmocka_unit_test(a_forked_child_does_no_harm_to_its_parent),
         cmocka_unit_test(a_child_forked_while_others_allocate_has_segments_of_its_own),
-        cmocka_unit_test(a_view_outlives_the_owner_and_goes_when_another_reference_tells),
+        cmocka_unit_test(a_view_outlives_the_owner_until_another_reference_shows_its_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

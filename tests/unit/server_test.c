@@ -404,7 +404,7 @@ static void test_server_ends_when_the_scheduler_is_gone(void **state)
 }
 
 /* Its threads have ended by then: it ignores whatever arrives while it waits for the answer. */
-static void test_server_that_says_goodbye_minds_nothing_but_the_answer(void **state)
+static void test_server_after_its_goodbye_ignores_all_but_the_answer(void **state)
 {
     (void)state;
     job j = {.arena = wire_arena_create(1 << 20)};
@@ -468,7 +468,7 @@ int main(void)
         cmocka_unit_test(test_server_trains_snapshots_and_goes_on_from_there),
         cmocka_unit_test(test_server_survives_garbage_on_its_port),
         cmocka_unit_test(test_server_ends_when_the_scheduler_is_gone),
-        cmocka_unit_test(test_server_that_says_goodbye_minds_nothing_but_the_answer),
+        cmocka_unit_test(test_server_after_its_goodbye_ignores_all_but_the_answer),
         cmocka_unit_test(test_server_leaves_when_it_is_asked_to),
         cmocka_unit_test(test_server_says_that_no_scheduler_answers),
     };

@@ -317,7 +317,7 @@ static void test_death_of_the_primary_neither_loses_nor_doubles_single_pushes(vo
     }
 }
 
-static void test_primary_that_hands_over_in_the_middle_of_a_step_loses_nothing(void **state)
+static void test_primary_handover_during_a_step_loses_nothing(void **state)
 {
     (void)state;
     for (int moment = 0; moment < DEATHS; moment++) {
@@ -398,7 +398,7 @@ static void test_learner_is_filled_while_training_goes_on(void **state)
     check_learner("rmsprop", "async", false, 0);
 }
 
-static void test_learner_that_heard_half_of_its_fill_goes_on_with_it_in_the_next_epoch(void **state)
+static void test_learner_continues_a_half_received_fill_in_the_next_epoch(void **state)
 {
     (void)state;
     copies *c = start("adam", "async", 2, 0);
@@ -557,7 +557,7 @@ static void test_sealed_shard_does_nothing_more(void **state)
     copies_destroy(c);
 }
 
-static void test_members_that_change_drop_what_is_staged_on_every_copy(void **state)
+static void test_a_membership_change_drops_staged_sums_on_every_copy(void **state)
 {
     (void)state;
     for (int moment = 1; moment < 5; moment++) { /* a step that was committed nowhere */
@@ -612,7 +612,7 @@ static uint64_t next_push(rig *r, int32_t rank, uint32_t chunk, uint64_t *versio
     return UINT64_MAX;
 }
 
-static void test_joiner_is_told_where_its_pushes_begin(void **state)
+static void test_joiner_learns_where_its_pushes_begin(void **state)
 {
     (void)state;
     uint64_t version;
@@ -692,18 +692,17 @@ int main(void)
         cmocka_unit_test(test_death_of_the_primary_at_any_moment_of_a_step_changes_no_bit),
         cmocka_unit_test(test_death_of_a_backup_lets_the_primary_go_on_where_it_was),
         cmocka_unit_test(test_death_of_the_primary_neither_loses_nor_doubles_single_pushes),
-        cmocka_unit_test(test_primary_that_hands_over_in_the_middle_of_a_step_loses_nothing),
+        cmocka_unit_test(test_primary_handover_during_a_step_loses_nothing),
         cmocka_unit_test(test_learner_is_filled_while_training_goes_on),
-        cmocka_unit_test(
-            test_learner_that_heard_half_of_its_fill_goes_on_with_it_in_the_next_epoch),
+        cmocka_unit_test(test_learner_continues_a_half_received_fill_in_the_next_epoch),
         cmocka_unit_test(
             test_backup_that_lags_is_a_learner_until_it_is_level_and_needs_no_new_fill),
         cmocka_unit_test(test_log_that_is_lost_repeated_and_mixed_is_applied_once_and_in_order),
         cmocka_unit_test(test_log_of_another_epoch_or_server_changes_nothing),
         cmocka_unit_test(test_copy_with_other_bits_is_reported_by_name),
         cmocka_unit_test(test_sealed_shard_does_nothing_more),
-        cmocka_unit_test(test_members_that_change_drop_what_is_staged_on_every_copy),
-        cmocka_unit_test(test_joiner_is_told_where_its_pushes_begin),
+        cmocka_unit_test(test_a_membership_change_drops_staged_sums_on_every_copy),
+        cmocka_unit_test(test_joiner_learns_where_its_pushes_begin),
         cmocka_unit_test(test_record_that_contradicts_the_shard_is_reported),
         cmocka_unit_test(test_copies_that_are_sealed_when_level_stay_backups_under_load),
     };

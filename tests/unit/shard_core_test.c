@@ -68,7 +68,7 @@ static void assert_says(shard_core_actions a, const char *want)
     assert_string_equal(said, want);
 }
 
-static void test_core_folds_in_rank_order_and_keeps_who_is_early(void **state)
+static void test_core_folds_in_rank_order_and_buffers_early_ranks(void **state)
 {
     (void)state;
     shard_core *c = start("bsp", true, 1000);
@@ -214,7 +214,7 @@ static void test_core_ssp_serves_up_to_its_bound_and_then_holds(void **state)
     shard_core_destroy(c);
 }
 
-static void test_core_ssp_death_of_the_slowest_frees_who_waits(void **state)
+static void test_core_ssp_death_of_the_slowest_frees_waiting_ranks(void **state)
 {
     (void)state;
     shard_core *c = start("ssp s=0", true, 0);
@@ -293,7 +293,7 @@ static void test_core_refuses_a_tensor_that_is_trained_in_two_ways(void **state)
     shard_core_destroy(c);
 }
 
-static void test_core_says_whose_push_others_wait_for(void **state)
+static void test_core_names_the_worker_whose_push_others_wait_for(void **state)
 {
     (void)state;
     shard_core *c = start("bsp", true, 1000);
@@ -322,7 +322,7 @@ static shard_core *start_by_node(void)
     return c;
 }
 
-static void one_contribution_of_each_node_makes_a_round_whole(void **state)
+static void one_contribution_of_each_node_completes_a_round(void **state)
 {
     (void)state;
     shard_core *c = start_by_node();
@@ -348,7 +348,7 @@ static void the_weight_of_a_node_counts_once(void **state)
     shard_core_destroy(c);
 }
 
-static void nobody_waits_for_ranks_whose_node_another_speaks_for(void **state)
+static void ranks_whose_node_another_represents_are_not_waited_for(void **state)
 {
     (void)state;
     shard_core *c = start_by_node();
@@ -430,7 +430,7 @@ static void test_core_that_followed_commits_and_answers_repeats_like_its_primary
     shard_core_destroy(c);
 }
 
-static void test_core_that_ceases_to_serve_forgets_what_it_alone_knows(void **state)
+static void test_core_that_stops_being_primary_forgets_unshared_state(void **state)
 {
     (void)state;
     shard_core *c = start("bsp", true, 1000);
@@ -444,7 +444,7 @@ static void test_core_that_ceases_to_serve_forgets_what_it_alone_knows(void **st
     shard_core_destroy(c);
 }
 
-static void test_core_counts_single_pushes_and_rounds_that_it_is_told_of(void **state)
+static void test_core_counts_reported_single_pushes_and_rounds(void **state)
 {
     (void)state;
     shard_core *c = start("ssp s=5", true, 0);
@@ -488,7 +488,7 @@ static void test_core_joiner_starts_beside_the_slowest_of_those_that_were_there(
     shard_core_destroy(c);
 }
 
-static void test_core_snapshots_are_asked_for_by_the_first_that_lives(void **state)
+static void test_core_snapshots_are_requested_by_the_first_live_rank(void **state)
 {
     (void)state;
     shard_core *c = start("bsp", true, 0);
@@ -506,11 +506,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_core_that_followed_commits_and_answers_repeats_like_its_primary),
-        cmocka_unit_test(test_core_that_ceases_to_serve_forgets_what_it_alone_knows),
-        cmocka_unit_test(test_core_counts_single_pushes_and_rounds_that_it_is_told_of),
+        cmocka_unit_test(test_core_that_stops_being_primary_forgets_unshared_state),
+        cmocka_unit_test(test_core_counts_reported_single_pushes_and_rounds),
         cmocka_unit_test(test_core_joiner_starts_beside_the_slowest_of_those_that_were_there),
-        cmocka_unit_test(test_core_snapshots_are_asked_for_by_the_first_that_lives),
-        cmocka_unit_test(test_core_folds_in_rank_order_and_keeps_who_is_early),
+        cmocka_unit_test(test_core_snapshots_are_requested_by_the_first_live_rank),
+        cmocka_unit_test(test_core_folds_in_rank_order_and_buffers_early_ranks),
         cmocka_unit_test(test_core_fast_mode_folds_on_arrival),
         cmocka_unit_test(test_core_does_not_record_a_push_it_has_no_room_for),
         cmocka_unit_test(test_core_prepares_a_partition_with_its_last_chunk),
@@ -520,15 +520,15 @@ int main(void)
         cmocka_unit_test(test_core_pull_after_a_decision_is_of_that_step_only),
         cmocka_unit_test(test_core_eager_updates_and_serves_all_at_once),
         cmocka_unit_test(test_core_ssp_serves_up_to_its_bound_and_then_holds),
-        cmocka_unit_test(test_core_ssp_death_of_the_slowest_frees_who_waits),
+        cmocka_unit_test(test_core_ssp_death_of_the_slowest_frees_waiting_ranks),
         cmocka_unit_test(test_core_restart_drops_what_is_staged_and_takes_it_again),
         cmocka_unit_test(test_core_admits_members_of_this_epoch_only),
         cmocka_unit_test(test_core_holds_a_bounded_number_of_answers),
         cmocka_unit_test(test_core_refuses_a_tensor_that_is_trained_in_two_ways),
-        cmocka_unit_test(test_core_says_whose_push_others_wait_for),
-        cmocka_unit_test(one_contribution_of_each_node_makes_a_round_whole),
+        cmocka_unit_test(test_core_names_the_worker_whose_push_others_wait_for),
+        cmocka_unit_test(one_contribution_of_each_node_completes_a_round),
         cmocka_unit_test(the_weight_of_a_node_counts_once),
-        cmocka_unit_test(nobody_waits_for_ranks_whose_node_another_speaks_for),
+        cmocka_unit_test(ranks_whose_node_another_represents_are_not_waited_for),
         cmocka_unit_test(rounds_of_nodes_follow_one_another),
         cmocka_unit_test(a_sum_from_the_wrong_rank_of_a_node_is_refused),
         cmocka_unit_test(a_sum_of_a_node_and_a_gradient_do_not_mix),

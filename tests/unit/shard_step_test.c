@@ -35,7 +35,7 @@ static void test_shard_never_sums_a_repeat(void **state)
     rig_destroy(often);
 }
 
-static void test_shard_tells_a_repeat_that_its_step_is_prepared(void **state)
+static void test_shard_answers_a_repeat_of_a_prepared_step_with_prepared(void **state)
 {
     (void)state;
     rig *r = start("sgd lr=1", "bsp", 1, 2);
@@ -50,7 +50,7 @@ static void test_shard_tells_a_repeat_that_its_step_is_prepared(void **state)
 
 /* Rank 1 lost PREPARED, rank 0 went on and committed: without the record rank 1 could never decide.
  */
-static void test_shard_tells_the_record_of_the_committed_step_again(void **state)
+static void test_shard_sends_the_record_of_the_committed_step_again(void **state)
 {
     (void)state;
     rig *r = start("sgd lr=1", "bsp", 1, 2);
@@ -214,7 +214,7 @@ static void test_shard_reports_ranks_that_disagree_about_the_rate(void **state)
 }
 
 /* ---- what must not be trusted ---------------------------------------------------------------- */
-static void test_shard_refuses_what_cannot_be_and_is_unchanged(void **state)
+static void test_shard_refuses_impossible_messages_and_is_unchanged(void **state)
 {
     (void)state;
     rig *r           = start("sgd lr=1", "bsp", 1, 2);
@@ -319,7 +319,7 @@ static void test_shard_drops_what_is_staged_when_a_member_goes(void **state)
 }
 
 /* ---- missing ranks --------------------------------------------------------------------------- */
-static void test_shard_says_who_is_missing_and_what_a_rank_owes(void **state)
+static void test_shard_names_missing_ranks_and_their_owed_pushes(void **state)
 {
     (void)state;
     rig *r           = start("sgd lr=1", "bsp", 1, 4);
@@ -352,17 +352,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shard_never_sums_a_repeat),
-        cmocka_unit_test(test_shard_tells_a_repeat_that_its_step_is_prepared),
-        cmocka_unit_test(test_shard_tells_the_record_of_the_committed_step_again),
+        cmocka_unit_test(test_shard_answers_a_repeat_of_a_prepared_step_with_prepared),
+        cmocka_unit_test(test_shard_sends_the_record_of_the_committed_step_again),
         cmocka_unit_test(test_shard_sends_no_receipt_when_the_answer_is_ready),
         cmocka_unit_test(test_shard_commits_a_decision_once_and_compares_later_ones),
         cmocka_unit_test(test_shard_refuses_a_decision_made_from_other_records),
         cmocka_unit_test(test_shard_names_who_made_a_gradient_not_finite),
         cmocka_unit_test(test_shard_skip_leaves_params_slots_and_applied_untouched),
         cmocka_unit_test(test_shard_reports_ranks_that_disagree_about_the_rate),
-        cmocka_unit_test(test_shard_refuses_what_cannot_be_and_is_unchanged),
+        cmocka_unit_test(test_shard_refuses_impossible_messages_and_is_unchanged),
         cmocka_unit_test(test_shard_drops_what_is_staged_when_a_member_goes),
-        cmocka_unit_test(test_shard_says_who_is_missing_and_what_a_rank_owes),
+        cmocka_unit_test(test_shard_names_missing_ranks_and_their_owed_pushes),
     };
     return cmocka_run_group_tests_name("shard step", tests, NULL, NULL);
 }

@@ -96,7 +96,7 @@ static void test_shard_weighs_contributions_and_ignores_those_of_weight_0(void *
     rig_destroy(r);
 }
 
-static void test_shard_refuses_what_it_cannot_keep_but_never_whose_turn_it_is(void **state)
+static void test_shard_refuses_pushes_beyond_its_buffer_but_never_the_next_rank(void **state)
 {
     (void)state;
     const wire_model model = model_of("sgd lr=1", "sgd lr=1", "bsp");
@@ -183,7 +183,7 @@ static void test_shard_keeps_the_bytes_of_an_old_reply_while_training_goes_on(vo
     rig_destroy(r);
 }
 
-static void test_shard_takes_and_gives_16_bit_numbers(void **state)
+static void test_shard_receives_and_sends_16_bit_numbers(void **state)
 {
     (void)state;
     const wire_tensor mixed[] = {
@@ -227,7 +227,8 @@ static void test_shard_takes_and_gives_16_bit_numbers(void **state)
 }
 
 /* ---- initial values -------------------------------------------------------------------------- */
-static void test_shard_holds_first_pulls_until_values_came_and_takes_them_once(void **state)
+static void
+test_shard_holds_first_pulls_until_initial_values_arrive_and_accepts_them_once(void **state)
 {
     (void)state;
     const wire_model model = model_of("sgd lr=1", "sgd lr=1", "bsp");
@@ -313,7 +314,7 @@ static void test_shard_snapshot_of_async_is_taken_at_rank_0s_push(void **state)
     rig_destroy(r);
 }
 
-static void test_shard_without_trained_chunks_cuts_when_rank_0_says_so(void **state)
+static void test_shard_without_trained_chunks_captures_at_rank_0s_request(void **state)
 {
     (void)state;
     const wire_tensor one[] = {
@@ -341,14 +342,15 @@ int main(void)
         cmocka_unit_test(test_shard_gives_the_same_bits_for_any_number_of_shards),
         cmocka_unit_test(test_shard_without_determinism_sums_at_once),
         cmocka_unit_test(test_shard_weighs_contributions_and_ignores_those_of_weight_0),
-        cmocka_unit_test(test_shard_refuses_what_it_cannot_keep_but_never_whose_turn_it_is),
+        cmocka_unit_test(test_shard_refuses_pushes_beyond_its_buffer_but_never_the_next_rank),
         cmocka_unit_test(test_shard_refuses_a_corrupt_chunk_and_takes_it_when_sent_again),
         cmocka_unit_test(test_shard_keeps_the_bytes_of_an_old_reply_while_training_goes_on),
-        cmocka_unit_test(test_shard_takes_and_gives_16_bit_numbers),
-        cmocka_unit_test(test_shard_holds_first_pulls_until_values_came_and_takes_them_once),
+        cmocka_unit_test(test_shard_receives_and_sends_16_bit_numbers),
+        cmocka_unit_test(
+            test_shard_holds_first_pulls_until_initial_values_arrive_and_accepts_them_once),
         cmocka_unit_test(test_shard_snapshot_stays_as_it_was_while_training_goes_on),
         cmocka_unit_test(test_shard_snapshot_of_async_is_taken_at_rank_0s_push),
-        cmocka_unit_test(test_shard_without_trained_chunks_cuts_when_rank_0_says_so),
+        cmocka_unit_test(test_shard_without_trained_chunks_captures_at_rank_0s_request),
     };
     return cmocka_run_group_tests_name("shard", tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static void check_balance(const uint64_t *have, int size, double *worst)
     }
 }
 
-static void test_sharded_cut_gives_every_element_one_owner_and_equal_shares(void **state)
+static void test_sharded_partition_gives_every_element_one_owner_and_equal_shares(void **state)
 {
     (void)state;
     static sharded_range range[CUT_TENSORS * WORLD_MAX];
@@ -79,7 +79,7 @@ static void test_sharded_cut_gives_every_element_one_owner_and_equal_shares(void
     assert_true(worst <= 1.5);
 }
 
-static void test_sharded_cut_gives_everybody_a_part_of_a_large_tensor(void **state)
+static void test_sharded_partition_gives_every_rank_a_part_of_a_large_tensor(void **state)
 {
     (void)state;
     sharded_range range[WORLD_MAX];
@@ -496,7 +496,7 @@ static double beyond(const formula *f)
     return bytes;
 }
 
-static void test_sharded_modes_hold_what_the_formulas_say(void **state)
+static void test_sharded_modes_use_the_memory_of_the_formulas(void **state)
 {
     (void)state;
     const double elements = (double)elements_of_all();
@@ -524,7 +524,7 @@ static void test_sharded_modes_hold_what_the_formulas_say(void **state)
         }
 }
 
-static void test_sharded_modes_send_what_the_formulas_say(void **state)
+static void test_sharded_modes_send_the_bytes_of_the_formulas(void **state)
 {
     (void)state;
     const double elements = (double)elements_of_all();
@@ -545,7 +545,7 @@ static void test_sharded_modes_send_what_the_formulas_say(void **state)
 }
 
 /* ---- sentences ------------------------------------------------------------------------------- */
-static void test_sharded_modes_say_what_they_cannot(void **state)
+static void test_sharded_modes_name_what_they_do_not_support(void **state)
 {
     (void)state;
     static const struct {
@@ -574,17 +574,17 @@ static int be_quiet(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sharded_cut_gives_every_element_one_owner_and_equal_shares),
-        cmocka_unit_test(test_sharded_cut_gives_everybody_a_part_of_a_large_tensor),
+        cmocka_unit_test(test_sharded_partition_gives_every_element_one_owner_and_equal_shares),
+        cmocka_unit_test(test_sharded_partition_gives_every_rank_a_part_of_a_large_tensor),
         cmocka_unit_test(test_sharded_modes_give_the_bits_of_ddp_clipped_with_1_2_and_4_workers),
         cmocka_unit_test(test_sharded_modes_give_the_bits_of_ddp_with_tensors_of_16_bits),
         cmocka_unit_test(test_sharded_modes_give_the_bits_of_ddp_with_a_rule_of_whole_tensors),
         cmocka_unit_test(test_sharded_modes_skip_a_step_and_name_the_tensor_and_the_rank),
         cmocka_unit_test(test_sharded_shards_of_a_node_add_up_across_nodes),
         cmocka_unit_test(test_sharded_sums_of_each_micro_batch_are_added_in_their_order),
-        cmocka_unit_test(test_sharded_modes_hold_what_the_formulas_say),
-        cmocka_unit_test(test_sharded_modes_send_what_the_formulas_say),
-        cmocka_unit_test(test_sharded_modes_say_what_they_cannot),
+        cmocka_unit_test(test_sharded_modes_use_the_memory_of_the_formulas),
+        cmocka_unit_test(test_sharded_modes_send_the_bytes_of_the_formulas),
+        cmocka_unit_test(test_sharded_modes_name_what_they_do_not_support),
     };
     return cmocka_run_group_tests(tests, be_quiet, NULL);
 }

@@ -18,7 +18,7 @@ static void note_most(void *user, uint64_t bytes)
     *(uint64_t *)user = bytes;
 }
 
-static void test_nothing_is_waited_for_when_no_snapshot_is_written(void **state)
+static void test_no_wait_when_no_snapshot_is_written(void **state)
 {
     (void)state;
     snapshot_memory *m = snapshot_memory_create(BOUND, NULL, NULL);
@@ -84,7 +84,7 @@ static void test_a_shard_that_would_exceed_the_bound_waits_for_the_writer(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_is_waited_for_when_no_snapshot_is_written),
+        cmocka_unit_test(test_no_wait_when_no_snapshot_is_written),
         cmocka_unit_test(test_copies_up_to_the_bound_are_made_at_once),
         cmocka_unit_test(test_a_chunk_larger_than_the_bound_is_copied_alone),
         cmocka_unit_test(test_a_shard_that_would_exceed_the_bound_waits_for_the_writer),

@@ -63,7 +63,7 @@ static void keep(place *p, const char *text)
     assert_int_equal(state_keep(p->state, text, strlen(text), &p->why), PEN_OK);
 }
 
-static void what_was_kept_last_is_read(void **state)
+static void the_last_state_written_is_read(void **state)
 {
     place *p = *state;
     assert_kept(p, NULL);
@@ -78,7 +78,7 @@ static void what_was_kept_last_is_read(void **state)
     assert_kept(p, "two");
 }
 
-static void nothing_is_left_of_what_is_forgotten(void **state)
+static void forgotten_state_is_gone(void **state)
 {
     place *p = *state;
     keep(p, "one");
@@ -87,7 +87,7 @@ static void nothing_is_left_of_what_is_forgotten(void **state)
     assert_kept(p, NULL);
 }
 
-static void a_crash_while_writing_leaves_what_was_there(void **state)
+static void a_crash_while_writing_leaves_the_old_state(void **state)
 {
     place *p = *state;
     keep(p, "one");
@@ -99,7 +99,7 @@ static void a_crash_while_writing_leaves_what_was_there(void **state)
     assert_kept(p, "two");
 }
 
-static void what_cannot_be_written_is_said_and_the_old_stays(void **state)
+static void a_failed_write_is_reported_and_the_old_state_stays(void **state)
 {
     place *p = *state;
     keep(p, "one");
@@ -112,7 +112,7 @@ static void what_cannot_be_written_is_said_and_the_old_stays(void **state)
     assert_kept(p, "one");
 }
 
-static void every_byte_that_changed_and_every_byte_that_is_missing_is_noticed(void **state)
+static void every_changed_or_missing_byte_is_detected(void **state)
 {
     place *p = *state;
     char whole[256];
@@ -140,7 +140,7 @@ static void every_byte_that_changed_and_every_byte_that_is_missing_is_noticed(vo
     assert_string_equal(p->why.text, text);
 }
 
-static void another_process_cannot_have_it_too(void **state)
+static void a_second_process_cannot_open_the_same_state(void **state)
 {
     place *p        = *state;
     const pid_t pid = fork();
@@ -158,7 +158,7 @@ static void another_process_cannot_have_it_too(void **state)
     assert_int_equal(status, 0);
 }
 
-static void a_folder_that_cannot_be_is_refused(void **state)
+static void an_impossible_folder_is_refused(void **state)
 {
     place *p = *state;
     state_file *other;
@@ -174,13 +174,13 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_place, drop_place)
     const struct CMUnitTest tests[] = {
-        TEST(what_was_kept_last_is_read),
-        TEST(nothing_is_left_of_what_is_forgotten),
-        TEST(a_crash_while_writing_leaves_what_was_there),
-        TEST(what_cannot_be_written_is_said_and_the_old_stays),
-        TEST(every_byte_that_changed_and_every_byte_that_is_missing_is_noticed),
-        TEST(another_process_cannot_have_it_too),
-        TEST(a_folder_that_cannot_be_is_refused),
+        TEST(the_last_state_written_is_read),
+        TEST(forgotten_state_is_gone),
+        TEST(a_crash_while_writing_leaves_the_old_state),
+        TEST(a_failed_write_is_reported_and_the_old_state_stays),
+        TEST(every_changed_or_missing_byte_is_detected),
+        TEST(a_second_process_cannot_open_the_same_state),
+        TEST(an_impossible_folder_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -229,7 +229,7 @@ static void test_store_without_a_part_of_the_newest_forgets_lower_steps_only(voi
     assert_int_equal(steps[1], 40);
 }
 
-static void test_store_a_job_begun_anew_forgets_higher_steps_of_the_one_before(void **state)
+static void test_store_a_fresh_job_forgets_higher_steps_of_the_one_before(void **state)
 {
     (void)state;
     store *s;
@@ -276,7 +276,7 @@ static void test_store_drops_the_part_of_a_snapshot_that_another_could_not_write
     assert_int_equal(steps[0], 10);
 }
 
-static void test_store_parts_of_servers_that_are_no_more_go_too(void **state)
+static void test_store_deletes_parts_of_removed_servers_too(void **state)
 {
     (void)state;
     store *s;
@@ -582,7 +582,7 @@ static void test_store_of_the_format_before_is_read_checked_and_copied(void **st
     }
 }
 
-static void test_store_folder_that_cannot_be_made_is_named(void **state)
+static void test_store_folder_that_cannot_be_created_is_named(void **state)
 {
     (void)state;
     store *s;
@@ -607,10 +607,10 @@ int main(void)
         TEST(test_store_aborted_part_leaves_the_older_snapshot),
         TEST(test_store_forgets_what_was_written_before_and_is_not_kept),
         TEST(test_store_without_a_part_of_the_newest_forgets_lower_steps_only),
-        TEST(test_store_a_job_begun_anew_forgets_higher_steps_of_the_one_before),
+        TEST(test_store_a_fresh_job_forgets_higher_steps_of_the_one_before),
         TEST(test_store_steps_that_never_happened_are_forgotten),
         TEST(test_store_drops_the_part_of_a_snapshot_that_another_could_not_write),
-        TEST(test_store_parts_of_servers_that_are_no_more_go_too),
+        TEST(test_store_deletes_parts_of_removed_servers_too),
         TEST(test_store_of_two_snapshots_of_one_step_the_later_counts),
         TEST(test_store_is_copied_into_another_and_not_over_a_later_one),
         TEST(test_store_of_another_model_is_refused_by_the_first_difference),
@@ -620,7 +620,7 @@ int main(void)
         TEST(test_store_a_flipped_bit_anywhere_ends_no_process_and_gives_no_wrong_value),
         TEST(test_store_of_a_later_format_is_refused_by_version),
         TEST(test_store_of_the_format_before_is_read_checked_and_copied),
-        TEST(test_store_folder_that_cannot_be_made_is_named),
+        TEST(test_store_folder_that_cannot_be_created_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

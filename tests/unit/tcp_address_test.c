@@ -14,7 +14,7 @@ static void expect(const char *host, const char *address)
     assert_string_equal(text, address);
 }
 
-static void test_a_number_of_ipv6_has_brackets_whether_it_came_with_them_or_not(void **state)
+static void test_an_ipv6_number_gets_brackets_with_or_without_them_in_the_input(void **state)
 {
     (void)state;
     expect("fd79::1", "tcp://[fd79::1]:29500");
@@ -32,7 +32,7 @@ static void test_all_else_stays_as_it_is(void **state)
     expect("inproc://x", "inproc://x");
 }
 
-static void test_what_does_not_fit_is_cut_off(void **state)
+static void test_text_that_does_not_fit_is_truncated(void **state)
 {
     (void)state;
     char text[8];
@@ -43,9 +43,9 @@ static void test_what_does_not_fit_is_cut_off(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_number_of_ipv6_has_brackets_whether_it_came_with_them_or_not),
+        cmocka_unit_test(test_an_ipv6_number_gets_brackets_with_or_without_them_in_the_input),
         cmocka_unit_test(test_all_else_stays_as_it_is),
-        cmocka_unit_test(test_what_does_not_fit_is_cut_off),
+        cmocka_unit_test(test_text_that_does_not_fit_is_truncated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,7 +224,7 @@ static void mark_wrongly(void *user)
     NEEDS(trace_mark("a \"quoted\"\n\\ b\xc3\xa4r", false, &why) == PEN_OK);
 }
 
-static void test_timeline_marks_nest_though_the_program_crosses_them(void **state)
+static void test_timeline_marks_nest_even_if_the_program_crosses_them(void **state)
 {
     char text[400];
     (void)state;
@@ -360,7 +360,7 @@ static void test_timeline_a_damaged_part_is_refused_or_read_in_part(void **state
     close(fd);
 }
 
-static void test_timeline_that_has_no_parts_says_where_it_looked(void **state)
+static void test_timeline_without_parts_names_the_searched_folder(void **state)
 {
     char text[400], *from[] = {folder};
     pen_error why;
@@ -388,7 +388,7 @@ static void test_lanes_hold_what_nests_and_part_what_overlaps(void **state)
     assert_int_equal(lanes_place(&l, 100, 120, false), 0);
 }
 
-static void test_lanes_run_out_without_losing_the_others(void **state)
+static void test_lanes_that_run_out_lose_no_other_span(void **state)
 {
     static lanes l;
     (void)state;
@@ -405,13 +405,13 @@ int main(void)
         TEST(test_timeline_nothing_is_written_unless_asked_for),
         TEST(test_timeline_a_full_ring_keeps_the_newest_and_counts_the_rest),
         TEST(test_timeline_threads_beyond_the_last_ring_are_counted),
-        TEST(test_timeline_marks_nest_though_the_program_crosses_them),
+        TEST(test_timeline_marks_nest_even_if_the_program_crosses_them),
         TEST(test_timeline_pushes_lead_through_commits_to_pulls_on_one_clock),
         TEST(test_timeline_of_two_jobs_is_refused),
         TEST(test_timeline_a_damaged_part_is_refused_or_read_in_part),
-        TEST(test_timeline_that_has_no_parts_says_where_it_looked),
+        TEST(test_timeline_without_parts_names_the_searched_folder),
         cmocka_unit_test(test_lanes_hold_what_nests_and_part_what_overlaps),
-        cmocka_unit_test(test_lanes_run_out_without_losing_the_others),
+        cmocka_unit_test(test_lanes_that_run_out_lose_no_other_span),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,7 +115,7 @@ static void make_old(void)
 }
 
 static void
-test_token_of_a_process_that_was_killed_goes_with_the_next_job_and_a_living_one_stays(void **state)
+test_token_of_a_killed_process_is_removed_by_the_next_job_and_a_live_one_stays(void **state)
 {
     (void)state;
     const secret s    = make();
@@ -152,7 +152,7 @@ static void test_token_of_a_strange_address_is_a_plain_file_in_the_folder(void *
     }
 }
 
-static void test_token_that_others_could_read_is_none(void **state)
+static void test_token_readable_by_others_is_ignored(void **state)
 {
     (void)state;
     const secret s = make();
@@ -178,11 +178,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_token_of_the_next_scheduler_replaces_that_of_the_last,
                                         begin, end),
         cmocka_unit_test_setup_teardown(
-            test_token_of_a_process_that_was_killed_goes_with_the_next_job_and_a_living_one_stays,
-            begin, end),
+            test_token_of_a_killed_process_is_removed_by_the_next_job_and_a_live_one_stays, begin,
+            end),
         cmocka_unit_test_setup_teardown(
             test_token_of_a_strange_address_is_a_plain_file_in_the_folder, begin, end),
-        cmocka_unit_test_setup_teardown(test_token_that_others_could_read_is_none, begin, end),
+        cmocka_unit_test_setup_teardown(test_token_readable_by_others_is_ignored, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

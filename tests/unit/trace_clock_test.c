@@ -58,7 +58,7 @@ static uint64_t check_bound(const world *w, const trace_clock_sample *s, uint32_
     return error;
 }
 
-static void test_clock_is_within_its_stated_error_however_unequal_the_ways(void **state)
+static void test_clock_is_within_its_stated_error_over_any_asymmetric_path(void **state)
 {
     (void)state;
     trace_clock *c                  = calloc(1, sizeof *c);
@@ -121,7 +121,7 @@ static void test_clock_keeps_the_order_of_moments(void **state)
     free(s);
 }
 
-static void test_clock_throws_away_what_a_neighbour_knows_better(void **state)
+static void test_clock_drops_samples_that_a_neighbour_bounds_better(void **state)
 {
     (void)state;
     trace_clock_sample s[] = {{1000 * MS, 10, 9 * MS}, /* all are busy at the start */
@@ -137,7 +137,7 @@ static void test_clock_throws_away_what_a_neighbour_knows_better(void **state)
     assert_int_equal(trace_clock_error(s, 2, 2000 * MS, 4000 * MS), 60000 + 100000);
 }
 
-static void test_clock_takes_no_answer_that_cannot_be(void **state)
+static void test_clock_ignores_impossible_answers(void **state)
 {
     (void)state;
     trace_clock *c = calloc(1, sizeof *c);
@@ -158,11 +158,11 @@ static void test_clock_takes_no_answer_that_cannot_be(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clock_is_within_its_stated_error_however_unequal_the_ways),
+        cmocka_unit_test(test_clock_is_within_its_stated_error_over_any_asymmetric_path),
         cmocka_unit_test(test_clock_follows_one_that_runs_faster_for_hours),
         cmocka_unit_test(test_clock_keeps_the_order_of_moments),
-        cmocka_unit_test(test_clock_throws_away_what_a_neighbour_knows_better),
-        cmocka_unit_test(test_clock_takes_no_answer_that_cannot_be),
+        cmocka_unit_test(test_clock_drops_samples_that_a_neighbour_bounds_better),
+        cmocka_unit_test(test_clock_ignores_impossible_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

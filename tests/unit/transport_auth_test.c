@@ -24,7 +24,7 @@ static void check_refused(transport *l, transport *d, const char *dialler_hears,
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
-static void test_transport_members_of_a_job_talk_and_strangers_do_not(void **state)
+static void test_transport_members_of_a_job_connect_and_strangers_do_not(void **state)
 {
     (void)state;
     auth *server = open_auth(0, AUTH_SERVER, 0), *worker = open_auth(0, AUTH_WORKER, 3),
@@ -51,7 +51,7 @@ static void test_transport_members_of_a_job_talk_and_strangers_do_not(void **sta
 }
 
 /* It knows the secret and therefore the listener's key, but a worker's port is for workers only. */
-static void test_transport_member_of_the_wrong_role_is_turned_away_by_its_key(void **state)
+static void test_transport_member_of_the_wrong_role_is_refused_by_its_key(void **state)
 {
     (void)state;
     auth *worker = open_auth(0, AUTH_WORKER, 0), *tool = open_auth(0, AUTH_TOOL, -1);
@@ -130,8 +130,8 @@ static void test_transport_keys_work_in_a_forked_child(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_transport_members_of_a_job_talk_and_strangers_do_not),
-        cmocka_unit_test(test_transport_member_of_the_wrong_role_is_turned_away_by_its_key),
+        cmocka_unit_test(test_transport_members_of_a_job_connect_and_strangers_do_not),
+        cmocka_unit_test(test_transport_member_of_the_wrong_role_is_refused_by_its_key),
         cmocka_unit_test(test_transport_encrypting_dialler_refuses_a_listener_in_clear_text),
         cmocka_unit_test(test_transport_keys_work_in_every_context_and_beside_clear_text),
         cmocka_unit_test(test_transport_keys_work_in_a_forked_child),

@@ -76,7 +76,7 @@ static void test_transport_half_open_connections_are_closed(void **state)
     auth_close(server);
 }
 
-static void test_transport_flood_of_silent_connections_pushes_out_itself(void **state)
+static void test_transport_flood_of_silent_connections_evicts_only_its_own(void **state)
 {
     (void)state;
     enum { MAX = 16, FLOOD = 60 };
@@ -128,8 +128,7 @@ static bool storm(transport *l, int times)
 }
 
 /* Only while no peer at that address has spoken; a member that comes back is not kept out. */
-static void
-test_transport_address_that_connects_without_end_is_turned_away_at_the_door(void **state)
+static void test_transport_address_that_connects_too_often_is_refused_at_accept(void **state)
 {
     (void)state;
     enum { STORM = 16000 };
@@ -217,7 +216,7 @@ static void count_leaving(void *memory)
 }
 
 /* Twenty silent peers together get the room of one; trusted peers have their own bound; peers that read stay. */
-static void test_transport_what_waits_for_all_who_are_not_trusted_is_bounded_together(void **state)
+static void test_transport_queues_of_untrusted_peers_have_one_common_bound(void **state)
 {
     (void)state;
     enum { SILENT = 20, EACH_MIB = 12, BOUND_MIB = 32, OF_ONE_OF_US_MIB = 64 };
@@ -294,7 +293,7 @@ static void test_transport_queue_of_one_peer_is_bounded(void **state)
     transport_close(l, 0);
 }
 
-static void test_transport_peer_that_sends_nonsense_is_cut_off_and_others_are_not(void **state)
+static void test_transport_peer_that_sends_garbage_is_disconnected_and_others_are_not(void **state)
 {
     (void)state;
     transport *l = listen_with(NULL, (transport_options){0});
@@ -321,7 +320,7 @@ static void test_transport_peer_that_sends_nonsense_is_cut_off_and_others_are_no
 }
 
 /* A burst of large valid messages is not a message without end. */
-static void test_transport_bursts_of_whole_messages_end_nothing(void **state)
+static void test_transport_bursts_of_whole_messages_end_no_connection(void **state)
 {
     (void)state;
     enum { SENT_MIB = 400 };
@@ -345,15 +344,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transport_half_open_connections_are_closed),
-        cmocka_unit_test(test_transport_flood_of_silent_connections_pushes_out_itself),
-        cmocka_unit_test(
-            test_transport_address_that_connects_without_end_is_turned_away_at_the_door),
+        cmocka_unit_test(test_transport_flood_of_silent_connections_evicts_only_its_own),
+        cmocka_unit_test(test_transport_address_that_connects_too_often_is_refused_at_accept),
         cmocka_unit_test(test_transport_message_without_end_costs_its_sender_the_connection),
         cmocka_unit_test(test_transport_peer_that_does_not_read_loses_its_connection),
-        cmocka_unit_test(test_transport_what_waits_for_all_who_are_not_trusted_is_bounded_together),
+        cmocka_unit_test(test_transport_queues_of_untrusted_peers_have_one_common_bound),
         cmocka_unit_test(test_transport_queue_of_one_peer_is_bounded),
-        cmocka_unit_test(test_transport_peer_that_sends_nonsense_is_cut_off_and_others_are_not),
-        cmocka_unit_test(test_transport_bursts_of_whole_messages_end_nothing),
+        cmocka_unit_test(test_transport_peer_that_sends_garbage_is_disconnected_and_others_are_not),
+        cmocka_unit_test(test_transport_bursts_of_whole_messages_end_no_connection),
     };
     return cmocka_run_group_tests(tests, make_secrets, remove_secrets);
 }

@@ -283,7 +283,7 @@ static void test_sim_partition_is_one_way_between_two_names(void **state)
     assert_int_equal(count_messages(w->server), 1);
 }
 
-static void test_sim_partition_swallows_what_is_on_its_way(void **state)
+static void test_sim_partition_drops_messages_in_flight(void **state)
 {
     world *w = *state;
     sim_net_faults(w->net, &(sim_faults){.delay_ms_min = 10, .delay_ms_max = 10});
@@ -336,7 +336,7 @@ static void test_sim_break_is_seen_by_both_and_heals_under_a_new_number(void **s
     assert_int_not_equal(meet_a(w), a);
 }
 
-static void test_sim_break_of_a_silent_peer_is_no_news_to_the_listener(void **state)
+static void test_sim_break_of_a_silent_peer_is_no_event_for_the_listener(void **state)
 {
     world *w = *state;
     transport_event event;
@@ -398,7 +398,7 @@ static void test_sim_bodies_are_released_once_wherever_they_end(void **state)
     assert_int_equal(released, 100);
 }
 
-static void test_sim_close_with_linger_delivers_what_is_on_its_way(void **state)
+static void test_sim_close_with_linger_delivers_messages_in_flight(void **state)
 {
     world *w = *state;
     transport_event event;
@@ -441,13 +441,13 @@ int main(void)
         test(test_sim_delay_alone_does_not_reorder_a_connection),
         test(test_sim_reorders_when_told_and_loses_nothing),
         test(test_sim_partition_is_one_way_between_two_names),
-        test(test_sim_partition_swallows_what_is_on_its_way),
+        test(test_sim_partition_drops_messages_in_flight),
         test(test_sim_partitioned_dialler_connects_when_it_heals),
         test(test_sim_break_is_seen_by_both_and_heals_under_a_new_number),
-        test(test_sim_break_of_a_silent_peer_is_no_news_to_the_listener),
+        test(test_sim_break_of_a_silent_peer_is_no_event_for_the_listener),
         test(test_sim_killed_name_is_down_for_all_and_silent_for_ever),
         cmocka_unit_test(test_sim_bodies_are_released_once_wherever_they_end),
-        test(test_sim_close_with_linger_delivers_what_is_on_its_way),
+        test(test_sim_close_with_linger_delivers_messages_in_flight),
         cmocka_unit_test(test_sim_unknown_net_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

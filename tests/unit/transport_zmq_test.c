@@ -53,7 +53,7 @@ static void test_transport_zmq_speaks_ipv6(void **state)
     transport_close(l, 0);
 }
 
-static void test_transport_zmq_nonsense_for_an_address_is_a_sentence(void **state)
+static void test_transport_zmq_invalid_address_is_a_sentence(void **state)
 {
     (void)state;
     static const char *const nonsense[] = {"tcp://",
@@ -74,7 +74,7 @@ static void test_transport_zmq_nonsense_for_an_address_is_a_sentence(void **stat
 }
 
 /* ---- diallers -------------------------------------------------------------------------------- */
-static void test_transport_zmq_culprit_without_a_number_is_named_by_what_is_known(void **state)
+static void test_transport_zmq_culprit_is_named_by_its_number_or_its_address(void **state)
 {
     (void)state;
     char text[TRANSPORT_CULPRIT_BYTES];
@@ -136,10 +136,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transport_zmq_port_0_becomes_a_real_port),
         cmocka_unit_test(test_transport_zmq_port_in_use_is_named),
-        cmocka_unit_test(test_transport_zmq_culprit_without_a_number_is_named_by_what_is_known),
+        cmocka_unit_test(test_transport_zmq_culprit_is_named_by_its_number_or_its_address),
         cmocka_unit_test(test_transport_zmq_listener_at_all_addresses_is_dialled_by_any),
         cmocka_unit_test(test_transport_zmq_speaks_ipv6),
-        cmocka_unit_test(test_transport_zmq_nonsense_for_an_address_is_a_sentence),
+        cmocka_unit_test(test_transport_zmq_invalid_address_is_a_sentence),
         cmocka_unit_test(test_transport_zmq_dialler_outlives_a_stranger_at_its_address),
         cmocka_unit_test(test_transport_zmq_dialler_comes_back_after_a_breach_of_protocol),
     };

@@ -149,7 +149,7 @@ static long resident_bytes(void)
 }
 
 /* Claims just below the limit, which ZeroMQ believes, on many connections that then wait. */
-static void test_transport_zmq_gives_no_memory_for_a_claim(void **state)
+static void test_transport_zmq_allocates_nothing_for_a_claimed_size(void **state)
 {
     (void)state;
     enum { CLAIMS = 30 };
@@ -168,7 +168,8 @@ static void test_transport_zmq_gives_no_memory_for_a_claim(void **state)
     transport_close(l, 0);
 }
 
-static void test_transport_zmq_ends_who_claims_too_much_before_any_word(void **state)
+static void
+test_transport_zmq_ends_a_peer_that_claims_too_much_before_its_first_message(void **state)
 {
     (void)state;
     transport *l = listen_anywhere();
@@ -347,7 +348,7 @@ static void test_transport_zmq_short_lives_each_end_once_while_another_floods(vo
     check_lives(true);
 }
 
-static void test_transport_zmq_end_is_told_within_a_second_while_another_floods(void **state)
+static void test_transport_zmq_end_is_reported_within_a_second_while_another_floods(void **state)
 {
     (void)state;
     transport *l = listen_anywhere(), *d = dial_up(transport_address(l));
@@ -379,14 +380,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transport_zmq_reports_every_stranger_once_and_serves_its_peers),
-        cmocka_unit_test(test_transport_zmq_gives_no_memory_for_a_claim),
-        cmocka_unit_test(test_transport_zmq_ends_who_claims_too_much_before_any_word),
+        cmocka_unit_test(test_transport_zmq_allocates_nothing_for_a_claimed_size),
+        cmocka_unit_test(
+            test_transport_zmq_ends_a_peer_that_claims_too_much_before_its_first_message),
         cmocka_unit_test(test_transport_zmq_refuses_a_peer_that_names_itself),
         cmocka_unit_test(test_transport_zmq_refuses_messages_of_three_frames_by_name),
         cmocka_unit_test(test_transport_zmq_ends_a_peer_that_claims_too_much),
         cmocka_unit_test(test_transport_zmq_short_lives_each_end_once),
         cmocka_unit_test(test_transport_zmq_short_lives_each_end_once_while_another_floods),
-        cmocka_unit_test(test_transport_zmq_end_is_told_within_a_second_while_another_floods),
+        cmocka_unit_test(test_transport_zmq_end_is_reported_within_a_second_while_another_floods),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

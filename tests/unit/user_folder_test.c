@@ -72,7 +72,7 @@ static void test_user_folder_that_others_can_enter_is_refused_with_the_remedy(vo
     assert_int_equal(user_folder(path, &why), PEN_OK);
 }
 
-static void test_user_folder_is_no_link_and_no_file(void **state)
+static void test_user_folder_is_neither_a_link_nor_a_file(void **state)
 {
     (void)state;
     assert_int_equal(symlink(root, place), 0);
@@ -86,7 +86,7 @@ static void test_user_folder_is_no_link_and_no_file(void **state)
     assert_string_not_equal(path, place);
 }
 
-static void test_user_folder_of_somebody_else_is_passed_over(void **state)
+static void test_user_folder_of_another_user_is_skipped(void **state)
 {
     (void)state;
     if (geteuid() != 0) skip();
@@ -126,7 +126,7 @@ static int as_a_user_whose_place_in_tmp_is_taken(void)
 }
 
 static void
-test_user_folder_in_tmp_that_somebody_took_first_blocks_nobody_who_has_a_home(void **state)
+test_user_folder_in_tmp_taken_by_another_user_does_not_block_users_with_a_home(void **state)
 {
     (void)state;
     if (geteuid() != 0) skip();
@@ -140,11 +140,10 @@ int main(void)
             test_user_folder_is_made_in_the_runtime_folder_and_closed_to_others, begin, end),
         cmocka_unit_test_setup_teardown(
             test_user_folder_that_others_can_enter_is_refused_with_the_remedy, begin, end),
-        cmocka_unit_test_setup_teardown(test_user_folder_is_no_link_and_no_file, begin, end),
-        cmocka_unit_test_setup_teardown(test_user_folder_of_somebody_else_is_passed_over, begin,
-                                        end),
+        cmocka_unit_test_setup_teardown(test_user_folder_is_neither_a_link_nor_a_file, begin, end),
+        cmocka_unit_test_setup_teardown(test_user_folder_of_another_user_is_skipped, begin, end),
         cmocka_unit_test_setup_teardown(
-            test_user_folder_in_tmp_that_somebody_took_first_blocks_nobody_who_has_a_home, begin,
+            test_user_folder_in_tmp_taken_by_another_user_does_not_block_users_with_a_home, begin,
             end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void test_utf8_what_is_no_letter_or_obeyed_by_terminals_becomes_a_question_mark(void **state)
+static void test_utf8_invalid_bytes_and_terminal_controls_become_question_marks(void **state)
 {
     (void)state;
     static const char *const rows[][2] = {
@@ -59,7 +59,7 @@ static void test_utf8_every_byte_string_is_clean_after_cleaning(void **state)
 }
 
 /* Also a partial character, where a long name was truncated. */
-static void test_status_in_json_is_whole_whatever_names_are_made_of(void **state)
+static void test_status_in_json_is_valid_for_any_bytes_in_names(void **state)
 {
     (void)state;
     static const wire_stat stat[]             = {{"los\xc3", 1}, {"__proto__", 2}};
@@ -91,10 +91,9 @@ static void test_status_in_json_is_whole_whatever_names_are_made_of(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(
-            test_utf8_what_is_no_letter_or_obeyed_by_terminals_becomes_a_question_mark),
+        cmocka_unit_test(test_utf8_invalid_bytes_and_terminal_controls_become_question_marks),
         cmocka_unit_test(test_utf8_every_byte_string_is_clean_after_cleaning),
-        cmocka_unit_test(test_status_in_json_is_whole_whatever_names_are_made_of),
+        cmocka_unit_test(test_status_in_json_is_valid_for_any_bytes_in_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

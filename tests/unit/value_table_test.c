@@ -12,7 +12,7 @@
 
 static pen_error why;
 
-static void what_was_set_last_is_got(void **state)
+static void a_get_returns_the_last_value_set(void **state)
 {
     (void)state;
     value_table *t = value_table_create(1000000);
@@ -63,7 +63,7 @@ static void a_counter_begins_at_0_and_wraps(void **state)
     value_table_destroy(t);
 }
 
-static void bounds_hold_and_what_was_there_stays(void **state)
+static void bounds_hold_and_existing_values_stay(void **state)
 {
     (void)state;
     static char large[VALUE_BYTES_MAX + 1];
@@ -83,10 +83,10 @@ static void bounds_hold_and_what_was_there_stays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_set_last_is_got),
+        cmocka_unit_test(a_get_returns_the_last_value_set),
         cmocka_unit_test(many_keys_do_not_get_mixed_up),
         cmocka_unit_test(a_counter_begins_at_0_and_wraps),
-        cmocka_unit_test(bounds_hold_and_what_was_there_stays),
+        cmocka_unit_test(bounds_hold_and_existing_values_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

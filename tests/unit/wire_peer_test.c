@@ -114,7 +114,7 @@ static void any_flipped_bit_is_refused(void **state)
     wire_arena_destroy(arena);
 }
 
-static void a_head_that_was_cut_is_refused(void **state)
+static void a_truncated_head_is_refused(void **state)
 {
     (void)state;
     wire_arena *arena = wire_arena_create(ARENA_BYTES);
@@ -218,7 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_is_read_as_it_was_written),
         cmocka_unit_test(any_flipped_bit_is_refused),
-        cmocka_unit_test(a_head_that_was_cut_is_refused),
+        cmocka_unit_test(a_truncated_head_is_refused),
         cmocka_unit_test(a_message_of_another_plane_is_refused),
         cmocka_unit_test(what_a_peer_would_refuse_is_not_sent),
         cmocka_unit_test(labels_from_a_peer_cannot_command_a_terminal),

@@ -183,7 +183,7 @@ static void test_wire_status_that_is_unknown_becomes_internal(void **state)
     assert_int_equal(verdict_back.u.verdict.status, PEN_INTERNAL);
 }
 
-static void test_wire_fields_of_later_versions_are_passed_over(void **state)
+static void test_wire_fields_of_later_versions_are_skipped(void **state)
 {
     (void)state;
     wire_data in = wire_sample_data(WIRE_PUSH), back;
@@ -265,7 +265,7 @@ static void set_u64(size_t at, uint64_t value)
     memcpy(out.data + at, &value, sizeof value);
 }
 
-static void test_wire_lies_of_the_prefix_are_refused_with_a_reason(void **state)
+static void test_wire_false_prefixes_are_refused_with_a_reason(void **state)
 {
     (void)state;
     wire_data in = {.kind = WIRE_RECEIPT, .rank = 1}, d;
@@ -444,7 +444,7 @@ static void check_body_refused(const void *body, size_t size, const char *senten
     assert_string_equal(why.text, sentence);
 }
 
-static void test_wire_control_refuses_bodies_that_cannot_be(void **state)
+static void test_wire_control_refuses_impossible_bodies(void **state)
 {
     (void)state;
     check_body_refused("", 0, "a control message is of kind 0, which this version does not know");
@@ -567,18 +567,18 @@ int main(void)
         cmocka_unit_test(test_wire_names_every_kind_and_only_those),
         cmocka_unit_test(test_wire_control_characters_become_question_marks),
         cmocka_unit_test(test_wire_status_that_is_unknown_becomes_internal),
-        cmocka_unit_test(test_wire_fields_of_later_versions_are_passed_over),
+        cmocka_unit_test(test_wire_fields_of_later_versions_are_skipped),
         cmocka_unit_test(test_wire_every_truncation_is_refused),
         cmocka_unit_test(test_wire_truncated_bodies_with_true_checksums_keep_every_promise),
         cmocka_unit_test(test_wire_every_flipped_bit_is_refused),
-        cmocka_unit_test(test_wire_lies_of_the_prefix_are_refused_with_a_reason),
+        cmocka_unit_test(test_wire_false_prefixes_are_refused_with_a_reason),
         cmocka_unit_test(test_wire_head_over_the_limit_is_refused_unread),
         cmocka_unit_test(test_wire_column_of_another_length_is_refused),
         cmocka_unit_test(test_wire_numbers_out_of_range_are_refused),
         cmocka_unit_test(test_wire_hostile_counts_are_refused_within_the_memory_given),
         cmocka_unit_test(test_wire_arena_that_refuses_gives_no_memory_at_every_size),
         cmocka_unit_test(test_wire_control_refuses_to_send_what_the_peer_would_refuse),
-        cmocka_unit_test(test_wire_control_refuses_bodies_that_cannot_be),
+        cmocka_unit_test(test_wire_control_refuses_impossible_bodies),
         cmocka_unit_test(test_wire_control_text_that_is_too_long_is_refused),
         cmocka_unit_test(test_wire_data_refuses_to_send_what_the_peer_would_refuse),
         cmocka_unit_test(test_wire_output_is_reused_and_holds_the_last_message_only),

@@ -80,7 +80,7 @@ static void test_env_rank_and_friends_are_taken(void **state)
     assert_string_equal(env.source, "RANK");
 }
 
-static void test_env_partial_set_names_what_is_missing(void **state)
+static void test_env_incomplete_set_names_the_missing_variable(void **state)
 {
     (void)state;
 #define NEEDS                                                                                      \
@@ -94,7 +94,7 @@ static void test_env_partial_set_names_what_is_missing(void **state)
                  "MASTER_ADDR is set but MASTER_PORT is not" NEEDS);
 }
 
-static void test_env_nonsense_is_refused_with_its_name(void **state)
+static void test_env_invalid_values_are_refused_by_name(void **state)
 {
     (void)state;
     expect_error(ENV(PLAIN("x", "4")), "RANK is 'x': not a number from 0 to 1048576");
@@ -229,8 +229,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_env_empty_is_alone),
         cmocka_unit_test(test_env_rank_and_friends_are_taken),
-        cmocka_unit_test(test_env_partial_set_names_what_is_missing),
-        cmocka_unit_test(test_env_nonsense_is_refused_with_its_name),
+        cmocka_unit_test(test_env_incomplete_set_names_the_missing_variable),
+        cmocka_unit_test(test_env_invalid_values_are_refused_by_name),
         cmocka_unit_test(test_env_world_of_one_without_servers_is_alone),
         cmocka_unit_test(test_env_port_of_torchruns_agent_is_left_to_it),
         cmocka_unit_test(test_env_beats_program_and_penstock_beats_both),

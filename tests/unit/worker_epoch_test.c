@@ -338,7 +338,7 @@ static void one_verb(world *w, ps_client_verb verb, uint32_t tensor)
 }
 
 /* ---- what is sent again ---------------------------------------------------------------------- */
-static void test_epoch_says_again_what_has_no_answer_with_its_number(void **state)
+static void test_epoch_repeats_unanswered_pushes_with_their_numbers(void **state)
 {
     (void)state;
     world *w = world_create(&async);
@@ -383,7 +383,7 @@ static void test_epoch_asks_only_where_a_receipt_still_holds(void **state)
     world_destroy(w);
 }
 
-static void test_epoch_takes_no_answer_of_another(void **state)
+static void test_epoch_ignores_answers_of_another_epoch(void **state)
 {
     (void)state;
     world *w = world_create(&async);
@@ -404,7 +404,7 @@ static void test_epoch_takes_no_answer_of_another(void **state)
     world_destroy(w);
 }
 
-static void test_epoch_waits_briefly_for_a_shard_that_has_not_heard_of_it(void **state)
+static void test_epoch_waits_briefly_for_a_shard_that_does_not_know_it_yet(void **state)
 {
     (void)state;
     world *w = world_create(&async);
@@ -464,7 +464,7 @@ static void test_epoch_begins_an_open_step_anew_when_members_change(void **state
     world_destroy(w);
 }
 
-static void test_epoch_drops_a_verdict_that_nobody_carried_out(void **state)
+static void test_epoch_drops_a_decision_that_no_shard_applied(void **state)
 {
     (void)state;
     world *w = world_create(&decided);
@@ -487,7 +487,7 @@ static void test_epoch_drops_a_verdict_that_nobody_carried_out(void **state)
     world_destroy(w);
 }
 
-static void test_epoch_tells_a_verdict_with_the_first_values(void **state)
+static void test_epoch_sends_a_decision_with_the_initial_values(void **state)
 {
     (void)state;
     world *w = world_create(&decided);
@@ -507,7 +507,7 @@ static void test_epoch_tells_a_verdict_with_the_first_values(void **state)
     world_destroy(w);
 }
 
-static void test_epoch_tells_a_verdict_at_once_where_members_stay(void **state)
+static void test_epoch_sends_a_decision_at_once_if_members_stay(void **state)
 {
     (void)state;
     world_shape shape = decided;
@@ -543,7 +543,7 @@ test_epoch_keeps_gradients_of_chunks_without_a_decision_until_they_are_answered(
     }
 }
 
-static void test_epoch_completes_a_step_that_is_over_elsewhere(void **state)
+static void test_epoch_completes_a_step_that_ended_elsewhere(void **state)
 {
     (void)state;
     world *w = world_create(&decided);
@@ -562,7 +562,7 @@ static void test_epoch_completes_a_step_that_is_over_elsewhere(void **state)
     world_destroy(w);
 }
 
-static void test_epoch_knows_other_members_though_the_record_between_is_lost(void **state)
+static void test_epoch_detects_changed_members_without_the_record_between(void **state)
 {
     (void)state;
     world *w = world_create(&decided);
@@ -644,7 +644,7 @@ static void test_epoch_a_late_worker_counts_on_from_the_first_values(void **stat
     world_destroy(w);
 }
 
-static void test_epoch_a_late_worker_leaves_out_what_is_over(void **state)
+static void test_epoch_a_late_worker_skips_finished_steps(void **state)
 {
     (void)state;
     world_shape shape = eager;
@@ -674,7 +674,7 @@ static void test_epoch_a_late_worker_leaves_out_what_is_over(void **state)
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
-static void test_epoch_tells_an_idle_shard_of_a_snapshot_again(void **state)
+static void test_epoch_repeats_a_snapshot_request_to_an_idle_shard(void **state)
 {
     (void)state;
     world_shape shape       = decided;
@@ -712,26 +712,26 @@ static void test_epoch_tells_an_idle_shard_of_a_snapshot_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_epoch_says_again_what_has_no_answer_with_its_number),
+        cmocka_unit_test(test_epoch_repeats_unanswered_pushes_with_their_numbers),
         cmocka_unit_test(test_epoch_sends_a_push_to_the_server_that_holds_its_shard_now),
         cmocka_unit_test(test_epoch_asks_only_where_a_receipt_still_holds),
-        cmocka_unit_test(test_epoch_takes_no_answer_of_another),
-        cmocka_unit_test(test_epoch_waits_briefly_for_a_shard_that_has_not_heard_of_it),
+        cmocka_unit_test(test_epoch_ignores_answers_of_another_epoch),
+        cmocka_unit_test(test_epoch_waits_briefly_for_a_shard_that_does_not_know_it_yet),
         cmocka_unit_test(test_epoch_pushes_again_what_the_shard_says_is_missing),
         cmocka_unit_test(test_epoch_begins_an_open_step_anew_when_members_change),
-        cmocka_unit_test(test_epoch_drops_a_verdict_that_nobody_carried_out),
-        cmocka_unit_test(test_epoch_tells_a_verdict_with_the_first_values),
-        cmocka_unit_test(test_epoch_tells_a_verdict_at_once_where_members_stay),
+        cmocka_unit_test(test_epoch_drops_a_decision_that_no_shard_applied),
+        cmocka_unit_test(test_epoch_sends_a_decision_with_the_initial_values),
+        cmocka_unit_test(test_epoch_sends_a_decision_at_once_if_members_stay),
         cmocka_unit_test(
             test_epoch_keeps_gradients_of_chunks_without_a_decision_until_they_are_answered),
-        cmocka_unit_test(test_epoch_completes_a_step_that_is_over_elsewhere),
-        cmocka_unit_test(test_epoch_knows_other_members_though_the_record_between_is_lost),
+        cmocka_unit_test(test_epoch_completes_a_step_that_ended_elsewhere),
+        cmocka_unit_test(test_epoch_detects_changed_members_without_the_record_between),
         cmocka_unit_test(test_epoch_after_epoch_keeps_the_newest),
         cmocka_unit_test(test_epoch_that_drops_values_already_here_is_a_failure),
         cmocka_unit_test(test_epoch_keeps_the_numbers_of_chunks_that_count_for_themselves),
         cmocka_unit_test(test_epoch_a_late_worker_counts_on_from_the_first_values),
-        cmocka_unit_test(test_epoch_a_late_worker_leaves_out_what_is_over),
-        cmocka_unit_test(test_epoch_tells_an_idle_shard_of_a_snapshot_again),
+        cmocka_unit_test(test_epoch_a_late_worker_skips_finished_steps),
+        cmocka_unit_test(test_epoch_repeats_a_snapshot_request_to_an_idle_shard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ static void test_worker_settings_know_every_name_of_others(void **state)
     knows_all(scheduler_settings_rows);
 }
 
-static void test_worker_settings_know_no_name_that_is_nobodys(void **state)
+static void test_worker_settings_list_no_foreign_name_without_an_owner(void **state)
 {
     (void)state;
     for (const config_row *r = settings_foreign; r->name != NULL; r++) {
@@ -66,7 +66,7 @@ static void test_worker_settings_accept_variables_of_other_processes(void **stat
     }
 }
 
-static void test_worker_settings_refuse_variables_that_are_nobodys(void **state)
+static void test_worker_settings_refuse_unknown_variables(void **state)
 {
     (void)state;
     static const struct {
@@ -143,7 +143,7 @@ static void test_worker_settings_know_the_words_of_others_for_a_mode(void **stat
     }
 }
 
-static void test_worker_settings_refuse_shards_that_nobody_could_hold(void **state)
+static void test_worker_settings_refuse_shards_beyond_any_memory(void **state)
 {
     (void)state;
     static const struct {
@@ -160,7 +160,7 @@ static void test_worker_settings_refuse_shards_that_nobody_could_hold(void **sta
 }
 
 /* Most people try its rate first: the program's weight decay does not apply to it. */
-static void test_worker_settings_join_what_program_and_user_say_of_a_rule(void **state)
+static void test_worker_settings_merge_a_rule_from_program_and_user(void **state)
 {
     (void)state;
     static const char *const program[] = {"optim=adamw lr=3e-4 weight_decay=0.1", NULL};
@@ -183,14 +183,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_worker_settings_keep_the_rules_of_tables),
         cmocka_unit_test(test_worker_settings_know_every_name_of_others),
-        cmocka_unit_test(test_worker_settings_know_no_name_that_is_nobodys),
+        cmocka_unit_test(test_worker_settings_list_no_foreign_name_without_an_owner),
         cmocka_unit_test(test_worker_settings_accept_variables_of_other_processes),
-        cmocka_unit_test(test_worker_settings_refuse_variables_that_are_nobodys),
+        cmocka_unit_test(test_worker_settings_refuse_unknown_variables),
         cmocka_unit_test(test_worker_settings_name_the_wire_formats),
         cmocka_unit_test(test_worker_settings_refuse_sums_of_nodes_that_contradict_the_rest),
         cmocka_unit_test(test_worker_settings_know_the_words_of_others_for_a_mode),
-        cmocka_unit_test(test_worker_settings_refuse_shards_that_nobody_could_hold),
-        cmocka_unit_test(test_worker_settings_join_what_program_and_user_say_of_a_rule),
+        cmocka_unit_test(test_worker_settings_refuse_shards_beyond_any_memory),
+        cmocka_unit_test(test_worker_settings_merge_a_rule_from_program_and_user),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -203,7 +203,7 @@ static void test_train_groups_of_different_consistency_share_partitions(void **s
     assert_int_equal(digest_of(plan, 0), digest_of(plan, 1));
 }
 
-static void test_train_groups_of_one_model_may_all_be_free(void **state)
+static void test_train_all_groups_of_a_model_may_be_async(void **state)
 {
     (void)state;
     const job plan = {.tensor        = {{"a", "sgd lr=1", "async", "raw", PEN_F32, PEN_F32, 50},
@@ -214,7 +214,7 @@ static void test_train_groups_of_one_model_may_all_be_free(void **state)
     same_alone_as_with_servers(&plan);
 }
 
-static void test_train_words_that_are_no_rule_are_refused(void **state)
+static void test_train_unknown_rules_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -290,7 +290,7 @@ static pen_status meet_alone(pen_ctx *ctx, member *m)
     return status;
 }
 
-static void test_train_a_barrier_that_timed_out_lists_who_did_not_come(void **state)
+static void test_train_a_barrier_timeout_lists_the_missing_ranks(void **state)
 {
     (void)state;
     const job plan     = {.ranks = 2, .servers = 1, .instead = meet_alone};
@@ -320,11 +320,11 @@ int main(void)
         cmocka_unit_test(test_train_mixed_groups_are_the_same_alone_and_with_one_worker),
         cmocka_unit_test(test_train_a_skipped_step_skips_bsp_groups_only),
         cmocka_unit_test(test_train_groups_of_different_consistency_share_partitions),
-        cmocka_unit_test(test_train_groups_of_one_model_may_all_be_free),
-        cmocka_unit_test(test_train_words_that_are_no_rule_are_refused),
+        cmocka_unit_test(test_train_all_groups_of_a_model_may_be_async),
+        cmocka_unit_test(test_train_unknown_rules_are_refused),
         cmocka_unit_test(test_train_snapshot_of_a_model_smaller_than_the_job),
         cmocka_unit_test(test_train_snapshot_of_groups_of_different_consistency),
-        cmocka_unit_test(test_train_a_barrier_that_timed_out_lists_who_did_not_come),
+        cmocka_unit_test(test_train_a_barrier_timeout_lists_the_missing_ranks),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -59,7 +59,7 @@ static void test_world_is_of_the_members_that_the_step_is_seen_with(void **state
     assert_int_equal(pen_finalize(ctx), PEN_OK);
 }
 
-static void test_world_a_worker_that_shall_leave_has_no_further_step(void **state)
+static void test_world_a_worker_asked_to_leave_has_no_further_step(void **state)
 {
     (void)state;
     float w[2] = {1, 2}, g[2] = {0};
@@ -93,7 +93,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_world_is_of_the_members_that_the_step_is_seen_with),
-        cmocka_unit_test(test_world_a_worker_that_shall_leave_has_no_further_step),
+        cmocka_unit_test(test_world_a_worker_asked_to_leave_has_no_further_step),
         cmocka_unit_test(test_world_keeps_the_function_for_events),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

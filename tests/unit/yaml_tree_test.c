@@ -45,7 +45,7 @@ static void expect_written(yaml_tree *tree, const char *wanted)
     free(text);
 }
 
-static void test_what_is_not_changed_is_written_as_it_was(void **state)
+static void test_unchanged_parts_are_written_byte_for_byte(void **state)
 {
     (void)state;
     expect_written(read_first(), "---\nkind: Job\nmetadata: {name: old-worker}\nspec:\n  count: 2\n"
@@ -109,7 +109,7 @@ static void test_every_value_is_shown_with_its_key_and_keys_are_not(void **state
     yaml_tree_free(t);
 }
 
-static void test_text_that_is_no_yaml_is_refused_with_its_line(void **state)
+static void test_invalid_yaml_is_refused_with_its_line(void **state)
 {
     (void)state;
     static const char bad[] = "a: 1\nb: [1\nc: 2\n";
@@ -125,11 +125,11 @@ static void test_text_that_is_no_yaml_is_refused_with_its_line(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_not_changed_is_written_as_it_was),
+        cmocka_unit_test(test_unchanged_parts_are_written_byte_for_byte),
         cmocka_unit_test(test_places_are_found_and_others_are_not),
         cmocka_unit_test(test_texts_lists_and_maps_are_changed_in_place),
         cmocka_unit_test(test_every_value_is_shown_with_its_key_and_keys_are_not),
-        cmocka_unit_test(test_text_that_is_no_yaml_is_refused_with_its_line),
+        cmocka_unit_test(test_invalid_yaml_is_refused_with_its_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
