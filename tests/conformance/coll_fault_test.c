@@ -61,8 +61,7 @@ typedef struct {
 /* ---- striking -------------------------------------------------------------------------------- */
 static const fault_case *now; /* in this process, if it is a culprit whose call goes on */
 static job_board *board;
-static float input[RANKS * (N + 1)],
-    output[RANKS * (N + 1)]; /* a call that differs is one longer */
+static float input[RANKS * (N + 1)], output[RANKS * (N + 1)]; /* a different call is one longer */
 static _Thread_local bool damage_next;
 
 static void strike(void)
@@ -285,7 +284,7 @@ static pid_t start(const fault_case *c, job_board *its)
     _exit(0);
 }
 
-/* Survivors that were in different calls when it showed say so at the end; the words before are
+/* Survivors that were in different calls when it showed report that at the end; the words before are
  * equal. */
 static bool say_the_same(const char *a, const char *b)
 {

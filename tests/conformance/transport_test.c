@@ -615,7 +615,7 @@ static void test_transport_close_of_nothing_is_fine(void **state)
         char address[256];
         snprintf(address, sizeof address, "%s", transport_address(l));
         transport_close(l, 0);
-        assert_int_equal(transport_dial(address, NULL, &d, NULL), PEN_OK); /* nobody is there */
+        assert_int_equal(transport_dial(address, NULL, &d, NULL), PEN_OK); /* no one reads */
         transport_close(d, 0);
     }
 }

@@ -10,7 +10,7 @@ enum {
 
 static const char *const role_names[] = {"nobody", "scheduler", "server", "worker"};
 
-/* ---- who ------------------------------------------------------------------------------------- */
+/* ---- names and numbers of members ------------------------------------------------------------ */
 static uint32_t member_slot_of(sim_role role, uint32_t rank)
 {
     return role == SIM_SCHEDULER ? 0 : role == SIM_SERVER ? 1 + rank : 1 + SIM_SERVERS_MAX + rank;

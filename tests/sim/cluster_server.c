@@ -286,7 +286,7 @@ static void failed(void *user, const pen_error *why)
     sim_server *s = user;
     check_lost_scheduler(s->c, s->control.name, &s->member, why);
     if (why->role != PEN_SCHEDULER && s->member.incarnation != 0 && !is_turned_away(s, why))
-        check_failure(s->c, why); /* else it is for this one alone */
+        check_failure(s->c, why); /* else it concerns this one alone */
     fail(s, why);
 }
 

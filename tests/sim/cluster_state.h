@@ -133,7 +133,7 @@ typedef struct { /* a thread of a server */
 } sim_place;
 
 struct sim_copy {     /* of a shard */
-    sim_place *place; /* NULL: there is none */
+    sim_place *place; /* NULL: none */
     uint32_t number;
     shard *shard;
     int32_t role;         /* wire_replica_role, as installed */
@@ -174,7 +174,7 @@ struct sim_server {
     stat_set stats;
     struct {
         int64_t step;
-        uint64_t shards; /* bit by number: those whose part is there */
+        uint64_t shards; /* bit by number: those whose part has arrived */
     } cuts[SIM_CUTS_MAX];
     uint32_t n_cuts;
     pen_error why;
@@ -266,7 +266,7 @@ struct sim_worker {
     struct { /* without servers: cluster_group.c */
         uint64_t term, epoch, steps;
     } given;         /* what it has contributed to, in which epoch */
-    uint64_t *state; /* [steps + 1] after so many of them */
+    uint64_t *state; /* [steps + 1] after that many of them */
     uint64_t group_wake_ms;
     bool is_sealed;
 
@@ -282,7 +282,7 @@ struct cluster {
         uint32_t birth;
     } happened[SIM_EVENTS_MAX];
     uint64_t restart_ms[SIM_SERVERS_MAX + SIM_WORKERS_MAX + 1]; /* 0: is not due */
-    bool is_training; /* the scheduler has said that all are ready */
+    bool is_training; /* the scheduler has sent that all are ready */
     bool is_excused;  /* the faults left no way to go on: a verdict is right */
     uint64_t break_at_ms[NETS];
     struct sim_net *net[NETS];
@@ -413,7 +413,7 @@ bool sim_group_step(sim_worker *w);    /* false: it waits */
 bool sim_group_may_leave(const sim_worker *w);
 
 /* ---- cluster_share.c ------------------------------------------------------------------------- */
-uint64_t sim_share_number(const sim_worker *w); /* in its memory; 0: nobody can map it */
+uint64_t sim_share_number(const sim_worker *w); /* in its memory; 0: no other worker can map it */
 uint32_t sim_share_prove(void *worker, const wire_member *member, uint32_t n, int32_t *rank,
                          uint64_t *number);
 void check_sharing(cluster *c, const sim_view *next);

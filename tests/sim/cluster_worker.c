@@ -375,7 +375,7 @@ static void failed(void *user, const pen_error *why)
     const bool is_alone = why->status == PEN_UNREACHABLE && w->is_late && !w->is_committed;
     if (!is_alone && why->role != PEN_SCHEDULER &&
         membership_client_membership(w->membership_client)->incarnation != 0)
-        check_failure(w->c, why); /* else it is for this one alone */
+        check_failure(w->c, why); /* else it concerns this one alone */
     sim_worker_remember(w, why);
     requests_fail(w->requests, why);
     if (w->ps_client != NULL) ps_client_fail(w->ps_client, why, now_of(w));

@@ -154,7 +154,7 @@ static void test_admission_refused_pushes_leave_no_trace_and_a_good_repeat_count
     assert_int_equal(trained_crc("async", bounded, huge), clean);
 }
 
-/* The other ranks wait for that push: all are told which rank made it. */
+/* The other ranks wait for that push: all of them get the rank that made it. */
 static void test_admission_refusal_in_a_two_phase_step_is_reported_to_the_job(void **state)
 {
     (void)state;

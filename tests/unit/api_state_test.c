@@ -44,7 +44,7 @@ static void ok(pen_status status)
     if (status != PEN_OK) fail_msg("%s", pen_last_error(NULL));
 }
 
-/* The sentence may have `said` as its prefix, because paths differ. */
+/* `said` may be only the beginning of the sentence, because paths differ. */
 static void expect(pen_status status, pen_status wanted, const char *said)
 {
     const char *sentence = pen_last_error(NULL);

@@ -186,7 +186,7 @@ static void a_mapping_refused_to_one_member_makes_all_use_sockets(void **state)
     }
 }
 
-/* The first call on devices begins with a vote, which has the same result. */
+/* The first call on devices begins with a vote, which reaches the same result. */
 static void check_devices_of_a_new_group(rig *r, int rank)
 {
     pen_group *w                 = pen_world(r->ctx[rank]), *all;

@@ -1,4 +1,4 @@
-/* coll_settings.h - settings of a group of one host or several. */
+/* coll_settings.h - settings of a group of one host or of several. */
 #ifndef TESTS_UNIT_COLL_SETTINGS_H
 #define TESTS_UNIT_COLL_SETTINGS_H
 

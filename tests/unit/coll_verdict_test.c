@@ -20,7 +20,7 @@
     }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
-/* Nobody answers: the waiting call reports it again and again, each time after twice as long. */
+/* No peer answers: the waiting call reports it again and again, each time after twice as long. */
 enum { OVERDUES_MAX = 16 };
 typedef struct {
     int n;

@@ -224,7 +224,7 @@ static void test_config_unknown_key_of_any_length_is_refused(void **state)
     assert_int_equal(config_set(none, &s, "x", "1", NULL), PEN_BAD_SETTING);
 }
 
-/* ---- printing ---- - */
+/* ---- printing ---- */
 static char *printed(void (*print)(const config_row *table, FILE *out))
 {
     char *text = NULL;

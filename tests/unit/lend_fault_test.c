@@ -201,7 +201,7 @@ static void nonsense_about_lent_bodies_is_refused(void **state)
 }
 
 /* ---- liars ------------------------------------------------------------------------------------------------ */
-/* The layer's heads, as an attacker writes them who knows only the format. */
+/* The layer's heads, as written by an attacker that knows only the format. */
 typedef struct {
     char mark[8];
     uint32_t kind, n;

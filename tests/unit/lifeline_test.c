@@ -172,7 +172,7 @@ static void test_lifeline_gives_up_a_renewal_that_hangs_for_another(void **state
     close(fd);
 }
 
-/* ---- who is silent ------------------------------------------------------------------------------- */
+/* ---- silent hosts and processes ------------------------------------------------------------------ */
 static void take_line(int level, const char *text, void *user)
 {
     (void)level;

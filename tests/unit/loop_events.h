@@ -28,7 +28,7 @@ static inline int drop_loop(void **state)
     return 0;
 }
 
-/* ---- events, as a word ---- ------ */
+/* ---- events, as a word ---- */
 static char events[256];
 
 static inline void note(char c)

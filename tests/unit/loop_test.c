@@ -10,7 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* ---- events, as a word ---- ------ */
+/* ---- events, as a word ---- */
 typedef struct {
     char name;
     int left; /* items to find; each drain handles one */

@@ -66,7 +66,7 @@ static void members_of_a_group_are_dialled_before_its_first_call(void **unused)
     rig_close(r);
 }
 
-/* Nobody answers at that address: a dial either starts or does not. */
+/* No listener is at that address: a dial either starts or does not. */
 static void count_dialled(int n, int self, bool *dialled)
 {
     pen_error why;

@@ -106,7 +106,7 @@ static void lose_one(coll_kind kind, size_t n, buffers where, bool in_place)
     else if (kind != COLL_BROADCAST || me.rank == k.call.root)
         check_input(&k, "a member died");
     coll_fault_point = NULL;
-    if (me.rank == me.victim) _exit(state == COLL_DONE ? 0 : 1); /* there is no such step */
+    if (me.rank == me.victim) _exit(state == COLL_DONE ? 0 : 1); /* no such step exists */
     while (atomic_load(&me.b->dead) == 0 && kill(getppid(), 0) == 0 && state != COLL_DONE)
         sched_yield();
     go_on_without_the_victim();

@@ -98,7 +98,7 @@ static void test_proof_of_two_members_succeeds_after_four_messages(void **state)
     run(&m);
     assert_both(&m, PROOF_DONE, PROOF_DONE);
     for (int i = 0; i < MESSAGES; i++) {
-        assert_memory_equal(m.said[i].data, "\0PenProv", 8); /* no head begins so */
+        assert_memory_equal(m.said[i].data, "\0PenProv", 8); /* not the start of any head */
         assert_null(memmem(m.said[i].data, m.said[i].size, m.dialler.secret.bytes, 8));
     }
 }

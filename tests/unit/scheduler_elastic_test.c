@@ -50,7 +50,7 @@ static void with_continue_a_job_whose_first_values_died_with_rank_0_fails(void *
 {
     (void)state;
     scene *r = scene_train(3, 1, "on_worker_loss=continue", NULL);
-    says_where_values_are(r, true); /* nobody has died */
+    says_where_values_are(r, true); /* no member has died */
     assert_int_equal(scene_count(r, WIRE_VERDICT), 0);
     scene_worker_dies(r, 0);
     says_where_values_are(r, true);

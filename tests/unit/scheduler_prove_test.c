@@ -115,7 +115,7 @@ static void numbers_that_were_not_read_prove_nothing(void **state)
     const uint64_t round = round_of(r, 0);
     proves(r, 0, round, "1 2");
     proves(r, 1, round, "!0 !2");
-    proves(r, 2, round, "0 1 7 9"); /* there is no rank 7 */
+    proves(r, 2, round, "0 1 7 9"); /* rank 7 does not exist */
     assert_sharing(r, "0 1 0");
     scene_drop(r);
 }

@@ -15,7 +15,7 @@ static void worker_misses(job *j, int32_t rank, int32_t role, int32_t whom, cons
     say_worker(j, rank, &c);
 }
 
-/* The far end is heard, and the reporting member repeats its report. */
+/* The far end is alive, and the reporting member repeats its report. */
 static void all_beat(job *j, int32_t workers, int32_t servers)
 {
     pass(j, 300);
@@ -133,7 +133,7 @@ static void reports_about_processes_that_are_not_members_blame_no_rank(void **st
 {
     (void)state;
     job *j = training(2, 1);
-    worker_misses(j, 0, PEN_WORKER, 7, "connection refused"); /* there is no such rank */
+    worker_misses(j, 0, PEN_WORKER, 7, "connection refused"); /* no such rank exists */
     worker_misses(j, 0, PEN_WORKER, 0, "connection refused"); /* itself */
     worker_misses(j, 0, PEN_SCHEDULER, 0, "connection refused");
     worker_misses(j, 0, PEN_SERVER, -1, "connection refused");

@@ -553,7 +553,7 @@ static void test_sealed_shard_does_nothing_more(void **state)
     assert_int_equal(m->d.status, PEN_AGAIN);
     assert_string_equal(m->d.text, "an epoch change is in progress");
     assert_int_equal(shard_index(c->at[0], NULL), index + 1);
-    assert_int_not_equal(rig_params_crc(c->r), crc); /* of push 0, which no rank was told of */
+    assert_int_not_equal(rig_params_crc(c->r), crc); /* of push 0, acknowledged to no rank */
     copies_destroy(c);
 }
 

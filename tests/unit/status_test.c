@@ -1,4 +1,4 @@
-/* status_test.c - every status has a name, a text and a person who must act. */
+/* status_test.c - every status has a name, a text and a remedy. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static void test_status_every_row_has_its_own_name_and_text(void **state)
     }
 }
 
-/* The hundreds tell who must act, so that programs in any language can branch on them. */
+/* The hundreds name the remedy, so that programs in any language can branch on them. */
 static void test_status_values_are_grouped_by_remedy(void **state)
 {
     (void)state;

@@ -218,7 +218,7 @@ static void test_wire_every_truncation_is_refused(void **state)
     }
 }
 
-/* With a valid prefix: the body alone must not mislead.  A body cut between fields is
+/* With a valid prefix: the body alone must not mislead.  A body truncated between fields is
  * another valid message, so this checks only crashes and broken promises. */
 static void test_wire_truncated_bodies_with_true_checksums_keep_every_promise(void **state)
 {

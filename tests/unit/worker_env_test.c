@@ -141,7 +141,7 @@ static void test_env_beats_program_and_penstock_beats_both(void **state)
     const char *const settings[] = {"rank=7", "world_size=8", NULL};
     assert_int_equal(resolve_with(settings, ENV(PLAIN("1", "4")), &env, &why), PEN_OK);
     assert_int_equal(env.rank, 1);
-    /* The settings hold what PENSTOCK_RANK said: then the variable is set too. */
+    /* The settings hold the value of PENSTOCK_RANK: then the variable is set too. */
     assert_int_equal(resolve_with(settings, ENV(PLAIN("1", "9"), "PENSTOCK_RANK", "7"), &env, &why),
                      PEN_OK);
     assert_int_equal(env.rank, 7);
