@@ -1,4 +1,4 @@
-/* command.c - what the subcommands share. */
+/* command.c - functions shared by the subcommands. */
 #include "cli/command.h"
 #include "scheduler/core/scheduler_settings.h"
 #include "server/process/server_settings.h"

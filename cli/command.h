@@ -1,4 +1,4 @@
-/* command.h - the subcommands of `penstock`, and what they share. */
+/* command.h - the subcommands of `penstock`, and their shared functions. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 
@@ -58,8 +58,8 @@ pen_status command_read_environment(const config_row *rows, void *settings, pen_
 /* Prints "penstock: <sentence>" to stderr and returns `code`. */
 int command_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Applies environment and flags to a settings struct; prints the failure.  -1: go on, *rest is the first
- * word that is not a flag (rest NULL: such words are refused); else the exit code, also after --help. */
+/* Applies environment and flags to a settings struct; prints the failure.  -1: continue, *rest is the first word that
+ * is not a flag (rest NULL: such words are refused); else the exit code, also after --help. */
 int command_settings(const config_row *rows, void *settings, int argc, char **argv,
                      const char *usage, int *rest);
 
@@ -68,7 +68,7 @@ int command_help(const char *usage, const config_row *rows);
 bool command_asks_help(int argc, char **argv); /* one of the arguments is --help or -h */
 
 /* From now on command_help() calls `hear` instead of printing, so that man pages and shell completion match --help;
- * NULL ends that. */
+ * NULL restores printing. */
 typedef void command_hear(const char *usage, const config_row *rows, void *user);
 void command_listen(command_hear *hear, void *user);
 

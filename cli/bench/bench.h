@@ -1,8 +1,8 @@
 /* bench.h - the benchmarks of `penstock bench`; one file each.
  *
- * Each takes its own flags (argv[0] is its name), prints text or, with --json, one JSON object per line, and
- * returns the exit code.  Limits are measured in the same run by separate programs in the folder limits/ beside
- * this one; they share no code with what they are compared with.
+ * Each takes its own flags (argv[0] is its name), prints text or, with --json, one JSON object per line, and returns
+ * the exit code.  Limits are measured in the same run by separate programs in the folder limits/ beside this one; they
+ * share no code with the programs they are compared with.
  */
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H

@@ -50,7 +50,7 @@ size_t bench_coll_dtype_bytes(pen_dtype dtype);
 bool bench_coll_reduces(bench_coll_kind kind);
 bool bench_coll_has_parts(bench_coll_kind kind); /* bytes are the sum of n equal parts */
 
-/* Parses the flags of bench_coll() or bench_coll_rank(); -1: go on, else the exit code. */
+/* Parses the flags of bench_coll() or bench_coll_rank(); -1: continue, else the exit code. */
 int bench_coll_parse(int argc, char **argv, bench_coll_kind *kind, bench_coll_settings *s);
 
 /* ---- bench_coll_check.c: values ---- */

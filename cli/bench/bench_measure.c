@@ -1,4 +1,4 @@
-/* bench_measure.c - what the benchmarks share: time, quantiles, the limit programs, and a job of this program. */
+/* bench_measure.c - shared by the benchmarks: time, quantiles, the limit programs, and a job of this program. */
 #include "cli/bench/bench.h"
 #include "cli/command.h"
 #include "common/base/clock.h"

@@ -228,7 +228,7 @@ static pen_status measure_pairs(bench *b, const share *own, results *r, pen_erro
     return PEN_OK;
 }
 
-/* Consecutive parts of every set, split at block borders. */
+/* Consecutive parts of every set, split at block boundaries. */
 static void split(bench *b, share *shares)
 {
     const size_t n = b->set.elements, threads = b->set.threads;

@@ -138,7 +138,7 @@ static double rule_bytes(const tune_settings *s, bench_coll_kind kind, double by
     return floor(bench_coll_has_parts(kind) ? bytes / (double)s->ranks : bytes);
 }
 
-/* Assigns sizes [first, last] to `algorithm`; borders are half way between measured sizes. */
+/* Assigns sizes [first, last] to `algorithm`; boundaries are half way between measured sizes. */
 static void add_rule(rules *r, const tune_settings *s, coll_kind coll, bench_coll_kind kind,
                      const timings *t, const timings *built_in, size_t first, size_t last)
 {

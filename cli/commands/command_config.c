@@ -47,7 +47,7 @@ typedef struct {
     bool force;
 } request;
 
-/* One flag; *i moves on to its value.  -1: go on; else the exit code. */
+/* One flag; *i moves on to its value.  -1: continue; else the exit code. */
 static int take_flag(request *r, int argc, char **argv, int *i)
 {
     char name[DOCUMENT_PATH_BYTES];

@@ -159,7 +159,7 @@ static void print_json(const char *dir, const store_entry *entries, size_t n)
     command_print_json(all, JSON_COMPACT);
 }
 
-/* Reads the settings and opens the store.  -1: go on with *r. */
+/* Reads the settings and opens the store.  -1: continue with *r. */
 static int open_store(const config_row *rows, disk_settings *s, int argc, char **argv,
                       const char *usage, store_reader **r)
 {

@@ -41,7 +41,7 @@ static bool write_word(yaml_emitter_t *emitter, const char *text, size_t size, b
                                              (int)size, 1, 1, style));
 }
 
-/* A text that would be read back as something else stands between quotes. */
+/* Quotes a text that would be read back as another type. */
 static bool must_quote(const document_key *key)
 {
     static const char *const words[] = {"true", "false", "yes", "no", "on", "off", "null", "~", ""};
@@ -63,7 +63,7 @@ static bool write_key(yaml_emitter_t *emitter, const document_key *key, size_t a
 
 static bool write_keys(yaml_emitter_t *emitter, const document *d)
 {
-    size_t open = 0; /* length of the section that is open, with its dot */
+    size_t open = 0; /* length of the open section, with its dot */
     bool good   = begin_map(emitter);
     for (size_t i = 0; i < d->n && good; i++) {
         const document_key *key = &d->keys[i];

@@ -1,4 +1,4 @@
-/* write_yaml.h - a configuration file of accelerate, written. */
+/* write_yaml.h - writes a configuration file of accelerate. */
 #ifndef CLI_CONFIG_WRITE_YAML_H
 #define CLI_CONFIG_WRITE_YAML_H
 

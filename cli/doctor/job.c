@@ -22,8 +22,7 @@
 enum { DIAL_MS = 2000, ASK_MS = 3000, CLOCK_ROUNDS = 8 };
 
 typedef struct {
-    uint32_t ours,
-        both; /* bytes of data in a segment: as our interface would have it, as it came to be */
+    uint32_t ours, both; /* data bytes in a segment: our interface's, and the connection's */
 } segments;
 
 /* 0 when a TCP connection opens within two seconds, else errno. */

@@ -1,9 +1,9 @@
 /* k8s.c - adapts the manifests of deploy/k8s/base to a command line.
  *
  * DESIGN.  There is one set of manifests, which users can read, apply and patch without this command.  It is built into
- * the program as text (scripts/cmake/embed.cmake).  The command line sets name, settings, numbers of pods, program, image
- * and store; everything else (probes, permissions, limits) stays as it is there.  Settings from flags, files and the
- * environment are in PENSTOCK_* by now (cli/run/files.c) and go into the ConfigMap, except those of a pod's own place.
+ * the program as text (scripts/cmake/embed.cmake).  The command line sets name, settings, numbers of pods, program,
+ * image and store; everything else (probes, permissions, limits) stays.  Settings from flags, files and the environment
+ * are in PENSTOCK_* by now (cli/run/files.c) and go into the ConfigMap, except those that each pod sets itself.
  */
 #include "cli/command.h"
 #include "cli/emit/emit.h"
@@ -24,7 +24,7 @@ typedef struct {
     yaml_tree *all[MANIFESTS_MAX];
     size_t n;
     char name[NAME_CHARS + 1];
-    bool failed; /* a path is missing: the manifests have changed, but not this file */
+    bool failed; /* a path is missing: the manifests changed without this file */
 } manifests;
 
 /* ---- names ----------------------------------------------------------------------------------------------- */
@@ -100,7 +100,7 @@ static void set_number(manifests *m, yaml_tree *tree, const char *path, long val
 
 /* ---- settings -------------------------------------------------------------------------------------------- */
 
-/* Settings that each pod has itself: its place, and files of this machine. */
+/* Settings that each pod sets itself: its rank and address, and files of this machine. */
 static bool is_of_the_pod(const char *setting)
 {
     static const char *const names[] = {
@@ -151,7 +151,7 @@ static void put_settings(manifests *m, const run_options *o)
     put_setting(m, settings, "job", m->name);
     put_number(m, settings, "world_size", (long)o->nproc * o->nnodes);
     put_number(m, settings, "servers", o->servers);
-    put_setting(m, settings, "init_timeout_ms", wait); /* a flag comes later */
+    put_setting(m, settings, "init_timeout_ms", wait); /* a later flag overrides it */
     if (o->replicas > 0) put_number(m, settings, "replicas", o->replicas);
     if (o->mode != NULL) put_setting(m, settings, "mode", o->mode);
     if (o->resume) put_setting(m, settings, "resume", "yes");

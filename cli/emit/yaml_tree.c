@@ -75,7 +75,7 @@ static bool is_text(const yaml_node_t *node, const char *text, size_t size)
            memcmp(node->data.scalar.value, text, size) == 0;
 }
 
-/* The node under a key of a map or at a place of a list; 0: there is none. */
+/* The child node at a map's key or a list's index; 0: none. */
 static int child(yaml_tree *tree, int above, const char *key, size_t size)
 {
     const yaml_node_t *node = at(tree, above);
@@ -260,6 +260,6 @@ pen_status yaml_tree_write(yaml_tree *tree, FILE *out, pen_error *why)
              : why_set(why, PEN_STORE, "cannot write the manifests: %s",
                        emitter.problem != NULL ? emitter.problem : "no memory");
     yaml_emitter_delete(&emitter);
-    free(tree); /* its document is gone with yaml_emitter_dump() */
+    free(tree); /* yaml_emitter_dump() has freed its document */
     return status;
 }

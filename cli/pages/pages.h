@@ -18,7 +18,7 @@ typedef struct {
     char name[64];        /* "run", "snapshot list" */
     const char *doc;      /* one line */
     char *synopsis;       /* lines, without "usage: " */
-    char *text;           /* paragraphs; empty lines part them */
+    char *text;           /* paragraphs, separated by empty lines */
     bool takes_program;   /* the words after the flags are another command line */
     const command *verbs; /* NULL: none */
     page_flag *flag;

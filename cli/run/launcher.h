@@ -34,7 +34,7 @@ typedef struct {
     uint64_t kill_at_ms, leave_at_ms, link_until_ms;
 } launcher;
 
-/* start.c: names, files, and processes.  A start reuses the place of an ended process of that role and rank. */
+/* start.c: names, files, and processes.  A start reuses the entry of an ended process of that role and rank. */
 /* The name of --job, or a generated one.  BAD_SETTING: not usable as a file name. */
 pen_status launcher_name_job(launcher *l, pen_error *why);
 /* Replaces it by the name of the scheduler's job; "": none. */

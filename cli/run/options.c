@@ -365,7 +365,7 @@ static const struct argp_option *find_flag(const char *name)
 
 static int refuse_flag(const char *name, const char *word)
 {
-    if (config_files_is_yaml(word)) /* as some documents show it for accelerate */
+    if (config_files_is_yaml(word)) /* as in some documentation of accelerate */
         return command_fail(EXIT_USAGE,
                             "unknown flag '%s'; use --config %s for a configuration file", word,
                             word + 2);
@@ -385,7 +385,7 @@ static int refuse_flag(const char *name, const char *word)
                         nearest);
 }
 
-/* The learning rate may still come from the program or a file. */
+/* The program or a file may still set the learning rate. */
 static int check_optim(const char *value)
 {
     pen_error why;
@@ -630,7 +630,7 @@ static int check(run_options *o)
     return -1;
 }
 
-/* "HOST:PORT", "HOST" or "[::1]:PORT"; as with torchrun it comes before --master-addr. */
+/* "HOST:PORT", "HOST" or "[::1]:PORT"; overrides --master-addr, as in torchrun. */
 static int take_endpoint(run_options *o)
 {
     enum { C10D_PORT = 29400, STATIC_PORT = 29500 };

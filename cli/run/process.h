@@ -1,4 +1,4 @@
-/* process.h - a child of the launcher: its process group, its output, its end. */
+/* process.h - a child of the launcher: its process group, its output, its exit. */
 #ifndef CLI_RUN_PROCESS_H
 #define CLI_RUN_PROCESS_H
 

@@ -1,4 +1,4 @@
-/* report.c - the report of a failed job: the cause, then other processes, then what to do. */
+/* report.c - the report of a failed job: the cause, then other processes, then the remedy. */
 #include "cli/run/report.h"
 
 #include "common/snapshot/store.h"

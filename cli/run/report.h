@@ -1,4 +1,4 @@
-/* report.h - the launcher's report at the end of a job: the cause, then other processes, then what to do. */
+/* report.h - the launcher's report at the end of a job: the cause, then other processes, then the remedy. */
 #ifndef CLI_RUN_REPORT_H
 #define CLI_RUN_REPORT_H
 

@@ -183,7 +183,7 @@ static bool waits_for_others(const launcher *l, uint64_t now)
                                      : l->link != NULL || launcher_seeks_link(l, now);
 }
 
-/* Nothing failed, but something that should have exited has not. */
+/* Nothing failed, but some process that should have exited has not. */
 static bool is_patient(launcher *l, uint64_t now)
 {
     if (!waits_for_others(l, now)) return false;
@@ -195,7 +195,7 @@ static bool is_patient(launcher *l, uint64_t now)
     return true;
 }
 
-/* The scheduler exits last, after all its servers: what is left never joined. */
+/* The scheduler exits last, after all its servers: the remaining processes never joined. */
 static void look_for_the_end(launcher *l, uint64_t now)
 {
     bool scheduler_ended = l->options.node_rank == 0 ? launcher_alive(l, PEN_SCHEDULER) == 0

@@ -185,7 +185,7 @@ void launcher_write_note(launcher *l)
 
 /* ---- starting ------------------------------------------------------------------------------------------ */
 
-/* The place of that process, or a new one. */
+/* The entry of that process, or a new one. */
 static process *place_of(launcher *l, int32_t role, int32_t rank)
 {
     for (size_t i = 0; i < l->n; i++)
@@ -193,7 +193,7 @@ static process *place_of(launcher *l, int32_t role, int32_t rank)
     return l->n < l->capacity ? &l->all[l->n++] : NULL;
 }
 
-/* NULL: no place is left, or it still runs. */
+/* NULL: no entry is left, or it still runs. */
 static process *add(launcher *l, int32_t role, int32_t rank, int32_t local_rank,
                     const char *role_name, pen_error *why)
 {

@@ -34,7 +34,7 @@ static void write_text(FILE *out, const char *text)
     fputc('"', out);
 }
 
-/* Microseconds, as the format has it, with all nanoseconds. */
+/* Microseconds, as the format requires, with all nanoseconds. */
 static void write_us(FILE *out, const char *key, uint64_t ns)
 {
     fprintf(out, ",\"%s\":%" PRIu64 ".%03u", key, ns / 1000, (unsigned)(ns % 1000));

@@ -1,9 +1,9 @@
 /* http.h - a small read-only HTTP server: GET and HEAD, one thread, a table of routes.
  *
- * Handlers run in the thread of the server, one at a time.  They touch nothing that a loop owns; they query the
- * loop (loop_call.h).
+ * Handlers run in the thread of the server, one at a time.  They touch nothing that a loop owns; they query the loop
+ * (loop_call.h).
  *
- * Access.  A route that is_open answers anybody.  The others need the token, if there is one: as "Authorization:
+ * Access.  A route that is_open answers every client.  The others need the token, if there is one: as "Authorization:
  * Bearer TOKEN", or once as "?token=TOKEN", which sets a cookie.  Without a token they answer only on loopback, and
  * only requests whose Host names this machine, so that no foreign page in a browser reads them by DNS rebinding.
  */

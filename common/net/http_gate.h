@@ -20,7 +20,7 @@ typedef struct { /* of a request; each may be NULL */
 typedef enum {
     HTTP_IN,      /* answer it */
     HTTP_IN_KEEP, /* answer it and set the cookie: the token was in the URL */
-    HTTP_CLOSED,  /* no token, and not loopback: nobody may ask */
+    HTTP_CLOSED,  /* no token, and not loopback: refuse all */
     HTTP_WRONG_TOKEN,
     HTTP_WRONG_HOST
 } http_verdict;

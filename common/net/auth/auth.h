@@ -1,7 +1,7 @@
-/* auth.h - protection of a process's endpoints: none, a proof that both ends belong to the job, or encryption,
- * which proves it too.
+/* auth.h - protection of a process's endpoints: none, a proof that both ends belong to the job, or encryption, which
+ * proves it too.
  *
- * Every process of a job opens a guard before its first endpoint, from two settings:
+ * Every process of a job opens an auth before its first endpoint, from two settings:
  *   encryption   auto, on or clear.  Auto encrypts if a secret was given, or off loopback.
  *   secret_file  path of the job's secret.
  * The result:
@@ -9,12 +9,12 @@
  *   PROOF    not encrypted; each connection begins with a proof (transport/proof.h), with keys of the secret if one
  *            was given, otherwise, on loopback, of the token left by the scheduler's process (token.h)
  *   nothing  encryption=clear off loopback without a secret, with a log line; transports within one process
- * "Nothing" is a NULL guard, which every function accepts.  Such a scheduler leaves a token that says so, so that
- * its user's processes on loopback do not wait for one.
+ * "Nothing" is a NULL auth, which every function accepts.  Such a scheduler leaves a token that says so, so that its
+ * user's processes on loopback do not wait for one.
  *
  * Keys.  A role listens with one key, the same for all its ranks; each member dials with a key of its own role and
- * rank.  A scheduler admits every key of the job, a server workers and servers, a worker workers.  All keys derive
- * from one secret, so this keeps out strangers and catches mistakes; it does not protect members from each other
+ * rank.  A scheduler admits every key of the job, a server workers and servers, a worker workers.  All keys derive from
+ * one secret, so this keeps out strangers and catches mistakes; it does not protect members from each other
  * (docs/design/security.md).
  */
 #ifndef COMMON_AUTH_H
@@ -47,7 +47,7 @@ typedef struct auth auth;
  * Errors  BAD_SETTING  unreadable secret, or none and traffic would leave this host. */
 pen_status auth_open(const auth_options *o, auth **g, pen_error *why);
 
-/* A scheduler listens there now: leaves its token, if it uses one, for the other processes until the guard is
+/* A scheduler listens there now: leaves its token, if it uses one, for the other processes until the auth is
  * closed.  Errors  STORE: with a sentence. */
 pen_status auth_publish(auth *g, const char *address, pen_error *why);
 
@@ -63,7 +63,7 @@ const char *auth_lack(auth *g);
 /* After the last endpoint was closed.  Overwrites the keys; NULL is fine. */
 void auth_close(auth *g);
 
-/* Fills in the keys of an endpoint.  The guard must outlive it. */
+/* Fills in the keys of an endpoint.  The auth must outlive it. */
 void auth_listen(const auth *g, transport_options *o);
 void auth_dial(const auth *g, auth_role listener, transport_options *o);
 

@@ -56,7 +56,7 @@ static void name_of(const char *address, char name[NAME_BYTES])
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* Removes tokens of dead makers: nobody holds the lock.  A fresh one may not be locked yet. */
+/* Removes tokens of dead makers, whose locks are free.  A fresh one may not be locked yet. */
 static void remove_left(const char *folder)
 {
     DIR *dir = opendir(folder);
@@ -75,7 +75,7 @@ static void remove_left(const char *folder)
     closedir(dir);
 }
 
-/* Written and locked before it gets its name, so nobody sees half of it. */
+/* Written and locked before it gets its name, so it is never visible half-written. */
 static pen_status write_locked(token *t, const char *fresh, const secret *s, pen_error *why)
 {
     unlink(fresh); /* of a killed process with our pid */

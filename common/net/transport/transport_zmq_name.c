@@ -4,7 +4,7 @@
  * Why.       ZeroMQ would query the name server in the thread that moves all messages of the process.  A silent
  *            server, which may take 5 s and more for a name that is gone, would block all messages and heartbeats, and
  *            live peers would look dead.  So ZeroMQ gets numeric addresses only.
- * Asking.    Each lookup has its own thread, as getaddrinfo() cannot be cancelled.  Nobody waits for it: the last of
+ * Asking.    Each lookup has its own thread, as getaddrinfo() cannot be cancelled.  No thread waits for it: the last of
  *            thread and caller frees the lookup, and its descriptor wakes the caller.
  * Again.     A name is resolved again after each failed attempt, so a peer that returns under another address is
  *            found.  Uses the first IPv4 address, or else the first IPv6 one: ZeroMQ tries only one.
