@@ -42,7 +42,7 @@ bool members_advance(member_list *m, int64_t index);
 
 uint64_t members_epoch(member_list *m);
 uint32_t members_count(member_list *m); /* 0: unknown yet */
-uint32_t members_ranks(member_list *m, int32_t *rank,
-                       uint32_t n); /* the first n; returns the count */
+/* The first n; returns the count. */
+uint32_t members_ranks(member_list *m, int32_t *rank, uint32_t n);
 
 #endif

@@ -68,8 +68,8 @@ void membership_client_destroy(membership_client *self); /* NULL is fine */
 void membership_client_receive(membership_client *self, const wire_control *message,
                                uint64_t now_ms);
 
-void membership_client_register(membership_client *self, const wire_model *model,
-                                uint64_t now_ms); /* BORROWED until committed or failed */
+/* model is BORROWED until committed or failed. */
+void membership_client_register(membership_client *self, const wire_model *model, uint64_t now_ms);
 
 /* After `plan`: all connections are up.  COMMITTED follows when all members have sent READY. */
 void membership_client_ready(membership_client *self, uint64_t now_ms);

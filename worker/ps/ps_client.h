@@ -72,8 +72,7 @@ typedef struct {
     uint64_t warn_ms;
     retry_policy retry;
     int64_t step, applied; /* where to continue; 0, 0 for a new model */
-    bool
-        may_lose_members; /* members may change: `decided` waits until nothing can undo the verdict */
+    bool may_lose_members; /* `decided` then waits until nothing can undo the verdict */
     /* The job was already running.  First values may show that a chunk is past a step: then this rank
      * does not take part in that chunk's step, and its values are not older. */
     bool is_late;
@@ -87,8 +86,7 @@ typedef struct { /* an epoch; arrays as in ps_client_setup */
     /* Shards forgot their sums of `step`: it is pushed again.  A changed `worker` means the same,
      * because an epoch may be skipped. */
     bool members_changed;
-    int64_t
-        step; /* all lower steps are over everywhere; -1: no group takes steps of the whole model */
+    int64_t step; /* all lower steps are over everywhere; -1: no group is STEP_TWO_PHASE */
     uint32_t n_workers;
     const uint64_t *worker;
     const char *const *worker_host, *const *server;

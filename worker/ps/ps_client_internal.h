@@ -232,9 +232,8 @@ void ps_client_idle_flush(ps_client *self, uint64_t now_ms);
 bool ps_client_idle_receipt(ps_client *self, uint32_t shard, uint64_t step);
 void ps_client_idle_tick(ps_client *self, uint64_t now_ms);
 void ps_client_idle_up(ps_client *self, uint32_t shard);
-void ps_client_idle_again(
-    ps_client *self); /* servers changed: finds and notifies idle shards again */
-void ps_client_idle_forget(ps_client *self);                        /* the step ends early */
+void ps_client_idle_again(ps_client *self);  /* servers changed: finds and notifies them again */
+void ps_client_idle_forget(ps_client *self); /* the step ends early */
 const idle_shard *ps_client_idle_waited_for(const ps_client *self); /* NULL: all have answered */
 
 /* ps_client_away.c */

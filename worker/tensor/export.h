@@ -20,7 +20,7 @@ pen_status export_write(pen_ctx *ctx, const char *path, export_dtype as, pen_err
  * EXPORT_16_BITS keeps a type of 16 bits; else it is f16 with precision=fp16, and bf16 otherwise. */
 pen_status export_beside(pen_ctx *ctx, int64_t step, pen_error *why);
 
-/* Before pen_commit(), on rank 0: reads all tensors by name.  NOT_FOUND, MISMATCH: nothing was read; *why names them. */
+/* Before pen_commit() on rank 0: reads all tensors by name.  NOT_FOUND, MISMATCH: nothing was read; *why names them. */
 pen_status export_read(pen_ctx *ctx, const char *path, pen_error *why);
 
 #endif

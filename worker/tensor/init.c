@@ -100,7 +100,7 @@ static double ln(double x)
     return 2 * s * sum + exponent * 0.69314718055994531;
 }
 
-/* Of 2 pi v for v in [0, 1): Taylor series within an eighth of a turn; the error is below 1e-17. */
+/* Cosine and sine of 2 pi v, v in [0, 1): Taylor series within an eighth of a turn; error below 1e-17. */
 static void turn(double v, double *cosine, double *sine)
 {
     const int quarter = (int)(4 * v + 0.5);

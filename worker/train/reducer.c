@@ -110,7 +110,7 @@ static void take_buffer(reducer *r, bucket *b)
     b->out    = x != NULL ? x->out : NULL;
 }
 
-/* Under the lock. */
+/* Call with the lock. */
 static void return_buffer(reducer *r, bucket *b)
 {
     buffer *x = b->buffer;

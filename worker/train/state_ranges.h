@@ -20,9 +20,8 @@ typedef struct { /* a range of one tensor, frozen ones too */
 typedef struct {
     uint32_t n;
     state_range *span; /* owned by the strategy until the context is closed */
-    int copies,
-        copy; /* members that hold these ranges, and this one's number: each writes a share */
-    int64_t applied; /* updates of the whole model */
+    int copies, copy;  /* members with these ranges, and this one's number: each writes a share */
+    int64_t applied;   /* updates of the whole model */
 } state_ranges;
 
 #endif

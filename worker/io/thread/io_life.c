@@ -167,7 +167,7 @@ static pen_status open_auth(pen_ctx *ctx, pen_error *why)
 }
 
 /* ---- close ----------------------------------------------------------------------------------- */
-/* In the io thread, which owns the sockets. Buffers of the program come back as tasks. */
+/* Runs in the io thread, which owns the sockets.  Released buffers of the program arrive as tasks. */
 static void stop(void *user)
 {
     io_thread *c  = user;

@@ -81,7 +81,7 @@ static void let_go(void *user)
     io_after(c);
 }
 
-/* In any thread that drops the transport's last reference. */
+/* Runs in any thread that drops the transport's last reference. */
 static void released(void *user)
 {
     hold *h = user;

@@ -22,7 +22,7 @@ static void free_texts(char **text, uint32_t n)
 }
 
 /* ---- hosts, for sentences -------------------------------------------------------------------- */
-/* By rank; a rank that is gone keeps its last host. */
+/* Fills the hosts by rank; a rank that has left keeps its last host. */
 static bool name_hosts(io_thread *c)
 {
     uint32_t n = c->n_workers;

@@ -125,9 +125,8 @@ static inline io_thread *io_of(const pen_ctx *ctx)
 void io_scheduler_address(const pen_ctx *ctx, char *text, size_t size);
 pen_status io_dial_control(io_thread *c, pen_error *why);
 pen_status io_dial_links(io_thread *c, pen_error *why);
-bool io_has_links(const io_thread *c); /* all needed lanes are up */
-void io_notify_ps_client(io_thread *c,
-                         uint64_t now_ms); /* of lanes that came up before it existed */
+bool io_has_links(const io_thread *c);                   /* all needed lanes are up */
+void io_notify_ps_client(io_thread *c, uint64_t now_ms); /* of lanes that are up already */
 void io_close_links(io_thread *c);
 /* Reports peers that cannot be reached to the scheduler. */
 void io_look_at_links(io_thread *c, uint64_t now_ms);

@@ -84,7 +84,7 @@ static void fetched(const pen_result *result, void *user)
     pthread_mutex_unlock(&u->lock);
 }
 
-/* In the io thread. */
+/* Runs in the io thread. */
 static void begin_fetch(void *user)
 {
     request *r           = user;

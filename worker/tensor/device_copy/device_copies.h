@@ -56,8 +56,8 @@ void device_copies_forget(pen_tensor *t); /* at the end, after param_memory_free
 bool device_copies_holds(const pen_ctx *ctx);
 pinned_pair *device_copies_take(pen_tensor *t, size_t bytes, pen_error *why);
 void device_copies_put(pen_tensor *t, pinned_pair *w);
-pen_status device_copies_zero(pen_tensor *t, pinned_pair *w,
-                              pen_error *why); /* on the program's stream */
+/* On the program's stream. */
+pen_status device_copies_zero(pen_tensor *t, pinned_pair *w, pen_error *why);
 
 /* Addresses that the program sees. */
 static inline void *device_copies_param_of(const pen_tensor *t)

@@ -28,7 +28,7 @@ static double given_or(double value, double usual)
     return isnan(value) ? usual : value;
 }
 
-/* From 0 to 1; the caller checks it < steps. */
+/* Completed fraction of the rise, 0 to 1; the caller checks it < steps. */
 static double risen(const lr_numbers *n, int64_t it, double steps)
 {
     if (n->warmup_type == WARMUP_LINEAR) return (double)it / steps;
