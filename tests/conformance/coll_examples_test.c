@@ -432,7 +432,7 @@ static int run_all(void **state)
     return 0;
 }
 
-static void prints_what_the_article_prints(void **state)
+static void prints_the_values_of_the_article(void **state)
 {
     const example *e = *state;
     EACH_PATH(path)
@@ -457,7 +457,7 @@ int main(void)
     struct CMUnitTest tests[N_EXAMPLES + 1] = {{0}};
     for (int i = 0; i < N_EXAMPLES; i++)
         tests[i] = (struct CMUnitTest){.name          = examples[i].name,
-                                       .test_func     = prints_what_the_article_prints,
+                                       .test_func     = prints_the_values_of_the_article,
                                        .initial_state = (void *)&examples[i]};
     tests[N_EXAMPLES] = (struct CMUnitTest)cmocka_unit_test(every_job_ended_well);
     alarm(LIMIT_S);

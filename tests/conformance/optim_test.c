@@ -245,7 +245,7 @@ static void compare_cuts(const optim_ops *ops, const optim_hyper *hyper)
     }
 }
 
-static void test_optim_every_cut_on_block_borders_gives_the_same_bits(void **state)
+static void test_optim_every_split_on_block_borders_gives_the_same_bits(void **state)
 {
     (void)state;
     for_every_rule(compare_cuts);
@@ -304,7 +304,7 @@ static void poison(const optim_ops *ops, const optim_hyper *hyper)
     assert_int_equal(simd_choose("auto", NULL), PEN_OK);
 }
 
-static void test_optim_a_nan_gradient_gives_a_nan_parameter(void **state)
+static void test_optim_a_nan_gradient_results_in_a_nan_parameter(void **state)
 {
     (void)state;
     for_every_rule(poison);
@@ -391,9 +391,9 @@ int main(void)
         cmocka_unit_test(test_optim_every_slot_has_a_name_of_its_own),
         cmocka_unit_test(test_optim_every_setting_has_a_range_a_default_and_a_sentence),
         cmocka_unit_test(test_optim_every_simd_level_gives_the_same_bits),
-        cmocka_unit_test(test_optim_every_cut_on_block_borders_gives_the_same_bits),
+        cmocka_unit_test(test_optim_every_split_on_block_borders_gives_the_same_bits),
         cmocka_unit_test(test_optim_steps_after_a_restore_equal_steps_without_one),
-        cmocka_unit_test(test_optim_a_nan_gradient_gives_a_nan_parameter),
+        cmocka_unit_test(test_optim_a_nan_gradient_results_in_a_nan_parameter),
         cmocka_unit_test(test_optim_a_rate_of_zero_moves_nothing),
         cmocka_unit_test(test_optim_a_gradient_may_start_at_any_byte),
         cmocka_unit_test(test_optim_accepts_zero_elements),

@@ -63,7 +63,7 @@ static void no_push_twice(const sync_ops *rule, const sync_hyper *hyper, const s
     assert_false(verdict == SYNC_APPLY && rule->averages);
 }
 
-static void test_sync_takes_each_push_once_and_in_order(void **state)
+static void test_sync_accepts_each_push_once_and_in_order(void **state)
 {
     (void)state;
     walk(no_push_twice);
@@ -135,7 +135,7 @@ static void test_sync_blocks_no_rank_for_ever(void **state)
     }
 }
 
-static void test_sync_names_what_it_does_not_know(void **state)
+static void test_sync_names_an_unknown_rule(void **state)
 {
     (void)state;
     const sync_ops *rule = NULL;
@@ -154,11 +154,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sync_members_are_complete_and_found_by_name),
-        cmocka_unit_test(test_sync_takes_each_push_once_and_in_order),
+        cmocka_unit_test(test_sync_accepts_each_push_once_and_in_order),
         cmocka_unit_test(test_sync_always_serves_the_slowest),
         cmocka_unit_test(test_sync_a_rank_that_may_pass_may_pass_later_too),
         cmocka_unit_test(test_sync_blocks_no_rank_for_ever),
-        cmocka_unit_test(test_sync_names_what_it_does_not_know),
+        cmocka_unit_test(test_sync_names_an_unknown_rule),
     };
     return cmocka_run_group_tests_name("sync", tests, NULL, NULL);
 }

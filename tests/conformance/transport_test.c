@@ -183,7 +183,7 @@ static void test_transport_every_row_is_whole_and_found_by_its_scheme(void **sta
     }
 }
 
-static void test_transport_unknown_scheme_is_told_with_the_remedy(void **state)
+static void test_transport_unknown_scheme_is_refused_with_the_remedy(void **state)
 {
     (void)state;
     transport *t;
@@ -299,7 +299,7 @@ static void test_transport_order_is_kept_where_it_is_promised(void **state)
     assert_true(asked > 0);
 }
 
-static void test_transport_recv_of_nothing_says_again_at_once(void **state)
+static void test_transport_recv_without_a_message_returns_again_at_once(void **state)
 {
     (void)state;
     FOR_EACH(ops)
@@ -436,7 +436,7 @@ static void test_transport_listener_gets_no_event_for_a_peer_that_never_sent(voi
     }
 }
 
-static void test_transport_send_to_a_number_nobody_has_is_peer_lost(void **state)
+static void test_transport_send_to_an_unknown_number_is_peer_lost(void **state)
 {
     (void)state;
     FOR_EACH(ops)
@@ -482,7 +482,7 @@ static void test_transport_dialler_finds_its_listener_again(void **state)
     }
 }
 
-static void test_transport_peer_that_comes_back_has_a_number_of_its_own(void **state)
+static void test_transport_peer_that_comes_back_gets_a_new_number(void **state)
 {
     (void)state;
     FOR_EACH(ops)
@@ -670,20 +670,20 @@ int main(void)
     add_test_transports();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transport_every_row_is_whole_and_found_by_its_scheme),
-        cmocka_unit_test(test_transport_unknown_scheme_is_told_with_the_remedy),
+        cmocka_unit_test(test_transport_unknown_scheme_is_refused_with_the_remedy),
         cmocka_unit_test(test_transport_message_with_body_arrives_whole),
         cmocka_unit_test(test_transport_message_without_body_has_none),
         cmocka_unit_test(test_transport_peers_are_told_apart_and_answered),
         cmocka_unit_test(test_transport_order_is_kept_where_it_is_promised),
-        cmocka_unit_test(test_transport_recv_of_nothing_says_again_at_once),
+        cmocka_unit_test(test_transport_recv_without_a_message_returns_again_at_once),
         cmocka_unit_test(test_transport_descriptor_becomes_readable_when_a_message_comes),
         cmocka_unit_test(test_transport_oversized_is_refused_and_neighbours_are_unharmed),
         cmocka_unit_test(test_transport_address_in_use_is_unreachable_and_named),
         cmocka_unit_test(test_transport_listener_gets_down_after_a_peers_last_message),
         cmocka_unit_test(test_transport_listener_gets_no_event_for_a_peer_that_never_sent),
-        cmocka_unit_test(test_transport_send_to_a_number_nobody_has_is_peer_lost),
+        cmocka_unit_test(test_transport_send_to_an_unknown_number_is_peer_lost),
         cmocka_unit_test(test_transport_dialler_finds_its_listener_again),
-        cmocka_unit_test(test_transport_peer_that_comes_back_has_a_number_of_its_own),
+        cmocka_unit_test(test_transport_peer_that_comes_back_gets_a_new_number),
         cmocka_unit_test(test_transport_every_peer_that_spoke_ends_once_and_last),
         cmocka_unit_test(test_transport_close_releases_what_is_queued_on_either_side),
         cmocka_unit_test(test_transport_close_lets_queued_messages_leave),

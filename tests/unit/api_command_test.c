@@ -227,7 +227,7 @@ static void test_command_names_a_member_without_a_handler(void **state)
            "pen_command: no worker 2; the job has 2");
 }
 
-static void test_command_ends_at_its_deadline_when_nobody_answers(void **state)
+static void test_command_ends_at_its_deadline_without_an_answer(void **state)
 {
     job *j           = *state;
     const pen_opts o = {.deadline_ms = 100};
@@ -248,7 +248,7 @@ static void test_command_from_a_callback_may_not_wait(void **state)
     assert_int_equal(j->member[1].nested, PEN_WRONG_STATE);
 }
 
-static void test_command_checks_what_it_is_given(void **state)
+static void test_command_checks_its_arguments(void **state)
 {
     job *j = *state;
     pen_bytes reply;
@@ -318,9 +318,9 @@ int main(void)
         JOB(test_command_may_be_answered_later_by_another_thread),
         JOB(test_command_many_are_each_carried_out_once),
         JOB(test_command_names_a_member_without_a_handler),
-        JOB(test_command_ends_at_its_deadline_when_nobody_answers),
+        JOB(test_command_ends_at_its_deadline_without_an_answer),
         JOB(test_command_from_a_callback_may_not_wait),
-        JOB(test_command_checks_what_it_is_given),
+        JOB(test_command_checks_its_arguments),
         cmocka_unit_test(test_command_of_a_program_alone_is_answered_by_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

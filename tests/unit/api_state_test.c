@@ -130,7 +130,7 @@ static void test_state_alone_resumes_from_any_snapshot_bit_for_bit(void **state)
     assert_int_equal(end(&j), whole);
 }
 
-static void test_state_goes_back_between_steps_and_trains_the_same_again(void **state)
+static void test_state_is_restored_between_steps_and_trains_the_same_again(void **state)
 {
     (void)state;
     job j;
@@ -298,7 +298,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_state_alone_resumes_from_any_snapshot_bit_for_bit),
-        TEST(test_state_goes_back_between_steps_and_trains_the_same_again),
+        TEST(test_state_is_restored_between_steps_and_trains_the_same_again),
         TEST(test_state_keeps_as_many_snapshots_as_asked),
         TEST(test_state_a_disk_that_fails_costs_the_snapshot_and_not_the_training),
         TEST(test_state_files_are_by_name_and_of_the_asked_type),

@@ -88,7 +88,7 @@ static void a_get_waits_for_another_thread(void **state)
     pen_free(got.data);
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void invalid_input_is_refused(void **state)
 {
     (void)state;
     char key[600];
@@ -115,7 +115,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_counter_counts_from_0, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_get_gives_up_at_its_deadline, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_get_waits_for_another_thread, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_makes_no_sense_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(invalid_input_is_refused, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

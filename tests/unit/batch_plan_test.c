@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-static void test_batch_plan_fills_in_what_was_not_given(void **state)
+static void test_batch_plan_calculates_missing_values(void **state)
 {
     (void)state;
     static const struct {
@@ -79,7 +79,7 @@ static void test_batch_plan_names_the_nearest_numbers_that_fit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batch_plan_fills_in_what_was_not_given),
+        cmocka_unit_test(test_batch_plan_calculates_missing_values),
         cmocka_unit_test(test_batch_plan_names_the_nearest_numbers_that_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static void test_buf_new_gives_aligned_bytes_that_can_be_written(void **state)
     }
 }
 
-static void test_buf_new_refuses_what_no_memory_can_hold(void **state)
+static void test_buf_new_refuses_a_size_beyond_memory(void **state)
 {
     (void)state;
     assert_null(buf_new(SIZE_MAX));
@@ -133,7 +133,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_buf_new_gives_aligned_bytes_that_can_be_written),
-        cmocka_unit_test(test_buf_new_refuses_what_no_memory_can_hold),
+        cmocka_unit_test(test_buf_new_refuses_a_size_beyond_memory),
         cmocka_unit_test(test_buf_wrap_gives_foreign_bytes_back_at_the_last_release),
         cmocka_unit_test(test_buf_wrap_of_static_bytes_needs_no_done),
         cmocka_unit_test(test_buf_is_unshared_with_one_reference_only),

@@ -75,7 +75,7 @@ static void parts_are_packed_in_group_order(void **state)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-static void a_type_must_be_one_that_is_computed_with(void **state)
+static void a_type_must_support_arithmetic(void **state)
 {
     (void)state;
     coll_call call = call_of(COLL_ALL_REDUCE);
@@ -340,7 +340,7 @@ static void roots_and_counts_are_compared(void **state)
     assert_int_equal(coll_headers_compare(everybody, ranks, 2, &why), PEN_OK);
 }
 
-static void a_long_label_is_cut_between_characters(void **state)
+static void a_long_label_is_truncated_between_characters(void **state)
 {
     (void)state;
     char label[200];
@@ -376,7 +376,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_kind_defines_what_a_member_sends_and_receives),
         cmocka_unit_test(parts_are_packed_in_group_order),
-        cmocka_unit_test(a_type_must_be_one_that_is_computed_with),
+        cmocka_unit_test(a_type_must_support_arithmetic),
         cmocka_unit_test(an_operation_must_fit_its_type),
         cmocka_unit_test(a_root_outside_the_group_is_refused),
         cmocka_unit_test(counts_that_memory_cannot_hold_are_refused),
@@ -390,7 +390,7 @@ int main(void)
         cmocka_unit_test(memory_of_host_and_device_differs_but_no_buffer_fits_both),
         cmocka_unit_test(different_kinds_are_named),
         cmocka_unit_test(roots_and_counts_are_compared),
-        cmocka_unit_test(a_long_label_is_cut_between_characters),
+        cmocka_unit_test(a_long_label_is_truncated_between_characters),
         cmocka_unit_test(a_garbage_header_is_a_mismatch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

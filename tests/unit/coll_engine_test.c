@@ -216,7 +216,7 @@ static void every_collective_is_right_on_hosts_of_different_size(void **state)
     run_everything(3, SETTINGS("0:host_id=a", "1:host_id=b", "2:host_id=b"), GROUP_HIER);
 }
 
-static void one_member_on_each_host_takes_the_wire(void **state)
+static void one_member_on_each_host_uses_the_network(void **state)
 {
     (void)state;
     run_everything(2, SETTINGS("0:host_id=a", "1:host_id=b"), GROUP_WIRE);
@@ -278,7 +278,7 @@ static void a_device_unfit_for_a_group_is_bypassed_within_the_same_call(void **s
     if (!has_devices) skip();
 }
 
-static void one_member_that_cannot_reach_a_device_sends_all_the_same_way(void **state)
+static void one_member_without_access_to_a_device_makes_all_take_the_same_path(void **state)
 {
     (void)state;
     rig r = {0};
@@ -324,7 +324,7 @@ static void memory_of_host_and_device_in_one_call_is_a_mismatch_at_once(void **s
     }
 }
 
-static void alone_everything_is_the_identity_and_there_is_no_thread(void **state)
+static void alone_every_call_is_the_identity_and_no_thread_exists(void **state)
 {
     (void)state;
     rig r = {0};
@@ -407,7 +407,7 @@ static void the_record_keeps_the_last_thousand_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alone_everything_is_the_identity_and_there_is_no_thread),
+        cmocka_unit_test(alone_every_call_is_the_identity_and_no_thread_exists),
         cmocka_unit_test(every_collective_is_right_in_shared_memory),
         cmocka_unit_test(every_collective_is_right_over_sockets),
         cmocka_unit_test(every_collective_is_right_on_two_hosts_of_two),
@@ -419,9 +419,9 @@ int main(void)
         cmocka_unit_test(memory_that_peers_cannot_reach_is_staged),
         cmocka_unit_test(members_on_one_host_work_on_each_others_device_memory),
         cmocka_unit_test(a_device_unfit_for_a_group_is_bypassed_within_the_same_call),
-        cmocka_unit_test(one_member_that_cannot_reach_a_device_sends_all_the_same_way),
+        cmocka_unit_test(one_member_without_access_to_a_device_makes_all_take_the_same_path),
         cmocka_unit_test(memory_of_host_and_device_in_one_call_is_a_mismatch_at_once),
-        cmocka_unit_test(one_member_on_each_host_takes_the_wire),
+        cmocka_unit_test(one_member_on_each_host_uses_the_network),
         cmocka_unit_test(requests_and_waiting_calls_of_a_group_keep_their_order),
         cmocka_unit_test(requests_end_over_sockets_too),
         cmocka_unit_test(the_record_keeps_the_last_thousand_calls),

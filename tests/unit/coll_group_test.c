@@ -264,7 +264,7 @@ static void pass_messages(rig *r, int rank)
     rig_check(r, sum_over(r, w, 1) == r->n);
 }
 
-static void messages_go_round_and_to_oneself(void **state)
+static void messages_travel_in_a_circle_and_to_the_sender_itself(void **state)
 {
     (void)state;
     on_all_hosts(4, pass_messages, NULL);
@@ -441,7 +441,7 @@ int main(void)
         cmocka_unit_test(invalid_calls_are_refused_and_do_no_harm),
         cmocka_unit_test(survivors_go_on_in_a_smaller_group),
         cmocka_unit_test(making_a_group_with_a_lost_rank_does_not_wait),
-        cmocka_unit_test(messages_go_round_and_to_oneself),
+        cmocka_unit_test(messages_travel_in_a_circle_and_to_the_sender_itself),
         cmocka_unit_test(a_batch_cannot_deadlock_by_order_and_fuses_small_calls),
         cmocka_unit_test(objects_of_any_length_are_broadcast_and_gathered),
         cmocka_unit_test(without_a_device_no_stream_waits),

@@ -147,7 +147,7 @@ static void test_commands_accept_a_reply_after_its_asker_gave_up(void **state)
     commands_destroy(e.commands);
 }
 
-static void test_commands_without_a_function_say_so(void **state)
+static void test_commands_without_a_handler_are_reported(void **state)
 {
     (void)state;
     end e;
@@ -205,7 +205,7 @@ int main(void)
         cmocka_unit_test(test_commands_run_a_command_once_and_answer_repeats_from_memory),
         cmocka_unit_test(test_commands_do_not_run_after_their_asker_is_done),
         cmocka_unit_test(test_commands_accept_a_reply_after_its_asker_gave_up),
-        cmocka_unit_test(test_commands_without_a_function_say_so),
+        cmocka_unit_test(test_commands_without_a_handler_are_reported),
         cmocka_unit_test(test_commands_send_a_refusal_without_its_data),
         cmocka_unit_test(test_commands_are_ignored_after_the_job_failed),
         cmocka_unit_test(test_commands_bound_what_one_asker_can_leave_behind),

@@ -209,7 +209,7 @@ static void test_a_hostile_depth_is_refused_at_once(void **state)
 }
 
 /* A truncated or changed byte leads to a sentence at worst. */
-static void test_cut_and_damaged_files_are_read_or_refused(void **state)
+static void test_truncated_and_damaged_files_are_read_or_refused(void **state)
 {
     (void)state;
     size_t read = 0, refused = 0;
@@ -559,7 +559,7 @@ static void test_a_flag_or_variable_wins_over_the_file(void **state)
     gives(NULL, ZERO("\"stage\": 2, \"stage3_max_live_parameters\": 5"), "max_live", "");
 }
 
-static void test_adam_is_decoupled_unless_the_file_says_no(void **state)
+static void test_adam_is_decoupled_unless_the_file_disables_it(void **state)
 {
     (void)state;
     flags = &no_flags;
@@ -578,7 +578,7 @@ static int all_again(void **state)
     return 0;
 }
 
-static void test_fsdp_words_and_numbers_say_the_same(void **state)
+static void test_fsdp_words_and_numbers_are_equivalent(void **state)
 {
     (void)state;
     static const char *const modes[][3] = {
@@ -640,7 +640,7 @@ int main(void)
         cmocka_unit_test(test_yaml_words_are_read_as_yaml_1_1_reads_them),
         cmocka_unit_test(test_invalid_files_are_refused_with_their_line),
         cmocka_unit_test(test_a_hostile_depth_is_refused_at_once),
-        cmocka_unit_test(test_cut_and_damaged_files_are_read_or_refused),
+        cmocka_unit_test(test_truncated_and_damaged_files_are_read_or_refused),
         cmocka_unit_test(test_every_key_has_a_meaning_and_every_target_is_a_setting),
         cmocka_unit_test(test_every_word_a_key_becomes_is_accepted_by_its_setting),
         cmocka_unit_test(test_the_files_of_the_literature_become_these_settings),
@@ -652,8 +652,8 @@ int main(void)
         cmocka_unit_test(test_files_are_offloaded_to_only_where_the_stage_allows),
         cmocka_unit_test(test_an_auto_that_nothing_resolves_names_the_flag_that_does),
         cmocka_unit_test_teardown(test_a_flag_or_variable_wins_over_the_file, all_again),
-        cmocka_unit_test_teardown(test_adam_is_decoupled_unless_the_file_says_no, all_again),
-        cmocka_unit_test(test_fsdp_words_and_numbers_say_the_same),
+        cmocka_unit_test_teardown(test_adam_is_decoupled_unless_the_file_disables_it, all_again),
+        cmocka_unit_test(test_fsdp_words_and_numbers_are_equivalent),
         cmocka_unit_test(test_what_is_written_reads_back_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

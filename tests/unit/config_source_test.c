@@ -29,7 +29,7 @@ static void refused_string(const char *first, const char *second, const char *ex
     assert_string_equal(why.text, expected);
 }
 
-static void test_config_from_strings_refuses_what_it_cannot_take(void **state)
+static void test_config_from_strings_refuses_invalid_strings(void **state)
 {
     (void)state;
     refused_string("lease_ms", NULL, "expected name=value, got 'lease_ms'");
@@ -62,7 +62,7 @@ static void refused_words(const char *words, const char *expected)
     assert_non_null(strstr(why.text, expected));
 }
 
-static void test_config_from_words_refuses_what_it_cannot_take(void **state)
+static void test_config_from_words_refuses_invalid_words(void **state)
 {
     (void)state;
     char longer[600] = "store=";
@@ -136,7 +136,7 @@ static void test_config_from_file_refuses_binary_files(void **state)
     refused_file("lr=1\0\n lr=2\nlr=3\n", 17, "the line is longer than", ":1)");
 }
 
-static void test_config_from_file_missing_says_so(void **state)
+static void test_config_from_file_reports_a_missing_file(void **state)
 {
     (void)state;
     settings s = defaults();
@@ -269,7 +269,7 @@ static void test_config_from_argv_leaves_what_is_not_a_flag(void **state)
     assert_int_equal(rest, 1);
 }
 
-static void test_config_from_argv_refuses_what_it_cannot_take(void **state)
+static void test_config_from_argv_refuses_invalid_arguments(void **state)
 {
     (void)state;
     settings s = defaults();
@@ -312,20 +312,20 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_from_strings_takes_name_value_pairs),
-        cmocka_unit_test(test_config_from_strings_refuses_what_it_cannot_take),
+        cmocka_unit_test(test_config_from_strings_refuses_invalid_strings),
         cmocka_unit_test(test_config_from_words_takes_quoted_values),
-        cmocka_unit_test(test_config_from_words_refuses_what_it_cannot_take),
+        cmocka_unit_test(test_config_from_words_refuses_invalid_words),
         cmocka_unit_test(test_config_from_file_reads_lines_and_comments),
         cmocka_unit_test(test_config_from_file_refusal_names_file_and_line),
         cmocka_unit_test(test_config_from_file_refuses_binary_files),
-        cmocka_unit_test(test_config_from_file_missing_says_so),
+        cmocka_unit_test(test_config_from_file_reports_a_missing_file),
         cmocka_unit_test(test_config_from_env_reads_upper_case_names),
         cmocka_unit_test(test_config_from_env_refusal_names_the_variable),
         cmocka_unit_test(test_config_from_env_needs_no_other_tables),
         cmocka_unit_test(test_config_env_reads_a_foreign_variable),
         cmocka_unit_test(test_config_from_argv_takes_every_form_of_a_flag),
         cmocka_unit_test(test_config_from_argv_leaves_what_is_not_a_flag),
-        cmocka_unit_test(test_config_from_argv_refuses_what_it_cannot_take),
+        cmocka_unit_test(test_config_from_argv_refuses_invalid_arguments),
         cmocka_unit_test(test_config_later_source_wins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

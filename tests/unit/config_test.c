@@ -24,7 +24,7 @@ static void test_config_every_row_keeps_its_promises(void **state)
     settings_walk(other_rows, sizeof(uint64_t));
 }
 
-static void test_config_defaults_are_what_the_table_says(void **state)
+static void test_config_defaults_are_those_of_the_table(void **state)
 {
     (void)state;
     const settings s = defaults();
@@ -277,7 +277,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_every_row_keeps_its_promises),
-        cmocka_unit_test(test_config_defaults_are_what_the_table_says),
+        cmocka_unit_test(test_config_defaults_are_those_of_the_table),
         cmocka_unit_test(test_config_rejects_out_of_range_and_keeps_old_value),
         cmocka_unit_test(test_config_rejects_values_that_are_not_numbers),
         cmocka_unit_test(test_config_reads_binary_suffixes),

@@ -169,7 +169,7 @@ static void test_a_hash_depends_on_the_bytes_only_and_is_never_0(void **state)
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
 static void
-test_arrays_that_live_together_are_zeroed_apart_and_as_long_as_was_asked_for(void **state)
+test_arrays_in_one_allocation_are_zeroed_disjoint_and_of_the_requested_length(void **state)
 {
     (void)state;
     char *a;
@@ -199,7 +199,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
-            test_arrays_that_live_together_are_zeroed_apart_and_as_long_as_was_asked_for),
+            test_arrays_in_one_allocation_are_zeroed_disjoint_and_of_the_requested_length),
         cmocka_unit_test(test_arrays_of_more_than_memory_can_hold_are_not_made),
         cmocka_unit_test(test_a_list_keeps_insertion_order),
         cmocka_unit_test(test_any_element_can_be_removed_and_is_then_in_no_list),

@@ -132,7 +132,7 @@ static void test_decision_names_the_lowest_bad_chunk_and_its_rank(void **state)
     check_same_bits(r.decision.clip, 1);
 }
 
-static void test_decision_applies_what_is_not_finite_unless_told_to_skip(void **state)
+static void test_decision_applies_nonfinite_steps_unless_set_to_skip(void **state)
 {
     (void)state;
     const double bad[]         = {NAN};
@@ -335,8 +335,7 @@ int main(void)
         cmocka_unit_test_setup(test_decision_does_not_clip_below_the_bound_or_without_one, set_up),
         cmocka_unit_test_setup(test_decision_divides_by_weights_and_loss_scale, set_up),
         cmocka_unit_test_setup(test_decision_names_the_lowest_bad_chunk_and_its_rank, set_up),
-        cmocka_unit_test_setup(test_decision_applies_what_is_not_finite_unless_told_to_skip,
-                               set_up),
+        cmocka_unit_test_setup(test_decision_applies_nonfinite_steps_unless_set_to_skip, set_up),
         cmocka_unit_test_setup(test_decision_writes_one_canonical_nan, set_up),
         cmocka_unit_test_setup(test_decision_skips_a_norm_that_overflows_though_all_is_finite,
                                set_up),

@@ -369,7 +369,7 @@ static void check_kind(rig *r, coll_kind kind, pen_dtype dtype, size_t n)
     }
 }
 
-static void every_collective_gives_the_reference_for_every_type_and_way(void **state)
+static void every_collective_matches_the_reference_for_every_type_and_path(void **state)
 {
     static const size_t sizes[] = {1, 3, 130};
     static rig r;
@@ -533,7 +533,7 @@ static void check_abort(const way *w, int rounds, coll_kind kind)
     rig_close(&r);
 }
 
-static void a_member_that_gives_up_ends_the_call_of_all_and_inputs_stay(void **state)
+static void a_member_that_gives_up_ends_the_call_of_all_and_leaves_inputs_intact(void **state)
 {
     static const int rounds[] = {0, 1, 20, 60, 70};
     (void)state;
@@ -565,7 +565,7 @@ static pen_status share_nothing(const void *data, size_t bytes, device_ref *ref,
     return why_set(why, PEN_UNSUPPORTED, "this memory cannot be shared");
 }
 
-static void what_one_member_cannot_share_is_unsupported_on_all(void **state)
+static void memory_that_one_member_cannot_share_is_unsupported_on_all(void **state)
 {
     (void)state;
     static float in[4][8], out[4][8];
@@ -602,7 +602,7 @@ static void what_one_member_cannot_share_is_unsupported_on_all(void **state)
     rig_close(&r);
 }
 
-static void the_safe_way_is_chosen_from_the_uuids(void **state)
+static void the_safe_path_is_chosen_from_the_uuids(void **state)
 {
     const uint8_t uuid[3][16] = {{1}, {2}, {1}}, own[3][16] = {{1}, {2}, {3}};
     const int ranks[3]      = {0, 1, 2};
@@ -731,7 +731,7 @@ static void with_nccl(rig *r, int n, device_sync_choice sync, int without)
     nccl_for_teams = NULL;
 }
 
-static void nccl_carries_what_it_may_and_nothing_else(void **state)
+static void nccl_carries_allowed_calls_and_no_others(void **state)
 {
     static rig r;
     (void)state;
@@ -874,7 +874,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_in_processes_of_their_own_agree), /* first: see memory_up() */
-        cmocka_unit_test(every_collective_gives_the_reference_for_every_type_and_way),
+        cmocka_unit_test(every_collective_matches_the_reference_for_every_type_and_path),
         cmocka_unit_test(nine_members_agree),
         cmocka_unit_test(events_that_take_long_change_nothing),
         cmocka_unit_test(a_barrier_needs_no_device_and_everyone),
@@ -882,13 +882,13 @@ int main(void)
         cmocka_unit_test(every_member_scales_its_own_input),
         cmocka_unit_test(a_mismatch_is_the_same_sentence_everywhere_and_changes_no_input),
         cmocka_unit_test(mismatched_counts_are_reported),
-        cmocka_unit_test(a_member_that_gives_up_ends_the_call_of_all_and_inputs_stay),
+        cmocka_unit_test(a_member_that_gives_up_ends_the_call_of_all_and_leaves_inputs_intact),
         cmocka_unit_test(spinning_is_refused_where_two_ranks_share_a_device),
-        cmocka_unit_test(what_one_member_cannot_share_is_unsupported_on_all),
-        cmocka_unit_test(the_safe_way_is_chosen_from_the_uuids),
+        cmocka_unit_test(memory_that_one_member_cannot_share_is_unsupported_on_all),
+        cmocka_unit_test(the_safe_path_is_chosen_from_the_uuids),
         cmocka_unit_test(the_border_of_one_shot_follows_the_formula),
         cmocka_unit_test(measured_values_are_reported),
-        cmocka_unit_test(nccl_carries_what_it_may_and_nothing_else),
+        cmocka_unit_test(nccl_carries_allowed_calls_and_no_others),
         cmocka_unit_test(nccl_that_a_rank_lacks_or_that_does_not_start_is_named),
         cmocka_unit_test(only_exact_or_allowed_sums_fit_nccl),
     };

@@ -109,7 +109,7 @@ static void foreign_memory_cannot_be_shared(void **state)
     assert_non_null(strstr(why.text, "pen_alloc"));
 }
 
-static void a_reference_that_lies_is_refused(void **state)
+static void a_false_reference_is_refused(void **state)
 {
     device_ref ref;
     void *mapped  = NULL;
@@ -212,7 +212,7 @@ int main(void)
         cmocka_unit_test(a_reference_of_this_process_is_the_pointer_itself),
         cmocka_unit_test(a_reference_of_another_process_is_mapped),
         cmocka_unit_test(foreign_memory_cannot_be_shared),
-        cmocka_unit_test(a_reference_that_lies_is_refused),
+        cmocka_unit_test(a_false_reference_is_refused),
         cmocka_unit_test(copies_and_folds_are_done_at_once),
         cmocka_unit_test(events_are_done_when_they_were_asked_often_enough),
         cmocka_unit_test(a_wait_for_flags_ends_when_all_have_come_or_at_the_abort_word),

@@ -72,7 +72,7 @@ static void a_gradient_of_the_program_may_be_viewed_bound_and_made_ready(void **
     expect_all(GRAD_PROGRAM, "the program's", outcomes);
 }
 
-static void a_gradient_that_is_copied_from_a_device_is_offered_or_given_up(void **state)
+static void a_gradient_copied_from_a_device_is_offered_or_dropped(void **state)
 {
     (void)state;
     static const outcome outcomes[GRAD_EVENTS] = {
@@ -91,7 +91,7 @@ static void a_gradient_that_is_copied_from_a_device_is_offered_or_given_up(void 
     expect_all(GRAD_DEVICE_COPYING, "being copied", outcomes);
 }
 
-static void a_gradient_that_waits_for_other_names_is_added_up_or_lent(void **state)
+static void a_gradient_that_waits_for_other_names_is_accumulated_or_lent(void **state)
 {
     (void)state;
     static const outcome outcomes[GRAD_EVENTS] = {[GRAD_VIEW]   = {0, VIEWED, NULL},
@@ -109,7 +109,8 @@ static void a_gradient_that_waits_for_other_names_is_added_up_or_lent(void **sta
     expect_all(GRAD_OFFERED, "offered", outcomes);
 }
 
-static void a_gradient_that_was_added_up_is_the_programs_again_in_the_next_micro_batch(void **state)
+static void
+an_accumulated_gradient_belongs_to_the_program_again_in_the_next_micro_batch(void **state)
 {
     (void)state;
     static const outcome outcomes[GRAD_EVENTS] = {[GRAD_VIEW]   = {0, VIEWED, NULL},
@@ -127,7 +128,7 @@ static void a_gradient_that_was_added_up_is_the_programs_again_in_the_next_micro
     expect_all(GRAD_ACCUMULATED, "in a sum", outcomes);
 }
 
-static void a_gradient_that_is_lent_is_the_programs_again_when_the_step_ends(void **state)
+static void a_lent_gradient_belongs_to_the_program_again_when_the_step_ends(void **state)
 {
     (void)state;
     static const outcome outcomes[GRAD_EVENTS] = {[GRAD_VIEW]   = {0, VIEWED, NULL},
@@ -145,7 +146,7 @@ static void a_gradient_that_is_lent_is_the_programs_again_when_the_step_ends(voi
     expect_all(GRAD_LENT, "lent", outcomes);
 }
 
-static void a_gradient_that_was_returned_is_not_the_programs_before_the_step_ends(void **state)
+static void a_returned_gradient_does_not_belong_to_the_program_before_the_step_ends(void **state)
 {
     (void)state;
     static const outcome outcomes[GRAD_EVENTS] = {
@@ -181,12 +182,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gradient_of_the_program_may_be_viewed_bound_and_made_ready),
-        cmocka_unit_test(a_gradient_that_is_copied_from_a_device_is_offered_or_given_up),
-        cmocka_unit_test(a_gradient_that_waits_for_other_names_is_added_up_or_lent),
+        cmocka_unit_test(a_gradient_copied_from_a_device_is_offered_or_dropped),
+        cmocka_unit_test(a_gradient_that_waits_for_other_names_is_accumulated_or_lent),
         cmocka_unit_test(
-            a_gradient_that_was_added_up_is_the_programs_again_in_the_next_micro_batch),
-        cmocka_unit_test(a_gradient_that_is_lent_is_the_programs_again_when_the_step_ends),
-        cmocka_unit_test(a_gradient_that_was_returned_is_not_the_programs_before_the_step_ends),
+            an_accumulated_gradient_belongs_to_the_program_again_in_the_next_micro_batch),
+        cmocka_unit_test(a_lent_gradient_belongs_to_the_program_again_when_the_step_ends),
+        cmocka_unit_test(a_returned_gradient_does_not_belong_to_the_program_before_the_step_ends),
         cmocka_unit_test(a_step_begins_without_sums_and_with_gradients_of_the_program)};
     return cmocka_run_group_tests_name("grad_slot", tests, NULL, NULL);
 }

@@ -264,7 +264,7 @@ static void test_monitor_with_a_token_shows_nothing_without_it_but_health(void *
     end(&p);
 }
 
-static void test_monitor_says_when_the_loop_does_not_turn(void **state)
+static void test_monitor_reports_a_loop_that_is_stuck(void **state)
 {
     (void)state;
     process p;
@@ -294,7 +294,7 @@ static void test_monitor_goes_on_after_garbage(void **state)
     end(&p);
 }
 
-static void test_monitor_of_a_taken_port_goes_on_without_and_of_a_bad_address_does_not(void **state)
+static void test_monitor_is_skipped_for_a_taken_port_and_fails_for_a_bad_address(void **state)
 {
     (void)state;
     process p;
@@ -444,10 +444,9 @@ int main(void)
             test_monitor_memory_for_20_clients_that_never_read_is_bounded_and_others_are_answered),
         cmocka_unit_test(test_monitor_answers_from_the_loop_and_is_read_only),
         cmocka_unit_test(test_monitor_with_a_token_shows_nothing_without_it_but_health),
-        cmocka_unit_test(test_monitor_says_when_the_loop_does_not_turn),
+        cmocka_unit_test(test_monitor_reports_a_loop_that_is_stuck),
         cmocka_unit_test(test_monitor_goes_on_after_garbage),
-        cmocka_unit_test(
-            test_monitor_of_a_taken_port_goes_on_without_and_of_a_bad_address_does_not),
+        cmocka_unit_test(test_monitor_is_skipped_for_a_taken_port_and_fails_for_a_bad_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

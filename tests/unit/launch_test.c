@@ -114,7 +114,7 @@ static void test_launch_names_of_ps_lite_serve_every_role(void **state)
     says(LAUNCH_SERVERS, "2", "DMLC_NUM_SERVER");
 }
 
-static void test_launch_a_role_that_is_not_ours_is_refused(void **state)
+static void test_launch_an_unknown_role_is_refused(void **state)
 {
     (void)state;
     expect_error(LAUNCH_WORKER, ENV(DMLC, "DMLC_ROLE", "server", "DMLC_WORKER_ID", "0"),
@@ -152,7 +152,7 @@ static void test_launch_an_indexed_job_works_beside_a_world_size(void **state)
         "SLURM_STEP_TASKS_PER_NODE", "3,1", "SLURM_JOB_NODELIST", "n[1-3]", "SLURM_STEP_NODELIST", \
         "n[2-3]"
 
-static void test_launch_slurm_says_all_numbers_even_where_tasks_are_uneven(void **state)
+static void test_launch_slurm_gives_all_numbers_even_if_tasks_are_uneven(void **state)
 {
     (void)state;
     expect(LAUNCH_WORKER, ENV(STEP));
@@ -241,7 +241,7 @@ static void test_launch_a_server_without_variables_dials_this_host(void **state)
     says(LAUNCH_PORT, "", "");
 }
 
-static void test_launch_one_server_of_its_own_step_takes_the_rank_that_is_free(void **state)
+static void test_launch_one_server_in_its_own_step_takes_the_free_rank(void **state)
 {
     (void)state;
     expect(LAUNCH_SERVER, ENV("SLURM_JOB_ID", "7", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0",
@@ -338,17 +338,17 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_launch_kubeflows_variables_mean_one_process_per_node),
         cmocka_unit_test(test_launch_one_process_per_node_overrides_kubeflow),
         cmocka_unit_test(test_launch_names_of_ps_lite_serve_every_role),
-        cmocka_unit_test(test_launch_a_role_that_is_not_ours_is_refused),
+        cmocka_unit_test(test_launch_an_unknown_role_is_refused),
         cmocka_unit_test(test_launch_a_worker_without_a_rank_never_trains_alone_by_accident),
         cmocka_unit_test(test_launch_an_indexed_job_works_beside_a_world_size),
-        cmocka_unit_test(test_launch_slurm_says_all_numbers_even_where_tasks_are_uneven),
+        cmocka_unit_test(test_launch_slurm_gives_all_numbers_even_if_tasks_are_uneven),
         cmocka_unit_test(test_launch_slurms_scheduler_is_on_the_first_host_when_it_is_external),
         cmocka_unit_test(test_launch_variables_of_two_launchers_are_never_mixed),
         cmocka_unit_test(test_launch_mpirun_in_a_slurm_job_is_mpirun),
         cmocka_unit_test(test_launch_pmi_of_an_interactive_slurm_shell_is_ignored),
         cmocka_unit_test(test_launch_servers_of_a_stateful_set_have_its_ordinals),
         cmocka_unit_test(test_launch_a_server_without_variables_dials_this_host),
-        cmocka_unit_test(test_launch_one_server_of_its_own_step_takes_the_rank_that_is_free),
+        cmocka_unit_test(test_launch_one_server_in_its_own_step_takes_the_free_rank),
         cmocka_unit_test(test_launch_explicit_settings_come_first_with_their_source),
         cmocka_unit_test(test_launch_a_name_that_is_too_long_for_a_host_is_refused),
         cmocka_unit_test(test_launch_brackets_turn_into_hosts_in_order),

@@ -142,7 +142,7 @@ static void test_lifeline_reports_a_bad_address_like_transport_dial(void **state
 }
 
 /* A listener that accepts and never answers, as an address of a host that has gone does. */
-static void test_lifeline_gives_up_a_renewal_that_hangs_for_another(void **state)
+static void test_lifeline_replaces_a_renewal_that_hangs(void **state)
 {
     (void)state;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -244,7 +244,7 @@ int main(void)
         IN_WORLD(test_lifeline_renewal_reports_no_down_here_and_one_at_the_other_end),
         IN_WORLD(test_lifeline_can_be_renewed_any_number_of_times),
         IN_WORLD(test_lifeline_keeps_its_descriptor),
-        cmocka_unit_test(test_lifeline_gives_up_a_renewal_that_hangs_for_another),
+        cmocka_unit_test(test_lifeline_replaces_a_renewal_that_hangs),
         cmocka_unit_test(test_lifeline_reports_once_why_a_silent_host_is_unreachable),
         IN_WORLD(test_lifeline_reports_nothing_about_a_silent_process_on_a_host_that_answers),
         cmocka_unit_test(test_lifeline_options_fit_attempts_into_a_lease_and_leave_silence_to_it),

@@ -108,7 +108,7 @@ static void test_log_keeps_every_record_on_one_line(void **state)
     assert_string_equal(caught(), "penstock: name 'a?b?[31m?c'\n");
 }
 
-static void test_log_cuts_a_long_line_and_shows_it(void **state)
+static void test_log_truncates_a_long_line_and_marks_it(void **state)
 {
     (void)state;
     char longer[5000];
@@ -145,7 +145,7 @@ static const char *after_time(const char *line)
     return line + end;
 }
 
-static void test_log_as_json_says_level_role_and_rank(void **state)
+static void test_log_as_json_has_level_role_and_rank(void **state)
 {
     (void)state;
     log_format_set(LOG_JSON);
@@ -312,7 +312,7 @@ static void test_log_hook_is_not_called_after_it_was_replaced(void **state)
     assert_true(atomic_load(&listeners[1].calls) >= 0);
 }
 
-static void test_log_allowed_says_yes_once_per_key(void **state)
+static void test_log_allowed_is_true_once_per_key(void **state)
 {
     (void)state;
     assert_int_equal(log_allowed(71), 1);
@@ -339,9 +339,9 @@ int main(void)
         cmocka_unit_test_teardown(test_log_silent_shows_nothing, reset),
         cmocka_unit_test(test_log_level_find_knows_its_names),
         cmocka_unit_test(test_log_keeps_every_record_on_one_line),
-        cmocka_unit_test(test_log_cuts_a_long_line_and_shows_it),
+        cmocka_unit_test(test_log_truncates_a_long_line_and_marks_it),
         cmocka_unit_test(test_log_knows_the_system_error_and_keeps_errno),
-        cmocka_unit_test_teardown(test_log_as_json_says_level_role_and_rank, reset),
+        cmocka_unit_test_teardown(test_log_as_json_has_level_role_and_rank, reset),
         cmocka_unit_test_teardown(test_log_json_keeps_characters_and_replaces_invalid_bytes, reset),
         cmocka_unit_test_teardown(test_log_json_truncates_between_characters_and_stays_an_object,
                                   reset),
@@ -350,7 +350,7 @@ int main(void)
         cmocka_unit_test_teardown(test_log_from_inside_the_hook_goes_to_stderr, reset),
         cmocka_unit_test_teardown(test_log_hook_may_replace_itself, reset),
         cmocka_unit_test_teardown(test_log_hook_is_not_called_after_it_was_replaced, reset),
-        cmocka_unit_test(test_log_allowed_says_yes_once_per_key),
+        cmocka_unit_test(test_log_allowed_is_true_once_per_key),
         cmocka_unit_test(test_log_allowed_does_not_reward_inventing_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,7 +25,7 @@ static bool work(void *user)
     return true;
 }
 
-static void test_loop_turn_goes_sources_tasks_timers_hooks(void **state)
+static void test_loop_turn_order_is_sources_tasks_timers_hooks(void **state)
 {
     loop *l        = *state;
     heap_of_work a = {'a', 3}, b = {'b', 1};
@@ -140,7 +140,7 @@ static void post_once(void *user)
 }
 
 /* Posted while awake, so nothing was written to wake it: the loop must check before it sleeps. */
-static void test_loop_does_not_sleep_on_a_task_that_came_at_the_last_moment(void **state)
+static void test_loop_does_not_sleep_on_a_task_posted_at_the_last_moment(void **state)
 {
     posting_hook p = {.l = *state, .task = {.fn = note_user, .user = "k"}};
     events[0]      = '\0';
@@ -242,7 +242,7 @@ static void test_loop_run_returns_at_once_when_it_was_stopped_before(void **stat
     assert_in_range(clock_ms(&clock_real) - begin_ms, 0, 5000);
 }
 
-static void test_loop_run_has_run_what_was_posted_before_the_stop(void **state)
+static void test_loop_run_executes_tasks_posted_before_the_stop(void **state)
 {
     loop *l        = *state;
     loop_task task = {.fn = note_user, .user = "k"};
@@ -299,18 +299,18 @@ static void test_loop_destroy_null_is_fine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        test(test_loop_turn_goes_sources_tasks_timers_hooks),
+        test(test_loop_turn_order_is_sources_tasks_timers_hooks),
         test(test_loop_turn_without_work_sleeps_as_long_as_it_may),
         test(test_loop_flood_does_not_starve_tasks_timers_and_hooks),
         test(test_loop_descriptor_wakes_it),
         test(test_loop_checks_sources_once_more_after_its_hooks),
-        test(test_loop_does_not_sleep_on_a_task_that_came_at_the_last_moment),
+        test(test_loop_does_not_sleep_on_a_task_posted_at_the_last_moment),
         test(test_loop_removes_a_later_source_and_its_hook_from_inside_a_drain),
         test(test_loop_source_may_remove_itself_and_the_others_go_on),
         test(test_loop_removed_descriptor_no_longer_wakes_it),
         test(test_loop_source_may_add_sources),
         test(test_loop_run_returns_at_once_when_it_was_stopped_before),
-        test(test_loop_run_has_run_what_was_posted_before_the_stop),
+        test(test_loop_run_executes_tasks_posted_before_the_stop),
         test(test_loop_stops_from_another_thread_and_runs_again),
         test(test_loop_stops_from_a_signal_handler),
         test(test_loop_destroy_null_is_fine),

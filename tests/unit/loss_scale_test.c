@@ -59,7 +59,7 @@ static void test_loss_scale_doubles_after_each_window(void **state)
     assert_true(l.scale == 524288);
 }
 
-static void test_loss_scale_says_when_it_overflows_at_its_minimum(void **state)
+static void test_loss_scale_reports_an_overflow_at_its_minimum(void **state)
 {
     (void)state;
     loss_scale l;
@@ -94,7 +94,7 @@ static void test_loss_scale_stays_finite(void **state)
 }
 
 /* ---- saved ----------------------------------------------------------------------------------- */
-static void test_loss_scale_goes_on_from_what_was_saved(void **state)
+static void test_loss_scale_resumes_from_its_saved_state(void **state)
 {
     (void)state;
     static const char pattern[] = "0010000110000000010100000000";
@@ -147,10 +147,10 @@ int main(void)
         cmocka_unit_test(test_loss_scale_follows_the_trace_of_deepspeed),
         cmocka_unit_test(test_loss_scale_forgives_lone_overflows_with_consecutive_hysteresis),
         cmocka_unit_test(test_loss_scale_doubles_after_each_window),
-        cmocka_unit_test(test_loss_scale_says_when_it_overflows_at_its_minimum),
+        cmocka_unit_test(test_loss_scale_reports_an_overflow_at_its_minimum),
         cmocka_unit_test(test_loss_scale_that_is_fixed_never_changes),
         cmocka_unit_test(test_loss_scale_stays_finite),
-        cmocka_unit_test(test_loss_scale_goes_on_from_what_was_saved),
+        cmocka_unit_test(test_loss_scale_resumes_from_its_saved_state),
         cmocka_unit_test(test_loss_scale_checks_what_it_loads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -233,7 +233,7 @@ static void test_membership_client_counts_a_broken_connection_from_its_first_bre
     membership_client_destroy(w.membership_client);
 }
 
-static void test_membership_client_blames_nobody_for_its_own_pause(void **state)
+static void test_membership_client_blames_no_member_for_its_own_pause(void **state)
 {
     (void)state;
     world w;
@@ -303,7 +303,7 @@ int main(void)
         cmocka_unit_test(test_membership_client_goes_on_when_the_scheduler_welcomes_it_back),
         cmocka_unit_test(test_membership_client_does_not_take_a_bare_connection_for_the_scheduler),
         cmocka_unit_test(test_membership_client_counts_a_broken_connection_from_its_first_break),
-        cmocka_unit_test(test_membership_client_blames_nobody_for_its_own_pause),
+        cmocka_unit_test(test_membership_client_blames_no_member_for_its_own_pause),
         cmocka_unit_test(
             test_membership_client_asks_for_another_connection_after_each_quarter_of_a_silent_lease),
         cmocka_unit_test(test_membership_client_beats_at_once_with_a_new_step),

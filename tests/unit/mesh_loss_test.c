@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 /* ---- loss ---------------------------------------------------------------------------------------- */
-static void an_aborted_call_leaves_inputs_and_gives_buffers_back(void **unused)
+static void an_aborted_call_leaves_inputs_intact_and_returns_buffers(void **unused)
 {
     enum { COUNT = 2000000 };
     (void)unused;
@@ -249,7 +249,7 @@ static void a_received_message_counts_as_sent_although_its_receiver_leaves_at_on
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_aborted_call_leaves_inputs_and_gives_buffers_back),
+        cmocka_unit_test(an_aborted_call_leaves_inputs_intact_and_returns_buffers),
         cmocka_unit_test(a_member_that_dies_in_a_call_is_named),
         cmocka_unit_test(a_rank_that_leaves_after_its_last_call_fails_no_other),
         cmocka_unit_test(a_call_with_a_rank_that_has_left_names_it),

@@ -194,7 +194,7 @@ static void try_kinds(rig *r, pen_dtype t, size_t n, bool in_place)
     }
 }
 
-static void every_kind_does_what_it_says_for_one_to_nine_members(void **unused)
+static void every_kind_matches_its_definition_for_one_to_nine_members(void **unused)
 {
     static const pen_dtype types[] = {PEN_F32, PEN_I32, PEN_BF16, PEN_F64, PEN_I8};
     static const size_t sizes[]    = {0, 1, 13, 1000, 40001};
@@ -230,7 +230,7 @@ static void parts_may_have_any_length(void **unused)
     }
 }
 
-static void large_calls_go_in_segments_and_over_lanes(void **unused)
+static void large_calls_use_segments_and_lanes(void **unused)
 {
     (void)unused;
     for (size_t s = 0; s < 2; s++) {
@@ -243,7 +243,7 @@ static void large_calls_go_in_segments_and_over_lanes(void **unused)
     }
 }
 
-static void every_algorithm_gives_the_same(void **unused)
+static void every_algorithm_gives_the_same_result(void **unused)
 {
     (void)unused;
     pen_error why;
@@ -358,11 +358,11 @@ static void a_group_may_be_made_after_its_first_message_came(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_does_what_it_says_for_one_to_nine_members),
+        cmocka_unit_test(every_kind_matches_its_definition_for_one_to_nine_members),
         cmocka_unit_test(a_group_of_one_needs_no_peer),
         cmocka_unit_test(parts_may_have_any_length),
-        cmocka_unit_test(large_calls_go_in_segments_and_over_lanes),
-        cmocka_unit_test(every_algorithm_gives_the_same),
+        cmocka_unit_test(large_calls_use_segments_and_lanes),
+        cmocka_unit_test(every_algorithm_gives_the_same_result),
         cmocka_unit_test(sums_are_in_rank_order_and_scaled),
         cmocka_unit_test(bytes_on_the_wire_match_the_formula),
         cmocka_unit_test(a_group_may_be_made_after_its_first_message_came),

@@ -37,7 +37,7 @@ static void differ_in_counts(void)
     strcpy(me.b->sentence[me.rank], why.text);
 }
 
-static void members_that_do_different_things_get_one_sentence(void **state)
+static void members_that_make_different_calls_get_one_sentence(void **state)
 {
     (void)state;
     board b;
@@ -283,7 +283,7 @@ static void a_members_claims_about_its_memory_are_checked_before_use(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_that_do_different_things_get_one_sentence),
+        cmocka_unit_test(members_that_make_different_calls_get_one_sentence),
         cmocka_unit_test(all_to_all_names_the_ranks_whose_counts_differ),
         cmocka_unit_test(inputs_are_intact_whenever_a_member_dies),
         cmocka_unit_test(a_late_peer_cannot_write_into_an_abandoned_buffer),

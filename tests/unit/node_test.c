@@ -161,7 +161,7 @@ static void each_input_has_its_own_scale(void **state)
     run_members(3, -1, 0, scaled, NULL);
 }
 
-static void all_gather_leaves_a_part_where_it_lies(void **state)
+static void all_gather_in_place_leaves_its_own_part_in_place(void **state)
 {
     (void)state;
     run_members(3, -1, 0, gather_where_it_lies, NULL);
@@ -276,7 +276,7 @@ int main(void)
         cmocka_unit_test(every_operation_is_right),
         cmocka_unit_test(large_buffers_are_right),
         cmocka_unit_test(each_input_has_its_own_scale),
-        cmocka_unit_test(all_gather_leaves_a_part_where_it_lies),
+        cmocka_unit_test(all_gather_in_place_leaves_its_own_part_in_place),
         cmocka_unit_test(slots_are_used_again_while_others_lag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,7 +52,7 @@ static void test_outbox_sends_at_once_when_there_is_room(void **state)
     assert_true(outbox_flush(&o, NULL));
 }
 
-static void test_outbox_keeps_the_order_of_each_peer_and_no_peer_waits_for_another(void **state)
+static void test_outbox_keeps_the_order_of_each_peer_and_blocks_no_other_peer(void **state)
 {
     (void)state;
     outbox o = {0};
@@ -90,7 +90,7 @@ static void test_outbox_forgets_a_peer_that_is_gone(void **state)
     assert_false(send_text(&o, 3, "x"));
 }
 
-static void test_outbox_drops_what_is_beyond_its_bound(void **state)
+static void test_outbox_drops_messages_beyond_its_bound(void **state)
 {
     (void)state;
     enum { MIB = 1 << 20 };
@@ -110,10 +110,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_outbox_sends_at_once_when_there_is_room, empty),
-        cmocka_unit_test_setup(
-            test_outbox_keeps_the_order_of_each_peer_and_no_peer_waits_for_another, empty),
+        cmocka_unit_test_setup(test_outbox_keeps_the_order_of_each_peer_and_blocks_no_other_peer,
+                               empty),
         cmocka_unit_test_setup(test_outbox_forgets_a_peer_that_is_gone, empty),
-        cmocka_unit_test_setup(test_outbox_drops_what_is_beyond_its_bound, empty),
+        cmocka_unit_test_setup(test_outbox_drops_messages_beyond_its_bound, empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

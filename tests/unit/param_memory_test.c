@@ -54,7 +54,7 @@ static double stat_of(pen_ctx *ctx, const char *name)
 }
 
 /* ---- the generator --------------------------------------------------------------------------- */
-static void test_init_philox_gives_the_known_answers_of_random123(void **state)
+static void test_init_philox_matches_the_test_vectors_of_random123(void **state)
 {
     (void)state;
     static const struct {
@@ -434,7 +434,7 @@ static void test_held_release_after_backward_makes_a_unit_ready(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_init_philox_gives_the_known_answers_of_random123),
+        cmocka_unit_test(test_init_philox_matches_the_test_vectors_of_random123),
         cmocka_unit_test(test_init_any_range_alone_has_the_bits_of_the_whole),
         cmocka_unit_test(test_init_differs_by_seed_and_by_name),
         cmocka_unit_test(test_init_normal_is_box_muller_to_one_rounding),

@@ -37,7 +37,7 @@ static void end_copies(pinned_pair *t)
     while (set.ops->event_done(t->moved, &why) == PEN_AGAIN) {}
 }
 
-static void numbers_go_down_and_up(void **state)
+static void bytes_are_copied_from_the_device_and_back(void **state)
 {
     (void)state;
     static char program[BYTES];
@@ -112,7 +112,7 @@ static void a_wait_ends_at_its_deadline_and_names_the_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(numbers_go_down_and_up, begin, end),
+        cmocka_unit_test_setup_teardown(bytes_are_copied_from_the_device_and_back, begin, end),
         cmocka_unit_test_setup_teardown(a_freed_block_serves_the_next_of_its_size, begin, end),
         cmocka_unit_test_setup_teardown(a_buffer_being_copied_is_not_handed_on, begin, end),
         cmocka_unit_test_setup_teardown(a_wait_ends_at_its_deadline_and_names_the_device, begin,

@@ -96,7 +96,7 @@ static void assert_same(const placement *a, const placement *b)
 }
 
 /* ---- the goal -------------------------------------------------------------------------------- */
-static void without_copies_shard_k_lies_on_thread_k(void **state)
+static void without_copies_shard_k_is_on_thread_k(void **state)
 {
     (void)state;
     placement_server server[3];
@@ -128,7 +128,7 @@ static void the_first_placement_is_even_for_every_number_of_servers_shards_and_c
             }
 }
 
-static void copies_lie_on_other_machines_where_there_are_others(void **state)
+static void copies_are_on_different_machines_if_possible(void **state)
 {
     (void)state;
     placement_server server[4];
@@ -175,7 +175,8 @@ static void a_reached_goal_needs_no_change(void **state)
     placement_fini(&goal);
 }
 
-static void a_new_copy_is_a_learner_until_it_has_caught_up_and_nothing_goes_before(void **state)
+static void
+a_new_copy_is_a_learner_until_it_has_caught_up_and_no_copy_is_removed_before(void **state)
 {
     (void)state;
     placement_server server[2];
@@ -486,7 +487,7 @@ static void without_two_phase_partitions_others_begin_at_the_least_clock(void **
 }
 
 /* ---- without servers ------------------------------------------------------------------------- */
-static void without_servers_the_job_goes_on_from_the_furthest_worker_that_lives(void **state)
+static void without_servers_the_job_continues_from_the_most_advanced_live_worker(void **state)
 {
     (void)state;
     const wire_sealed_report report[] = {
@@ -517,12 +518,13 @@ static void without_servers_a_sealed_worker_without_a_step_ends_the_job(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_copies_shard_k_lies_on_thread_k),
+        cmocka_unit_test(without_copies_shard_k_is_on_thread_k),
         cmocka_unit_test(the_first_placement_is_even_for_every_number_of_servers_shards_and_copies),
-        cmocka_unit_test(copies_lie_on_other_machines_where_there_are_others),
+        cmocka_unit_test(copies_are_on_different_machines_if_possible),
         cmocka_unit_test(there_is_no_goal_without_a_server),
         cmocka_unit_test(a_reached_goal_needs_no_change),
-        cmocka_unit_test(a_new_copy_is_a_learner_until_it_has_caught_up_and_nothing_goes_before),
+        cmocka_unit_test(
+            a_new_copy_is_a_learner_until_it_has_caught_up_and_no_copy_is_removed_before),
         cmocka_unit_test(a_drained_server_hands_its_primaries_over_before_it_loses_them),
         cmocka_unit_test(copies_of_a_shard_that_does_not_move_stay_where_they_are),
         cmocka_unit_test(any_history_ends_in_an_even_placement),
@@ -536,7 +538,7 @@ int main(void)
         cmocka_unit_test(the_furthest_step_is_settled_where_others_are_prepared_for_it),
         cmocka_unit_test(a_step_committed_on_one_shard_and_not_prepared_on_another_ends_the_job),
         cmocka_unit_test(two_decisions_of_one_step_end_the_job),
-        cmocka_unit_test(without_servers_the_job_goes_on_from_the_furthest_worker_that_lives),
+        cmocka_unit_test(without_servers_the_job_continues_from_the_most_advanced_live_worker),
         cmocka_unit_test(without_servers_a_sealed_worker_without_a_step_ends_the_job),
         cmocka_unit_test(without_two_phase_partitions_others_begin_at_the_least_clock),
     };

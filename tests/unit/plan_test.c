@@ -184,7 +184,7 @@ static void test_plan_covers_random_models_once_on_block_borders(void **state)
     }
 }
 
-static void test_plan_cuts_a_small_model_finely_and_a_large_one_coarsely(void **state)
+static void test_plan_partitions_a_small_model_finely_and_a_large_one_coarsely(void **state)
 {
     (void)state;
     wire_model model = MODEL(mlp, sgd);
@@ -396,7 +396,7 @@ static void test_plan_is_the_same_each_time(void **state)
 }
 
 /* ---- what cannot be partitioned -------------------------------------------------------------- */
-static void test_plan_refuses_what_cannot_be_cut_with_a_reason(void **state)
+static void test_plan_refuses_an_impossible_model_with_a_reason(void **state)
 {
     (void)state;
     wire_tensor t    = {.name = "w", .dtype = PEN_F32, .ndim = 1, .shape = {5}};
@@ -588,7 +588,7 @@ int main(void)
         cmocka_unit_test(test_plan_knows_the_size_and_name_of_every_dtype),
         cmocka_unit_test(test_plan_counts_elements_and_sees_overflow),
         cmocka_unit_test(test_plan_covers_random_models_once_on_block_borders),
-        cmocka_unit_test(test_plan_cuts_a_small_model_finely_and_a_large_one_coarsely),
+        cmocka_unit_test(test_plan_partitions_a_small_model_finely_and_a_large_one_coarsely),
         cmocka_unit_test(test_plan_of_a_scalar_is_one_chunk),
         cmocka_unit_test(test_plan_numbers_chunks_in_registration_and_offset_order),
         cmocka_unit_test(test_plan_deals_the_largest_chunks_first),
@@ -599,7 +599,7 @@ int main(void)
         cmocka_unit_test(test_plan_balances_a_small_model_on_few_shards),
         cmocka_unit_test(test_plan_leaves_shards_empty_when_there_are_more_than_partitions),
         cmocka_unit_test(test_plan_is_the_same_each_time),
-        cmocka_unit_test(test_plan_refuses_what_cannot_be_cut_with_a_reason),
+        cmocka_unit_test(test_plan_refuses_an_impossible_model_with_a_reason),
         cmocka_unit_test(test_plan_compare_accepts_equal_models_in_other_memory),
         cmocka_unit_test(test_plan_compare_names_the_first_difference_between_tensors),
         cmocka_unit_test(test_plan_compare_names_the_first_difference_between_groups_and_settings),

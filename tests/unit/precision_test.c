@@ -300,7 +300,7 @@ static void test_clipping_over_tensors_leaves_the_golden_gradients(void **state)
 }
 
 /* ---- what a program can query ---------------------------------------------------------------- */
-static void test_info_says_precision_and_batches(void **state)
+static void test_info_reports_precision_and_batches(void **state)
 {
     (void)state;
     static const char *const settings[] = {"precision=bf16", "train_batch=96", "micro_batch=8",
@@ -361,7 +361,7 @@ static void test_settings_that_contradict_each_other_are_refused(void **state)
 }
 
 /* A user could switch it on and hide that the program does not do it. */
-static void test_only_the_program_says_that_it_applies_the_loss_scale(void **state)
+static void test_only_the_program_can_declare_that_it_applies_the_loss_scale(void **state)
 {
     (void)state;
     static const char *const settings[] = {"precision=fp16", NULL};
@@ -400,9 +400,9 @@ int main(void)
         cmocka_unit_test(test_unknown_schedules_are_refused_where_they_are_given),
         cmocka_unit_test(test_adamw_takes_the_golden_steps),
         cmocka_unit_test(test_clipping_over_tensors_leaves_the_golden_gradients),
-        cmocka_unit_test(test_info_says_precision_and_batches),
+        cmocka_unit_test(test_info_reports_precision_and_batches),
         cmocka_unit_test(test_settings_that_contradict_each_other_are_refused),
-        cmocka_unit_test(test_only_the_program_says_that_it_applies_the_loss_scale),
+        cmocka_unit_test(test_only_the_program_can_declare_that_it_applies_the_loss_scale),
         cmocka_unit_test(test_explicit_pushes_have_no_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static uint64_t run_step(progress *p, uint64_t at)
     return at + 5;
 }
 
-static void test_a_line_comes_when_it_is_due_and_phases_add_up_to_the_step(void **state)
+static void test_a_report_line_is_printed_when_due_and_phases_add_up_to_the_step(void **state)
 {
     (void)state;
     progress p = {.steps = 0};
@@ -47,7 +47,7 @@ static void test_a_line_comes_when_it_is_due_and_phases_add_up_to_the_step(void 
     }
 }
 
-static void test_without_report_every_there_is_no_line(void **state)
+static void test_without_report_every_no_line_is_printed(void **state)
 {
     (void)state;
     progress p          = {.steps = 0};
@@ -71,8 +71,8 @@ static void test_times_are_left_out_unless_they_are_wanted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_line_comes_when_it_is_due_and_phases_add_up_to_the_step),
-        cmocka_unit_test(test_without_report_every_there_is_no_line),
+        cmocka_unit_test(test_a_report_line_is_printed_when_due_and_phases_add_up_to_the_step),
+        cmocka_unit_test(test_without_report_every_no_line_is_printed),
         cmocka_unit_test(test_times_are_left_out_unless_they_are_wanted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

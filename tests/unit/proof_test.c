@@ -248,7 +248,7 @@ static void test_proof_that_is_relayed_to_another_port_fails(void **state)
     assert_both(&m, PROOF_ANSWERED, PROOF_FAILED);
 }
 
-static void test_proof_without_a_token_says_so_and_sends_nothing(void **state)
+static void test_proof_without_a_token_fails_with_a_sentence_and_sends_nothing(void **state)
 {
     (void)state;
     side s;
@@ -320,7 +320,7 @@ int main(void)
         cmocka_unit_test(test_proof_rejects_a_replay),
         cmocka_unit_test(test_proof_rejects_a_reflection),
         cmocka_unit_test(test_proof_that_is_relayed_to_another_port_fails),
-        cmocka_unit_test(test_proof_without_a_token_says_so_and_sends_nothing),
+        cmocka_unit_test(test_proof_without_a_token_fails_with_a_sentence_and_sends_nothing),
         cmocka_unit_test(test_proof_place_is_address_and_port_on_this_host_and_nothing_beyond),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -307,7 +307,7 @@ static void test_ps_client_returns_a_gradient_only_after_the_transport_released_
     world_destroy(w);
 }
 
-static void test_ps_client_keeps_gradients_where_they_may_be_asked_for_again(void **state)
+static void test_ps_client_keeps_gradients_that_may_be_requested_again(void **state)
 {
     (void)state;
     world *w = world_create(false);
@@ -344,7 +344,7 @@ static void test_ps_client_fails_the_step_and_names_the_shard_that_lost_a_gradie
 
 /* ---- values ---------------------------------------------------------------------------------- */
 static void
-test_ps_client_step_without_values_ends_with_the_decision_and_tells_the_shard(void **state)
+test_ps_client_step_without_values_ends_with_the_decision_and_sends_it_to_the_shard(void **state)
 {
     (void)state;
     world *w = world_create(true);
@@ -363,7 +363,7 @@ test_ps_client_step_without_values_ends_with_the_decision_and_tells_the_shard(vo
     world_destroy(w);
 }
 
-static void test_ps_client_fetch_asks_for_the_values_of_the_newest_decided_step(void **state)
+static void test_ps_client_fetch_requests_the_values_of_the_newest_decided_step(void **state)
 {
     (void)state;
     world *w = world_create(true);
@@ -390,7 +390,7 @@ static void test_ps_client_fetch_asks_for_the_values_of_the_newest_decided_step(
     world_destroy(w);
 }
 
-static void test_ps_client_decision_is_told_again_when_the_shard_may_not_have_it(void **state)
+static void test_ps_client_sends_a_decision_again_if_the_shard_may_have_lost_it(void **state)
 {
     (void)state;
     world *w = world_create(true);
@@ -436,12 +436,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ps_client_returns_a_gradient_when_the_shard_has_all_of_it),
         cmocka_unit_test(test_ps_client_returns_a_gradient_only_after_the_transport_released_it),
-        cmocka_unit_test(test_ps_client_keeps_gradients_where_they_may_be_asked_for_again),
+        cmocka_unit_test(test_ps_client_keeps_gradients_that_may_be_requested_again),
         cmocka_unit_test(test_ps_client_fails_the_step_and_names_the_shard_that_lost_a_gradient),
         cmocka_unit_test(
-            test_ps_client_step_without_values_ends_with_the_decision_and_tells_the_shard),
-        cmocka_unit_test(test_ps_client_fetch_asks_for_the_values_of_the_newest_decided_step),
-        cmocka_unit_test(test_ps_client_decision_is_told_again_when_the_shard_may_not_have_it),
+            test_ps_client_step_without_values_ends_with_the_decision_and_sends_it_to_the_shard),
+        cmocka_unit_test(test_ps_client_fetch_requests_the_values_of_the_newest_decided_step),
+        cmocka_unit_test(test_ps_client_sends_a_decision_again_if_the_shard_may_have_lost_it),
         cmocka_unit_test(test_ps_client_late_decision_has_no_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

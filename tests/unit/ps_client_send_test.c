@@ -18,7 +18,7 @@ static void test_retry_doubles_to_a_bound_with_jitter_from_the_seed(void **state
     assert_true(differs > 10);
 }
 
-static void test_ps_client_sends_again_what_is_not_answered(void **state)
+static void test_ps_client_repeats_unanswered_messages(void **state)
 {
     (void)state;
     world *w = world_create(STEP_ASYNC);
@@ -92,8 +92,7 @@ static void test_ps_client_asks_again_for_values_whose_checksum_fails(void **sta
     world_destroy(w);
 }
 
-static void
-test_ps_client_sends_nothing_of_a_push_whose_values_came_while_its_repeat_was_queued(void **state)
+static void test_ps_client_drops_a_queued_repeat_when_the_values_arrive(void **state)
 {
     (void)state;
     world *w = world_create(STEP_ASYNC);
@@ -254,12 +253,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_retry_doubles_to_a_bound_with_jitter_from_the_seed),
-        cmocka_unit_test(test_ps_client_sends_again_what_is_not_answered),
+        cmocka_unit_test(test_ps_client_repeats_unanswered_messages),
         cmocka_unit_test(test_ps_client_ignores_repeated_and_late_answers),
         cmocka_unit_test(test_ps_client_has_one_push_of_a_chunk_in_flight),
         cmocka_unit_test(test_ps_client_asks_again_for_values_whose_checksum_fails),
-        cmocka_unit_test(
-            test_ps_client_sends_nothing_of_a_push_whose_values_came_while_its_repeat_was_queued),
+        cmocka_unit_test(test_ps_client_drops_a_queued_repeat_when_the_values_arrive),
         cmocka_unit_test(test_ps_client_backs_off_when_a_shard_has_no_room),
         cmocka_unit_test(test_ps_client_sends_unanswered_again_when_a_connection_is_back),
         cmocka_unit_test(test_ps_client_sends_again_after_a_full_queue),

@@ -15,7 +15,7 @@ static int taken(rate *r, int times, uint64_t now_ms)
     return n;
 }
 
-static void test_rate_allows_a_burst_and_so_many_a_second_from_then_on(void **state)
+static void test_rate_allows_a_burst_and_then_a_steady_rate_per_second(void **state)
 {
     (void)state;
     rate r = {0};
@@ -38,7 +38,7 @@ static void test_rate_of_a_steady_asker_is_not_forgotten(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rate_allows_a_burst_and_so_many_a_second_from_then_on),
+        cmocka_unit_test(test_rate_allows_a_burst_and_then_a_steady_rate_per_second),
         cmocka_unit_test(test_rate_of_a_steady_asker_is_not_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,7 +43,7 @@ static const char *finding(reach *r, const char *address, uint64_t now_ms)
     return words;
 }
 
-static void a_port_where_nobody_listens_is_refused_after_the_patience_and_not_before(void **state)
+static void a_port_without_a_listener_is_reported_after_the_patience_and_not_before(void **state)
 {
     (void)state;
     char address[64];
@@ -137,7 +137,7 @@ static void a_connection_without_acknowledgements_is_probed_while_it_is_up(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_port_where_nobody_listens_is_refused_after_the_patience_and_not_before),
+        cmocka_unit_test(a_port_without_a_listener_is_reported_after_the_patience_and_not_before),
         cmocka_unit_test(a_slow_listener_is_no_obstacle_and_one_of_another_job_is),
         cmocka_unit_test(a_name_may_be_unknown_for_as_long_as_a_start_may_take),
         cmocka_unit_test(a_live_connection_is_not_probed_until_it_breaks),

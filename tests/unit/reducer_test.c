@@ -195,7 +195,7 @@ static const uint32_t backward[RANKS][GRADIENTS] = {
 static const uint32_t mixed[RANKS][GRADIENTS] = {
     {0, 5, 2, 4, 1, 3}, {3, 1, 4, 2, 5, 0}, {2, 3, 0, 1, 4, 5}};
 
-static void sums_are_folds_in_rank_order_whatever_the_cuts(void **state)
+static void sums_are_folds_in_rank_order_for_any_partition(void **state)
 {
     static const uint64_t bytes[][2] = {{1, 1}, {4096, 16384}, {1 << 20, 25 << 20}};
     (void)state;
@@ -411,7 +411,7 @@ static void a_model_without_gradients_needs_no_bucket(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_are_folds_in_rank_order_whatever_the_cuts),
+        cmocka_unit_test(sums_are_folds_in_rank_order_for_any_partition),
         cmocka_unit_test(with_owners_each_member_gets_its_own_sums_and_no_others),
         cmocka_unit_test(a_bucket_is_summed_while_others_are_computed),
         cmocka_unit_test(small_gradients_share_a_bucket_and_large_ones_have_their_own),

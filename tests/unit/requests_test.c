@@ -353,7 +353,7 @@ static void a_command_ends_with_the_refusal_of_the_lowest_rank(void **state)
     drop_world(w);
 }
 
-static void a_command_that_times_out_names_who_has_not_answered(void **state)
+static void a_command_that_times_out_names_the_members_without_an_answer(void **state)
 {
     (void)state;
     world *w = make_world();
@@ -436,7 +436,7 @@ int main(void)
         cmocka_unit_test(a_command_to_all_has_its_replies_in_rank_order),
         cmocka_unit_test(only_members_without_an_answer_are_commanded_again),
         cmocka_unit_test(a_command_ends_with_the_refusal_of_the_lowest_rank),
-        cmocka_unit_test(a_command_that_times_out_names_who_has_not_answered),
+        cmocka_unit_test(a_command_that_times_out_names_the_members_without_an_answer),
         cmocka_unit_test(eight_commands_are_in_flight_at_a_time_and_report_what_is_done),
         cmocka_unit_test(unanswered_requests_are_sent_again_after_a_welcome),
         cmocka_unit_test(a_failure_ends_pending_waits),

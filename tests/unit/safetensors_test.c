@@ -100,7 +100,7 @@ static void test_safetensors_written_byte_for_byte_as_specified(void **state)
     assert_int_equal(safetensors_dtype_of(PEN_I64), -1);
 }
 
-static void test_safetensors_read_back_what_the_specification_says(void **state)
+static void test_safetensors_of_the_specification_are_read_back(void **state)
 {
     (void)state;
     uint8_t bytes[600];
@@ -125,7 +125,7 @@ static void test_safetensors_read_back_what_the_specification_says(void **state)
     safetensors_close(r);
 }
 
-static void test_safetensors_cut_anywhere_are_refused(void **state)
+static void test_safetensors_truncated_anywhere_are_refused(void **state)
 {
     (void)state;
     uint8_t bytes[600];
@@ -150,7 +150,7 @@ static pen_status give(void *user, size_t row, uint64_t start, size_t count, flo
     return PEN_OK;
 }
 
-static void test_safetensors_that_fail_in_the_middle_leave_what_was_there(void **state)
+static void test_safetensors_that_fail_midway_leave_the_old_file(void **state)
 {
     (void)state;
     static const char *const words[] = {NULL};
@@ -173,11 +173,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_safetensors_written_byte_for_byte_as_specified, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_safetensors_read_back_what_the_specification_says,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(test_safetensors_cut_anywhere_are_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_safetensors_that_fail_in_the_middle_leave_what_was_there, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_safetensors_of_the_specification_are_read_back, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_safetensors_truncated_anywhere_are_refused, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_safetensors_that_fail_midway_leave_the_old_file, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests_name("safetensors", tests, NULL, NULL);
 }

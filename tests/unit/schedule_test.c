@@ -492,7 +492,7 @@ static void every_algorithm_is_right_for_every_kind_and_1_to_64_ranks(void **sta
         }
 }
 
-static void parts_may_have_different_lengths_and_none(void **state)
+static void parts_may_have_different_lengths_or_be_empty(void **state)
 {
     (void)state;
     EACH_ALGORITHM(a)
@@ -505,7 +505,7 @@ static void parts_may_have_different_lengths_and_none(void **state)
         }
 }
 
-static void an_algorithm_that_keeps_the_order_says_so_of_every_schedule(void **state)
+static void an_order_keeping_algorithm_keeps_it_in_every_schedule(void **state)
 {
     (void)state;
     EACH_ALGORITHM(a)
@@ -682,7 +682,7 @@ static const schedule_algorithm *choose(const schedule_table *t, coll_kind kind,
     return schedule_for_call(t, &call, size, deterministic);
 }
 
-static void what_is_chosen_fits_and_keeps_the_order_where_it_matters(void **state)
+static void the_choice_fits_and_keeps_the_order_where_it_matters(void **state)
 {
     (void)state;
     static const size_t bytes[] = {0, 1, 256, 4096, 16384, 1 << 17, 1 << 20, (size_t)1 << 34};
@@ -733,7 +733,7 @@ static void the_first_rule_that_fits_wins(void **state)
     schedule_table_free(t);
 }
 
-static void a_rule_that_is_wrong_is_quoted(void **state)
+static void an_invalid_rule_is_quoted(void **state)
 {
     (void)state;
     static const char *const wrong[][2] = {
@@ -835,15 +835,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_algorithm_is_right_for_every_kind_and_1_to_64_ranks),
-        cmocka_unit_test(parts_may_have_different_lengths_and_none),
-        cmocka_unit_test(an_algorithm_that_keeps_the_order_says_so_of_every_schedule),
+        cmocka_unit_test(parts_may_have_different_lengths_or_be_empty),
+        cmocka_unit_test(an_order_keeping_algorithm_keeps_it_in_every_schedule),
         cmocka_unit_test(every_kind_and_size_has_an_algorithm_in_rank_order),
         cmocka_unit_test(algorithms_are_found_by_name),
         cmocka_unit_test(bytes_sent_and_folded_match_the_formulas),
         cmocka_unit_test(units_are_even_and_the_first_are_one_longer),
-        cmocka_unit_test(what_is_chosen_fits_and_keeps_the_order_where_it_matters),
+        cmocka_unit_test(the_choice_fits_and_keeps_the_order_where_it_matters),
         cmocka_unit_test(the_first_rule_that_fits_wins),
-        cmocka_unit_test(a_rule_that_is_wrong_is_quoted),
+        cmocka_unit_test(an_invalid_rule_is_quoted),
         cmocka_unit_test(a_table_of_nothing_is_a_table),
         cmocka_unit_test(the_parser_survives_any_text),
         cmocka_unit_test(members_of_one_call_choose_alike),

@@ -40,7 +40,7 @@ static void the_first_report_of_a_failed_call_goes_to_all(void **state)
     drop_job(j);
 }
 
-static void a_culprit_that_was_not_seen_for_long_is_not_called_alive(void **state)
+static void a_culprit_not_seen_for_long_is_not_reported_as_alive(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=continue");
@@ -185,7 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_report_of_a_failed_call_goes_to_all),
-        cmocka_unit_test(a_culprit_that_was_not_seen_for_long_is_not_called_alive),
+        cmocka_unit_test(a_culprit_not_seen_for_long_is_not_reported_as_alive),
         cmocka_unit_test(a_fault_about_a_dead_rank_repeats_the_sentence_of_its_loss),
         cmocka_unit_test(only_the_newest_faults_are_remembered),
         cmocka_unit_test(a_long_wait_names_the_missing_rank),

@@ -34,7 +34,7 @@ static void says_where_values_are(scene *r, bool lacks_values)
     scene_say(r, SCENE_SERVER(0), &c);
 }
 
-static void with_continue_rank_0_may_die_once_servers_have_its_first_values(void **state)
+static void with_continue_rank_0_may_die_once_servers_have_its_initial_values(void **state)
 {
     (void)state;
     scene *r = scene_train(3, 1, "on_worker_loss=continue", NULL);
@@ -46,7 +46,7 @@ static void with_continue_rank_0_may_die_once_servers_have_its_first_values(void
     scene_drop(r);
 }
 
-static void with_continue_a_job_whose_first_values_died_with_rank_0_fails(void **state)
+static void with_continue_a_job_whose_initial_values_died_with_rank_0_fails(void **state)
 {
     (void)state;
     scene *r = scene_train(3, 1, "on_worker_loss=continue", NULL);
@@ -113,7 +113,7 @@ static void with_wait_nothing_changes_until_the_worker_is_back(void **state)
     scene_drop(r);
 }
 
-static void a_worker_that_is_waited_for_stays_a_member_when_a_server_dies_with_it(void **state)
+static void an_awaited_worker_stays_a_member_when_a_server_dies_with_it(void **state)
 {
     (void)state;
     scene *r            = scene_train(2, 3, "replicas=1", "on_worker_loss=wait", NULL);
@@ -287,7 +287,7 @@ static void a_worker_that_leaves_before_its_admission_is_not_missed(void **state
     scene_drop(r);
 }
 
-static void a_worker_that_comes_while_the_last_one_leaves_is_turned_away(void **state)
+static void a_worker_that_joins_while_the_last_one_leaves_is_refused(void **state)
 {
     (void)state;
     scene *r = scene_train(1, 1, "workers_max=2", NULL);
@@ -426,11 +426,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_continue_the_next_epoch_is_without_the_dead),
-        cmocka_unit_test(with_continue_rank_0_may_die_once_servers_have_its_first_values),
-        cmocka_unit_test(with_continue_a_job_whose_first_values_died_with_rank_0_fails),
+        cmocka_unit_test(with_continue_rank_0_may_die_once_servers_have_its_initial_values),
+        cmocka_unit_test(with_continue_a_job_whose_initial_values_died_with_rank_0_fails),
         cmocka_unit_test(with_fewer_workers_than_it_must_have_a_job_fails),
         cmocka_unit_test(with_wait_nothing_changes_until_the_worker_is_back),
-        cmocka_unit_test(a_worker_that_is_waited_for_stays_a_member_when_a_server_dies_with_it),
+        cmocka_unit_test(an_awaited_worker_stays_a_member_when_a_server_dies_with_it),
         cmocka_unit_test(a_newcomer_that_dies_before_it_is_ready_leaves_its_place_to_the_next),
         cmocka_unit_test(a_job_of_one_worker_waits_on_when_the_newcomer_dies_before_it_is_ready),
         cmocka_unit_test(with_wait_the_job_fails_after_wait_ms),
@@ -439,7 +439,7 @@ int main(void)
         cmocka_unit_test(workers_may_join_and_leave_if_the_job_allows_it),
         cmocka_unit_test(where_workers_are_fixed_one_that_leaves_changes_nothing),
         cmocka_unit_test(a_worker_that_leaves_before_its_admission_is_not_missed),
-        cmocka_unit_test(a_worker_that_comes_while_the_last_one_leaves_is_turned_away),
+        cmocka_unit_test(a_worker_that_joins_while_the_last_one_leaves_is_refused),
         cmocka_unit_test(launchers_are_told_the_target_number_of_members),
         cmocka_unit_test(impossible_sizes_are_answered_with_a_sentence),
         cmocka_unit_test(a_drained_server_may_leave_once_it_holds_no_copy),

@@ -25,7 +25,7 @@ static void test_core_reports_the_first_failure_to_all(void **state)
     drop_job(j);
 }
 
-static void test_core_bounds_what_a_failure_claims(void **state)
+static void test_core_checks_the_bounds_of_a_reported_failure(void **state)
 {
     (void)state;
     job *j         = training(1, 1);
@@ -249,7 +249,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_core_reports_the_first_failure_to_all),
-        cmocka_unit_test(test_core_bounds_what_a_failure_claims),
+        cmocka_unit_test(test_core_checks_the_bounds_of_a_reported_failure),
         cmocka_unit_test(
             test_core_sends_the_verdict_to_returning_members_and_not_a_member_to_the_dead),
         cmocka_unit_test(test_core_ends_when_all_members_left_after_the_verdict),

@@ -43,7 +43,7 @@ static void joins_and_deaths_are_events_with_a_time(void **state)
     scene_drop(r);
 }
 
-static void the_newest_events_are_kept_and_their_numbers_go_on(void **state)
+static void the_newest_events_are_kept_and_numbers_continue(void **state)
 {
     (void)state;
     scene *r = scene_train(1, 1, NULL, NULL);
@@ -120,7 +120,7 @@ static void records_asked_for_here_are_merged_here(void **state)
     scene_drop(r);
 }
 
-static void the_curve_of_a_job_begins_where_it_did_and_stays_small(void **state)
+static void the_curve_of_a_job_keeps_its_start_and_stays_small(void **state)
 {
     (void)state;
     scene *r = scene_train(2, 1, "lease_ms=3600000", NULL);
@@ -153,9 +153,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joins_and_deaths_are_events_with_a_time),
-        cmocka_unit_test(the_newest_events_are_kept_and_their_numbers_go_on),
+        cmocka_unit_test(the_newest_events_are_kept_and_numbers_continue),
         cmocka_unit_test(the_bytes_of_all_shards_are_those_of_the_model),
-        cmocka_unit_test(the_curve_of_a_job_begins_where_it_did_and_stays_small),
+        cmocka_unit_test(the_curve_of_a_job_keeps_its_start_and_stays_small),
         cmocka_unit_test(records_asked_for_here_are_merged_here),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,7 +41,7 @@ static void test_core_keeps_a_worker_that_only_beats_alive(void **state)
     drop_job(j);
 }
 
-static void test_core_blames_nobody_for_its_own_pause(void **state)
+static void test_core_blames_no_member_for_its_own_pause(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -139,7 +139,7 @@ static void test_core_waits_a_quarter_second_for_servers_that_do_not_answer(void
     drop_job(j);
 }
 
-static void test_core_names_what_a_dead_server_held(void **state)
+static void test_core_names_the_tensors_of_a_dead_server(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -165,7 +165,7 @@ static void test_core_reports_a_process_that_fails_before_it_joins(void **state)
     drop_job(j);
 }
 
-static void test_core_counts_an_exit_in_order_as_a_goodbye(void **state)
+static void test_core_counts_a_clean_exit_as_a_goodbye(void **state)
 {
     (void)state;
     job *j = training(2, 1);
@@ -183,15 +183,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_core_declares_a_silent_worker_dead_after_its_lease_and_not_before),
         cmocka_unit_test(test_core_keeps_a_worker_that_only_beats_alive),
-        cmocka_unit_test(test_core_blames_nobody_for_its_own_pause),
+        cmocka_unit_test(test_core_blames_no_member_for_its_own_pause),
         cmocka_unit_test(test_core_does_not_take_a_reconnection_in_time_for_a_death),
         cmocka_unit_test(test_core_declares_a_broken_connection_a_death_after_its_grace),
         cmocka_unit_test(test_core_ignores_the_old_connection_after_a_new_hello),
         cmocka_unit_test(test_core_acts_on_a_launchers_report_at_once),
         cmocka_unit_test(test_core_waits_a_quarter_second_for_servers_that_do_not_answer),
-        cmocka_unit_test(test_core_names_what_a_dead_server_held),
+        cmocka_unit_test(test_core_names_the_tensors_of_a_dead_server),
         cmocka_unit_test(test_core_reports_a_process_that_fails_before_it_joins),
-        cmocka_unit_test(test_core_counts_an_exit_in_order_as_a_goodbye),
+        cmocka_unit_test(test_core_counts_a_clean_exit_as_a_goodbye),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

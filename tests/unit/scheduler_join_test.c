@@ -33,7 +33,7 @@ static void test_core_gives_servers_the_lowest_free_rank(void **state)
     drop_job(j);
 }
 
-static void test_core_turns_away_servers_beyond_what_the_first_worker_says(void **state)
+static void test_core_refuses_servers_beyond_the_number_of_the_first_worker(void **state)
 {
     (void)state;
     job *j = make_job(nothing);
@@ -69,7 +69,7 @@ static void test_core_gives_a_process_that_restarts_while_joining_its_rank_again
     drop_job(j);
 }
 
-static void test_core_refuses_a_rank_that_is_taken_to_that_process_alone(void **state)
+static void test_core_refuses_a_taken_rank_to_that_process_only(void **state)
 {
     (void)state;
     job *j = make_job(nothing);
@@ -83,7 +83,7 @@ static void test_core_refuses_a_rank_that_is_taken_to_that_process_alone(void **
     drop_job(j);
 }
 
-static void test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_alone(void **state)
+static void test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_only(void **state)
 {
     (void)state;
     job *j = make_job(nothing);
@@ -104,7 +104,7 @@ static void test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_alone(v
     drop_job(j);
 }
 
-static void test_core_refuses_sizes_that_nobody_can_have(void **state)
+static void test_core_refuses_impossible_sizes(void **state)
 {
     (void)state;
     const int32_t worlds[] = {0, -1, INT32_MIN, INT32_MAX};
@@ -281,7 +281,7 @@ static void test_core_refuses_settings_that_no_job_can_have(void **state)
     }
 }
 
-static void test_core_turns_workers_without_servers_away_where_only_servers_can_help(void **state)
+static void test_core_refuses_workers_without_servers_if_the_job_needs_servers(void **state)
 {
     (void)state;
     const char *const cases[][2] = {
@@ -307,12 +307,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_core_sends_the_epoch_when_the_last_has_joined),
         cmocka_unit_test(test_core_gives_servers_the_lowest_free_rank),
-        cmocka_unit_test(test_core_turns_away_servers_beyond_what_the_first_worker_says),
+        cmocka_unit_test(test_core_refuses_servers_beyond_the_number_of_the_first_worker),
         cmocka_unit_test(test_core_answers_a_repeated_hello_with_the_same_incarnation),
         cmocka_unit_test(test_core_gives_a_process_that_restarts_while_joining_its_rank_again),
-        cmocka_unit_test(test_core_refuses_a_rank_that_is_taken_to_that_process_alone),
-        cmocka_unit_test(test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_alone),
-        cmocka_unit_test(test_core_refuses_sizes_that_nobody_can_have),
+        cmocka_unit_test(test_core_refuses_a_taken_rank_to_that_process_only),
+        cmocka_unit_test(test_core_refuses_other_sizes_ranks_and_jobs_to_that_process_only),
+        cmocka_unit_test(test_core_refuses_impossible_sizes),
         cmocka_unit_test(test_core_names_the_worker_that_has_not_joined),
         cmocka_unit_test(test_core_names_a_joined_and_silent_member_and_frees_its_slot),
         cmocka_unit_test(test_core_readmits_a_member_that_was_silent_before_the_job_began),
@@ -320,7 +320,7 @@ int main(void)
         cmocka_unit_test(test_core_truncates_a_list_of_missing_ranks_that_does_not_fit),
         cmocka_unit_test(test_core_lets_1000_workers_join_register_and_beat_in_a_second),
         cmocka_unit_test(test_core_refuses_settings_that_no_job_can_have),
-        cmocka_unit_test(test_core_turns_workers_without_servers_away_where_only_servers_can_help),
+        cmocka_unit_test(test_core_refuses_workers_without_servers_if_the_job_needs_servers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,7 +64,7 @@ static void a_late_repeat_of_a_set_does_not_undo_a_newer_one(void **state)
     drop_job(j);
 }
 
-static void a_value_that_is_no_counter_is_not_added_to(void **state)
+static void an_add_to_a_value_that_is_not_a_counter_is_refused(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=continue");
@@ -92,7 +92,7 @@ int main(void)
         cmocka_unit_test(a_get_waits_until_the_key_is_set),
         cmocka_unit_test(an_add_is_applied_once_however_often_it_is_sent),
         cmocka_unit_test(a_late_repeat_of_a_set_does_not_undo_a_newer_one),
-        cmocka_unit_test(a_value_that_is_no_counter_is_not_added_to),
+        cmocka_unit_test(an_add_to_a_value_that_is_not_a_counter_is_refused),
         cmocka_unit_test(too_many_waiting_gets_do_no_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,7 +56,7 @@ static void a_job_with_servers_may_go_on_without_a_worker(void **state)
 }
 
 /* ---- training goes on ------------------------------------------------------------------------ */
-static void a_death_ends_the_job_unless_it_is_told_to_go_on(void **state)
+static void a_death_ends_the_job_unless_the_setting_says_continue(void **state)
 {
     (void)state;
     job *j = training("on_worker_loss=fail");
@@ -232,7 +232,7 @@ int main(void)
         cmocka_unit_test(a_job_without_servers_begins_when_all_workers_registered_the_same_model),
         cmocka_unit_test(a_worker_that_wants_servers_in_a_job_without_them_is_refused),
         cmocka_unit_test(a_job_with_servers_may_go_on_without_a_worker),
-        cmocka_unit_test(a_death_ends_the_job_unless_it_is_told_to_go_on),
+        cmocka_unit_test(a_death_ends_the_job_unless_the_setting_says_continue),
         cmocka_unit_test(a_death_is_reported_to_all_survivors_and_the_job_goes_on),
         cmocka_unit_test(the_death_of_the_last_worker_ends_the_job_and_the_first_is_the_cause),
         cmocka_unit_test(a_silent_worker_is_lost_after_its_lease),

@@ -49,7 +49,7 @@ static void test_core_names_tensor_and_both_ranks_that_register_different_models
     }
 }
 
-static void test_core_sends_again_what_a_returning_member_missed(void **state)
+static void test_core_repeats_what_a_returning_member_missed(void **state)
 {
     (void)state;
     job *j = make_job(nothing);
@@ -107,7 +107,7 @@ static void test_core_restores_the_newest_snapshot_that_all_servers_have(void **
     drop_job(j);
 }
 
-static void test_core_asks_what_to_do_with_snapshots_that_are_there(void **state)
+static void test_core_asks_what_to_do_with_existing_snapshots(void **state)
 {
     (void)state;
     const int64_t a[] = {1200};
@@ -182,7 +182,7 @@ static void test_core_completes_a_snapshot_when_every_server_has_its_part(void *
     drop_job(j);
 }
 
-static void test_core_says_which_server_could_not_write_its_part(void **state)
+static void test_core_names_the_server_that_could_not_write_its_part(void **state)
 {
     (void)state;
     job *j = training(1, 2);
@@ -255,14 +255,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_core_places_the_model_and_commits_when_all_servers_are_ready),
         cmocka_unit_test(test_core_names_tensor_and_both_ranks_that_register_different_models),
-        cmocka_unit_test(test_core_sends_again_what_a_returning_member_missed),
+        cmocka_unit_test(test_core_repeats_what_a_returning_member_missed),
         cmocka_unit_test(test_core_restores_the_newest_snapshot_that_all_servers_have),
-        cmocka_unit_test(test_core_asks_what_to_do_with_snapshots_that_are_there),
+        cmocka_unit_test(test_core_asks_what_to_do_with_existing_snapshots),
         cmocka_unit_test(test_core_starts_fresh_when_the_setting_says_fresh),
         cmocka_unit_test(test_core_names_the_store_without_a_snapshot_to_resume_from),
         cmocka_unit_test(test_core_ends_the_job_when_a_server_restored_something_else),
         cmocka_unit_test(test_core_completes_a_snapshot_when_every_server_has_its_part),
-        cmocka_unit_test(test_core_says_which_server_could_not_write_its_part),
+        cmocka_unit_test(test_core_names_the_server_that_could_not_write_its_part),
         cmocka_unit_test(
             test_core_deletes_the_oldest_snapshot_for_a_full_server_and_asks_once_more),
         cmocka_unit_test(test_core_never_deletes_the_only_complete_snapshot),

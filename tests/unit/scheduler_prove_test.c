@@ -94,7 +94,7 @@ static void workers_that_read_each_others_numbers_share_memory(void **state)
     scene_drop(r);
 }
 
-static void one_machine_is_no_proof(void **state)
+static void one_machine_is_not_a_proof(void **state)
 {
     (void)state;
     scene *r = scene_wait(3, 0, NULL);
@@ -107,7 +107,7 @@ static void one_machine_is_no_proof(void **state)
     scene_drop(r);
 }
 
-static void numbers_that_were_not_read_prove_nothing(void **state)
+static void guessed_numbers_prove_nothing(void **state)
 {
     (void)state;
     scene *r = scene_wait(3, 0, NULL);
@@ -195,7 +195,7 @@ static void a_returning_member_is_asked_again(void **state)
     scene_drop(r);
 }
 
-static void what_was_proven_outlives_the_scheduler(void **state)
+static void proofs_outlive_the_scheduler(void **state)
 {
     (void)state;
     scene *r = scene_wait(2, 1, "state=kept", NULL);
@@ -272,14 +272,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_that_read_each_others_numbers_share_memory),
-        cmocka_unit_test(one_machine_is_no_proof),
-        cmocka_unit_test(numbers_that_were_not_read_prove_nothing),
+        cmocka_unit_test(one_machine_is_not_a_proof),
+        cmocka_unit_test(guessed_numbers_prove_nothing),
         cmocka_unit_test(a_job_without_shared_memory_needs_no_proof),
         cmocka_unit_test(a_worker_without_shared_memory_is_left_out),
         cmocka_unit_test(proofs_are_not_waited_for_beyond_their_time),
         cmocka_unit_test(a_replacement_is_asked_with_all_the_others),
         cmocka_unit_test(a_returning_member_is_asked_again),
-        cmocka_unit_test(what_was_proven_outlives_the_scheduler),
+        cmocka_unit_test(proofs_outlive_the_scheduler),
         cmocka_unit_test(the_record_places_workers_whose_launcher_does_not),
         cmocka_unit_test(local_ranks_that_contradict_each_other_end_the_job_with_a_sentence),
         cmocka_unit_test(a_latecomer_is_told_its_place),

@@ -327,7 +327,7 @@ static scene *with_a_server_that_came_back(void)
     return r;
 }
 
-static void a_server_that_came_back_and_that_a_worker_cannot_reach_goes_alone(void **state)
+static void a_restarted_server_that_a_worker_cannot_reach_is_the_only_one_to_leave(void **state)
 {
     (void)state;
     scene *r = with_a_server_that_came_back();
@@ -373,7 +373,7 @@ int main(void)
         cmocka_unit_test(a_silent_reporter_is_waited_for_two_seconds),
         cmocka_unit_test(a_rank_that_leaves_before_it_has_reached_all_is_named),
         cmocka_unit_test(a_late_worker_counts_once_it_has_reached_the_servers),
-        cmocka_unit_test(a_server_that_came_back_and_that_a_worker_cannot_reach_goes_alone),
+        cmocka_unit_test(a_restarted_server_that_a_worker_cannot_reach_is_the_only_one_to_leave),
         cmocka_unit_test(a_worker_that_reaches_no_server_is_not_the_fault_of_the_newest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -192,7 +192,7 @@ static void test_scheduler_counts_frames_it_cannot_read(void **state)
     hang_up(&p);
 }
 
-static void test_scheduler_that_is_stopped_says_so_to_all(void **state)
+static void test_scheduler_that_is_stopped_notifies_all(void **state)
 {
     (void)state;
     scheduler *s = start("host=127.0.0.1", "lease_ms=10000");
@@ -209,7 +209,7 @@ static void test_scheduler_that_is_stopped_says_so_to_all(void **state)
     hang_up(&server);
 }
 
-static void test_scheduler_names_a_port_that_is_taken(void **state)
+static void test_scheduler_names_a_taken_port(void **state)
 {
     (void)state;
     scheduler *s = start("host=127.0.0.1", "lease_ms=10000"), *second = NULL;
@@ -307,8 +307,8 @@ int main(void)
         cmocka_unit_test(
             test_scheduler_sends_the_verdict_to_all_and_ends_when_a_connection_is_gone),
         cmocka_unit_test(test_scheduler_counts_frames_it_cannot_read),
-        cmocka_unit_test(test_scheduler_that_is_stopped_says_so_to_all),
-        cmocka_unit_test(test_scheduler_names_a_port_that_is_taken),
+        cmocka_unit_test(test_scheduler_that_is_stopped_notifies_all),
+        cmocka_unit_test(test_scheduler_names_a_taken_port),
         cmocka_unit_test(test_scheduler_with_a_state_knows_its_members_after_its_death),
     };
     return cmocka_run_group_tests(tests, quiet, NULL);

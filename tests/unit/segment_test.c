@@ -128,7 +128,7 @@ static void a_peer_that_maps_it_writes_where_the_owner_reads(void **state)
     segment_free(data);
 }
 
-static void what_was_detached_keeps_its_contents_and_is_written_by_nobody_else(void **state)
+static void detached_memory_keeps_its_contents_and_has_no_other_writer(void **state)
 {
     (void)state;
     segment_ref ref;
@@ -343,7 +343,7 @@ int main(void)
         cmocka_unit_test(only_ranges_within_one_live_allocation_are_found),
         cmocka_unit_test(sizes_beyond_memory_are_refused_in_a_sentence),
         cmocka_unit_test(a_peer_that_maps_it_writes_where_the_owner_reads),
-        cmocka_unit_test(what_was_detached_keeps_its_contents_and_is_written_by_nobody_else),
+        cmocka_unit_test(detached_memory_keeps_its_contents_and_has_no_other_writer),
         cmocka_unit_test(references_to_freed_or_foreign_memory_are_refused),
         cmocka_unit_test(an_existing_mapping_serves_only_its_own_reference),
         cmocka_unit_test(memory_that_could_shrink_or_has_another_name_is_refused),

@@ -306,7 +306,7 @@ static float step(job *j, uint64_t number, int64_t applied, bool snapshot)
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
-static void test_server_trains_snapshots_and_goes_on_from_there(void **state)
+static void test_server_trains_snapshots_and_resumes(void **state)
 {
     (void)state;
     char store[] = "/tmp/penstock-server-test-XXXXXX";
@@ -447,7 +447,7 @@ static void test_server_leaves_when_it_is_asked_to(void **state)
     assert_int_equal(server_thread_join(&s, &why), PEN_OK);
 }
 
-static void test_server_says_that_no_scheduler_answers(void **state)
+static void test_server_reports_that_no_scheduler_answers(void **state)
 {
     (void)state;
     pen_error why;
@@ -465,12 +465,12 @@ static void test_server_says_that_no_scheduler_answers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_server_trains_snapshots_and_goes_on_from_there),
+        cmocka_unit_test(test_server_trains_snapshots_and_resumes),
         cmocka_unit_test(test_server_survives_garbage_on_its_port),
         cmocka_unit_test(test_server_ends_when_the_scheduler_is_gone),
         cmocka_unit_test(test_server_after_its_goodbye_ignores_all_but_the_answer),
         cmocka_unit_test(test_server_leaves_when_it_is_asked_to),
-        cmocka_unit_test(test_server_says_that_no_scheduler_answers),
+        cmocka_unit_test(test_server_reports_that_no_scheduler_answers),
     };
     log_level_set(LOG_ERROR);
     return cmocka_run_group_tests_name("server", tests, NULL, NULL);

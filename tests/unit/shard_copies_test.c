@@ -105,7 +105,7 @@ static void test_copies_have_the_primarys_bits_when_chunks_close_by_themselves(v
     copies_destroy(c);
 }
 
-static void test_copies_of_a_shard_that_has_none_cost_no_log(void **state)
+static void test_a_shard_without_copies_writes_no_log(void **state)
 {
     (void)state;
     copies *c = start("adam", "bsp", 2, 0);
@@ -265,7 +265,7 @@ static void test_death_of_the_primary_at_any_moment_of_a_step_changes_no_bit(voi
     }
 }
 
-static void test_death_of_a_backup_lets_the_primary_go_on_where_it_was(void **state)
+static void test_death_of_a_backup_does_not_disturb_the_primary(void **state)
 {
     (void)state;
     for (int death = 0; death < DEATHS; death++) {
@@ -470,7 +470,7 @@ static void step_in_pieces(copies *c, uint64_t step)
     rig_flush(r);
 }
 
-static void test_log_that_is_lost_repeated_and_mixed_is_applied_once_and_in_order(void **state)
+static void test_log_entries_lost_repeated_or_reordered_are_applied_once_and_in_order(void **state)
 {
     (void)state;
     uint32_t slots;
@@ -665,7 +665,7 @@ static void test_record_that_contradicts_the_shard_is_reported(void **state)
     copies_destroy(c);
 }
 
-static void test_copies_that_are_sealed_when_level_stay_backups_under_load(void **state)
+static void test_copies_sealed_when_equal_stay_backups_under_load(void **state)
 {
     (void)state;
     copies *c = start("sgd lr=1", "async", 2, 2);
@@ -686,25 +686,25 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copies_have_the_primarys_bits_after_every_step_of_every_rule),
         cmocka_unit_test(test_copies_have_the_primarys_bits_when_chunks_close_by_themselves),
-        cmocka_unit_test(test_copies_of_a_shard_that_has_none_cost_no_log),
+        cmocka_unit_test(test_a_shard_without_copies_writes_no_log),
         cmocka_unit_test(test_gate_holds_back_what_a_backup_has_not_acknowledged),
         cmocka_unit_test(test_gate_waits_for_every_backup_and_for_no_learner),
         cmocka_unit_test(test_death_of_the_primary_at_any_moment_of_a_step_changes_no_bit),
-        cmocka_unit_test(test_death_of_a_backup_lets_the_primary_go_on_where_it_was),
+        cmocka_unit_test(test_death_of_a_backup_does_not_disturb_the_primary),
         cmocka_unit_test(test_death_of_the_primary_neither_loses_nor_doubles_single_pushes),
         cmocka_unit_test(test_primary_handover_during_a_step_loses_nothing),
         cmocka_unit_test(test_learner_is_filled_while_training_goes_on),
         cmocka_unit_test(test_learner_continues_a_half_received_fill_in_the_next_epoch),
         cmocka_unit_test(
             test_backup_that_lags_is_a_learner_until_it_is_level_and_needs_no_new_fill),
-        cmocka_unit_test(test_log_that_is_lost_repeated_and_mixed_is_applied_once_and_in_order),
+        cmocka_unit_test(test_log_entries_lost_repeated_or_reordered_are_applied_once_and_in_order),
         cmocka_unit_test(test_log_of_another_epoch_or_server_changes_nothing),
         cmocka_unit_test(test_copy_with_other_bits_is_reported_by_name),
         cmocka_unit_test(test_sealed_shard_does_nothing_more),
         cmocka_unit_test(test_a_membership_change_drops_staged_sums_on_every_copy),
         cmocka_unit_test(test_joiner_learns_where_its_pushes_begin),
         cmocka_unit_test(test_record_that_contradicts_the_shard_is_reported),
-        cmocka_unit_test(test_copies_that_are_sealed_when_level_stay_backups_under_load),
+        cmocka_unit_test(test_copies_sealed_when_equal_stay_backups_under_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,7 +148,7 @@ static void test_core_commits_with_the_first_valid_decision_only(void **state)
     shard_core_destroy(c);
 }
 
-static void test_core_takes_one_decision_for_all_partitions_of_a_step(void **state)
+static void test_core_accepts_one_decision_for_all_partitions_of_a_step(void **state)
 {
     (void)state;
     shard_core *c          = prepared(77);
@@ -230,7 +230,7 @@ static void test_core_ssp_death_of_the_slowest_frees_waiting_ranks(void **state)
     shard_core_destroy(c);
 }
 
-static void test_core_restart_drops_what_is_staged_and_takes_it_again(void **state)
+static void test_core_restart_drops_staged_pushes_and_accepts_them_again(void **state)
 {
     (void)state;
     shard_core *c = start("bsp", true, 1000);
@@ -468,7 +468,7 @@ static void test_core_counts_reported_single_pushes_and_rounds(void **state)
     shard_core_destroy(c);
 }
 
-static void test_core_joiner_starts_beside_the_slowest_of_those_that_were_there(void **state)
+static void test_core_joiner_starts_beside_the_slowest_existing_rank(void **state)
 {
     (void)state;
     shard_core *c = start("ssp s=5", true, 0);
@@ -508,20 +508,20 @@ int main(void)
         cmocka_unit_test(test_core_that_followed_commits_and_answers_repeats_like_its_primary),
         cmocka_unit_test(test_core_that_stops_being_primary_forgets_unshared_state),
         cmocka_unit_test(test_core_counts_reported_single_pushes_and_rounds),
-        cmocka_unit_test(test_core_joiner_starts_beside_the_slowest_of_those_that_were_there),
+        cmocka_unit_test(test_core_joiner_starts_beside_the_slowest_existing_rank),
         cmocka_unit_test(test_core_snapshots_are_requested_by_the_first_live_rank),
         cmocka_unit_test(test_core_folds_in_rank_order_and_buffers_early_ranks),
         cmocka_unit_test(test_core_fast_mode_folds_on_arrival),
         cmocka_unit_test(test_core_does_not_record_a_push_it_has_no_room_for),
         cmocka_unit_test(test_core_prepares_a_partition_with_its_last_chunk),
         cmocka_unit_test(test_core_commits_with_the_first_valid_decision_only),
-        cmocka_unit_test(test_core_takes_one_decision_for_all_partitions_of_a_step),
+        cmocka_unit_test(test_core_accepts_one_decision_for_all_partitions_of_a_step),
         cmocka_unit_test(test_core_skip_ends_the_step_and_counts_no_update),
         cmocka_unit_test(test_core_pull_after_a_decision_is_of_that_step_only),
         cmocka_unit_test(test_core_eager_updates_and_serves_all_at_once),
         cmocka_unit_test(test_core_ssp_serves_up_to_its_bound_and_then_holds),
         cmocka_unit_test(test_core_ssp_death_of_the_slowest_frees_waiting_ranks),
-        cmocka_unit_test(test_core_restart_drops_what_is_staged_and_takes_it_again),
+        cmocka_unit_test(test_core_restart_drops_staged_pushes_and_accepts_them_again),
         cmocka_unit_test(test_core_admits_members_of_this_epoch_only),
         cmocka_unit_test(test_core_holds_a_bounded_number_of_answers),
         cmocka_unit_test(test_core_refuses_a_tensor_that_is_trained_in_two_ways),

@@ -273,7 +273,7 @@ static void train_with_copies(place primary, place backup)
     copies_destroy(c);
 }
 
-static void test_shard_in_a_file_has_copies_in_memory_and_the_other_way_round(void **state)
+static void test_shard_in_a_file_has_copies_in_memory_and_vice_versa(void **state)
 {
     (void)state;
     train_with_copies(EVERYTHING, MEMORY);
@@ -290,7 +290,7 @@ int main(void)
         cmocka_unit_test(
             test_shard_in_a_file_holds_only_small_chunks_in_memory_and_counts_the_rest),
         cmocka_unit_test(test_shard_in_a_file_keeps_a_snapshot_as_it_was_while_training_goes_on),
-        cmocka_unit_test(test_shard_in_a_file_has_copies_in_memory_and_the_other_way_round),
+        cmocka_unit_test(test_shard_in_a_file_has_copies_in_memory_and_vice_versa),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -143,7 +143,7 @@ static float overflowing_on_2(int32_t rank, uint64_t step, uint32_t tensor, uint
     return rank > 0 && tensor == W0 && i == 77 ? 3e38f : rig_noise(rank, step, tensor, i);
 }
 
-static void test_shard_names_who_made_a_gradient_not_finite(void **state)
+static void test_shard_names_the_rank_of_a_nonfinite_gradient(void **state)
 {
     (void)state;
     const struct {
@@ -283,7 +283,7 @@ static void test_shard_refuses_impossible_messages_and_is_unchanged(void **state
     rig_destroy(r);
 }
 
-static void test_shard_drops_what_is_staged_when_a_member_goes(void **state)
+static void test_shard_drops_staged_sums_when_a_member_leaves(void **state)
 {
     (void)state;
     rig *r = start("sgd lr=1", "bsp", 1, 3);
@@ -357,11 +357,11 @@ int main(void)
         cmocka_unit_test(test_shard_sends_no_receipt_when_the_answer_is_ready),
         cmocka_unit_test(test_shard_commits_a_decision_once_and_compares_later_ones),
         cmocka_unit_test(test_shard_refuses_a_decision_made_from_other_records),
-        cmocka_unit_test(test_shard_names_who_made_a_gradient_not_finite),
+        cmocka_unit_test(test_shard_names_the_rank_of_a_nonfinite_gradient),
         cmocka_unit_test(test_shard_skip_leaves_params_slots_and_applied_untouched),
         cmocka_unit_test(test_shard_reports_ranks_that_disagree_about_the_rate),
         cmocka_unit_test(test_shard_refuses_impossible_messages_and_is_unchanged),
-        cmocka_unit_test(test_shard_drops_what_is_staged_when_a_member_goes),
+        cmocka_unit_test(test_shard_drops_staged_sums_when_a_member_leaves),
         cmocka_unit_test(test_shard_names_missing_ranks_and_their_owed_pushes),
     };
     return cmocka_run_group_tests_name("shard step", tests, NULL, NULL);

@@ -116,7 +116,7 @@ static pen_status configure(const char *optim0, const char *sync, pen_error *why
     return status;
 }
 
-static void test_shard_refuses_rules_that_cannot_go_together(void **state)
+static void test_shard_refuses_incompatible_rules(void **state)
 {
     (void)state;
     pen_error why;
@@ -218,7 +218,7 @@ int main(void)
         cmocka_unit_test(test_shard_eager_answers_a_repeat_with_values_and_does_not_sum_it),
         cmocka_unit_test(test_shard_eager_job_answers_a_push_that_wants_no_values),
         cmocka_unit_test(test_shard_refuses_to_mix_eager_and_decided_pushes_of_a_round),
-        cmocka_unit_test(test_shard_refuses_rules_that_cannot_go_together),
+        cmocka_unit_test(test_shard_refuses_incompatible_rules),
         cmocka_unit_test(test_shard_ssp_holds_exactly_beyond_its_bound),
         cmocka_unit_test(test_shard_async_applies_each_push_exactly_once_and_never_waits),
         cmocka_unit_test(test_shard_async_push_without_values_is_answered_without_payload),

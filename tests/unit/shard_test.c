@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* ---- sums ------------------------------------------------------------------------------------ */
-static void test_shard_sums_in_rank_order_whatever_the_order_of_arrival(void **state)
+static void test_shard_sums_in_rank_order_for_any_order_of_arrival(void **state)
 {
     (void)state;
     static const int32_t orders[][4] = {{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}, {1, 3, 0, 2}};
@@ -123,7 +123,7 @@ static void test_shard_refuses_pushes_beyond_its_buffer_but_never_the_next_rank(
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
-static void test_shard_refuses_a_corrupt_chunk_and_takes_it_when_sent_again(void **state)
+static void test_shard_refuses_a_corrupt_chunk_and_accepts_its_repeat(void **state)
 {
     (void)state;
     rig *r             = start("sgd lr=1", "bsp", 1, 1);
@@ -338,12 +338,12 @@ static void test_shard_without_trained_chunks_captures_at_rank_0s_request(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shard_sums_in_rank_order_whatever_the_order_of_arrival),
+        cmocka_unit_test(test_shard_sums_in_rank_order_for_any_order_of_arrival),
         cmocka_unit_test(test_shard_gives_the_same_bits_for_any_number_of_shards),
         cmocka_unit_test(test_shard_without_determinism_sums_at_once),
         cmocka_unit_test(test_shard_weighs_contributions_and_ignores_those_of_weight_0),
         cmocka_unit_test(test_shard_refuses_pushes_beyond_its_buffer_but_never_the_next_rank),
-        cmocka_unit_test(test_shard_refuses_a_corrupt_chunk_and_takes_it_when_sent_again),
+        cmocka_unit_test(test_shard_refuses_a_corrupt_chunk_and_accepts_its_repeat),
         cmocka_unit_test(test_shard_keeps_the_bytes_of_an_old_reply_while_training_goes_on),
         cmocka_unit_test(test_shard_receives_and_sends_16_bit_numbers),
         cmocka_unit_test(

@@ -48,7 +48,7 @@ static void test_stat_add_max_and_store_touch_only_their_counter(void **state)
     }
 }
 
-static void test_stat_hold_keeps_the_most_of_each_kind_and_of_all_together(void **state)
+static void test_stat_hold_keeps_the_maximum_of_each_kind_and_of_all_together(void **state)
 {
     (void)state;
     stat_set set = {0};
@@ -101,7 +101,7 @@ int main(void)
         cmocka_unit_test(test_stat_every_row_has_its_own_name_a_unit_and_a_sentence),
         cmocka_unit_test(test_stat_find_refuses_an_unknown_name),
         cmocka_unit_test(test_stat_add_max_and_store_touch_only_their_counter),
-        cmocka_unit_test(test_stat_hold_keeps_the_most_of_each_kind_and_of_all_together),
+        cmocka_unit_test(test_stat_hold_keeps_the_maximum_of_each_kind_and_of_all_together),
         cmocka_unit_test(test_stat_loses_nothing_between_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

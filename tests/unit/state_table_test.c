@@ -33,7 +33,7 @@ static int be_silent(void **state)
     return 0;
 }
 
-static void test_states_come_back_to_the_rank_they_are_of(void **state)
+static void test_states_are_restored_to_their_rank(void **state)
 {
     (void)state;
     uint8_t *all = NULL;
@@ -131,7 +131,7 @@ static void test_states_are_bounded_and_have_names_of_their_own(void **state)
     state_table_fini(&t);
 }
 
-static void test_states_that_were_cut_or_changed_never_reach_a_row(void **state)
+static void test_truncated_or_changed_states_never_reach_a_row(void **state)
 {
     (void)state;
     state_table t;
@@ -166,10 +166,10 @@ static void test_states_that_were_cut_or_changed_never_reach_a_row(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_states_come_back_to_the_rank_they_are_of),
+        cmocka_unit_test(test_states_are_restored_to_their_rank),
         cmocka_unit_test(test_states_of_another_size_are_named_and_change_nothing),
         cmocka_unit_test(test_states_are_bounded_and_have_names_of_their_own),
-        cmocka_unit_test(test_states_that_were_cut_or_changed_never_reach_a_row),
+        cmocka_unit_test(test_truncated_or_changed_states_never_reach_a_row),
     };
     return cmocka_run_group_tests_name("state_table", tests, be_silent, NULL);
 }

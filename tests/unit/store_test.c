@@ -147,7 +147,7 @@ static void test_store_counts_a_snapshot_complete_only_with_all_its_parts(void *
     store_reader_close(r);
 }
 
-static void test_store_manifest_comes_back_as_it_was(void **state)
+static void test_store_manifest_is_read_back_unchanged(void **state)
 {
     (void)state;
     store_reader *r;
@@ -194,7 +194,7 @@ static size_t steps_now(int64_t *steps, size_t cap)
     return n;
 }
 
-static void test_store_forgets_what_was_written_before_and_is_not_kept(void **state)
+static void test_store_deletes_older_snapshots_that_are_not_kept(void **state)
 {
     (void)state;
     store *s;
@@ -490,7 +490,7 @@ static void test_store_finds_a_flipped_bit_in_every_kind_of_value(void **state)
 }
 
 /* Bits of the pages that LMDB itself reads: no value may end the process. */
-static void test_store_a_flipped_bit_anywhere_ends_no_process_and_gives_no_wrong_value(void **state)
+static void test_store_a_flipped_bit_anywhere_causes_no_crash_and_no_wrong_value(void **state)
 {
     (void)state;
     store_reader *r;
@@ -603,9 +603,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_store_reads_back_any_element_range_from_several_parts),
         TEST(test_store_counts_a_snapshot_complete_only_with_all_its_parts),
-        TEST(test_store_manifest_comes_back_as_it_was),
+        TEST(test_store_manifest_is_read_back_unchanged),
         TEST(test_store_aborted_part_leaves_the_older_snapshot),
-        TEST(test_store_forgets_what_was_written_before_and_is_not_kept),
+        TEST(test_store_deletes_older_snapshots_that_are_not_kept),
         TEST(test_store_without_a_part_of_the_newest_forgets_lower_steps_only),
         TEST(test_store_a_fresh_job_forgets_higher_steps_of_the_one_before),
         TEST(test_store_steps_that_never_happened_are_forgotten),
@@ -617,7 +617,7 @@ int main(void)
         TEST(test_store_refuses_a_second_server_on_the_same_part),
         TEST(test_store_names_the_file_when_it_is_truncated),
         TEST(test_store_finds_a_flipped_bit_in_every_kind_of_value),
-        TEST(test_store_a_flipped_bit_anywhere_ends_no_process_and_gives_no_wrong_value),
+        TEST(test_store_a_flipped_bit_anywhere_causes_no_crash_and_no_wrong_value),
         TEST(test_store_of_a_later_format_is_refused_by_version),
         TEST(test_store_of_the_format_before_is_read_checked_and_copied),
         TEST(test_store_folder_that_cannot_be_created_is_named),

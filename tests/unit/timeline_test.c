@@ -370,7 +370,7 @@ static void test_timeline_without_parts_names_the_searched_folder(void **state)
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
-static void test_lanes_hold_what_nests_and_part_what_overlaps(void **state)
+static void test_lanes_share_nested_spans_and_separate_overlapping_ones(void **state)
 {
     static lanes l;
     (void)state;
@@ -410,7 +410,7 @@ int main(void)
         TEST(test_timeline_of_two_jobs_is_refused),
         TEST(test_timeline_a_damaged_part_is_refused_or_read_in_part),
         TEST(test_timeline_without_parts_names_the_searched_folder),
-        cmocka_unit_test(test_lanes_hold_what_nests_and_part_what_overlaps),
+        cmocka_unit_test(test_lanes_share_nested_spans_and_separate_overlapping_ones),
         cmocka_unit_test(test_lanes_that_run_out_lose_no_other_span),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -175,7 +175,7 @@ static void test_sim_without_faults_loses_nothing_and_keeps_order(void **state)
     assert_int_equal(sim_net_counts(w->net).bytes, MANY * sizeof(int));
 }
 
-static void test_sim_drops_as_often_as_told(void **state)
+static void test_sim_drops_at_the_given_rate(void **state)
 {
     world *w = *state;
     sim_net_faults(w->net, &(sim_faults){.drop = 0.3});
@@ -210,7 +210,7 @@ static void test_sim_repeats_a_message_with_its_body(void **state)
     assert_int_equal(sim_net_counts(w->net).repeated, 1);
 }
 
-static void test_sim_delays_within_bounds_and_tells_when(void **state)
+static void test_sim_delays_within_bounds_and_knows_the_next_delivery(void **state)
 {
     world *w = *state;
     sim_net_faults(w->net, &(sim_faults){.delay_ms_min = 20, .delay_ms_max = 30});
@@ -238,7 +238,7 @@ static void test_sim_delay_alone_does_not_reorder_a_connection(void **state)
     }
 }
 
-static void test_sim_reorders_when_told_and_loses_nothing(void **state)
+static void test_sim_reorders_when_set_and_loses_nothing(void **state)
 {
     world *w = *state;
     transport_event event;
@@ -418,7 +418,7 @@ static void test_sim_close_with_linger_delivers_messages_in_flight(void **state)
     assert_int_equal(transport_recv(w->server, &event), PEN_AGAIN);
 }
 
-static void test_sim_unknown_net_is_told(void **state)
+static void test_sim_unknown_net_is_refused(void **state)
 {
     (void)state;
     transport *t;
@@ -435,11 +435,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sim_same_seed_gives_the_same_run_and_another_does_not),
         test(test_sim_without_faults_loses_nothing_and_keeps_order),
-        test(test_sim_drops_as_often_as_told),
+        test(test_sim_drops_at_the_given_rate),
         test(test_sim_repeats_a_message_with_its_body),
-        test(test_sim_delays_within_bounds_and_tells_when),
+        test(test_sim_delays_within_bounds_and_knows_the_next_delivery),
         test(test_sim_delay_alone_does_not_reorder_a_connection),
-        test(test_sim_reorders_when_told_and_loses_nothing),
+        test(test_sim_reorders_when_set_and_loses_nothing),
         test(test_sim_partition_is_one_way_between_two_names),
         test(test_sim_partition_drops_messages_in_flight),
         test(test_sim_partitioned_dialler_connects_when_it_heals),
@@ -448,7 +448,7 @@ int main(void)
         test(test_sim_killed_name_is_down_for_all_and_silent_for_ever),
         cmocka_unit_test(test_sim_bodies_are_released_once_wherever_they_end),
         test(test_sim_close_with_linger_delivers_messages_in_flight),
-        cmocka_unit_test(test_sim_unknown_net_is_told),
+        cmocka_unit_test(test_sim_unknown_net_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

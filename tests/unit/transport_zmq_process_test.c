@@ -111,7 +111,7 @@ static void test_transport_zmq_stopped_listener_is_down_for_its_dialler(void **s
     close(listening);
 }
 
-static void test_transport_zmq_exit_waits_for_what_lingers_and_no_longer(void **state)
+static void test_transport_zmq_exit_waits_for_lingering_messages_only(void **state)
 {
     (void)state;
     transport *l            = listen_anywhere();
@@ -200,7 +200,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_transport_zmq_killed_peer_is_down_within_a_second),
         cmocka_unit_test(test_transport_zmq_stopped_peer_is_down_by_heartbeat),
         cmocka_unit_test(test_transport_zmq_stopped_listener_is_down_for_its_dialler),
-        cmocka_unit_test(test_transport_zmq_exit_waits_for_what_lingers_and_no_longer),
+        cmocka_unit_test(test_transport_zmq_exit_waits_for_lingering_messages_only),
         cmocka_unit_test(test_transport_zmq_in_a_forked_child_is_wrong_state),
         cmocka_unit_test(test_transport_zmq_messages_stay_whole_under_signals),
     };

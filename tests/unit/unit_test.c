@@ -190,7 +190,7 @@ static void test_unit_by_size_takes_tensors_until_there_are_enough_elements(void
     units_fini(&set);
 }
 
-static void test_unit_tied_tensors_are_outermost_whatever_they_are_registered_with(void **state)
+static void test_unit_tied_tensors_are_always_in_the_outermost_unit(void **state)
 {
     (void)state;
     static tensors all;
@@ -301,7 +301,7 @@ int main(void)
         cmocka_unit_test(test_unit_a_pattern_is_about_whole_parts_and_the_innermost_layer_wins),
         cmocka_unit_test(test_unit_pattern_without_a_match_is_refused_with_the_existing_layers),
         cmocka_unit_test(test_unit_by_size_takes_tensors_until_there_are_enough_elements),
-        cmocka_unit_test(test_unit_tied_tensors_are_outermost_whatever_they_are_registered_with),
+        cmocka_unit_test(test_unit_tied_tensors_are_always_in_the_outermost_unit),
         cmocka_unit_test(test_unit_moving_elements_are_those_of_tensors_that_do_not_stay),
         cmocka_unit_test(test_unit_pattern_that_is_empty_is_refused),
         cmocka_unit_test(test_unit_is_found_by_name_and_index_with_every_wrap),

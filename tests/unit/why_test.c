@@ -48,7 +48,7 @@ static void test_why_set_may_put_a_sentence_around_the_one_it_replaces(void **st
     assert_string_equal(why.text, "snapshot 7: the disk is full");
 }
 
-static void test_why_set_shows_that_a_long_sentence_was_cut(void **state)
+static void test_why_set_marks_a_truncated_sentence(void **state)
 {
     (void)state;
     pen_error why;
@@ -88,7 +88,7 @@ static void test_why_culprit_adds_to_the_sentence(void **state)
     assert_string_equal(why.tensor, "");
 }
 
-static void test_why_culprit_cuts_a_long_tensor_name(void **state)
+static void test_why_culprit_truncates_a_long_tensor_name(void **state)
 {
     (void)state;
     pen_error why;
@@ -113,10 +113,10 @@ int main(void)
         cmocka_unit_test(test_why_set_returns_the_status_and_writes_the_sentence),
         cmocka_unit_test(test_why_set_names_no_culprit_and_leaves_nothing_of_before),
         cmocka_unit_test(test_why_set_may_put_a_sentence_around_the_one_it_replaces),
-        cmocka_unit_test(test_why_set_shows_that_a_long_sentence_was_cut),
+        cmocka_unit_test(test_why_set_marks_a_truncated_sentence),
         cmocka_unit_test(test_why_set_knows_the_system_error),
         cmocka_unit_test(test_why_culprit_adds_to_the_sentence),
-        cmocka_unit_test(test_why_culprit_cuts_a_long_tensor_name),
+        cmocka_unit_test(test_why_culprit_truncates_a_long_tensor_name),
         cmocka_unit_test(test_why_may_be_null),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,7 +155,7 @@ static void expect_refused(wire_peer p)
     wire_out_free(&out);
 }
 
-static void what_a_peer_would_refuse_is_not_sent(void **state)
+static void messages_that_a_peer_would_refuse_are_not_sent(void **state)
 {
     (void)state;
     char label[WIRE_LABEL_MAX + 1];
@@ -220,7 +220,7 @@ int main(void)
         cmocka_unit_test(any_flipped_bit_is_refused),
         cmocka_unit_test(a_truncated_head_is_refused),
         cmocka_unit_test(a_message_of_another_plane_is_refused),
-        cmocka_unit_test(what_a_peer_would_refuse_is_not_sent),
+        cmocka_unit_test(messages_that_a_peer_would_refuse_are_not_sent),
         cmocka_unit_test(labels_from_a_peer_cannot_command_a_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,7 +108,7 @@ static void test_api_a_rule_without_a_rate_is_found_at_commit(void **state)
     ok(pen_finalize(ctx));
 }
 
-static void test_api_what_comes_later_says_so(void **state)
+static void test_api_unsupported_calls_are_reported(void **state)
 {
     (void)state;
     pen_ctx *ctx;
@@ -202,7 +202,7 @@ static void test_api_waiting_in_a_callback_is_refused_and_beginning_is_not(void 
     ok(pen_finalize(c.ctx));
 }
 
-static void test_api_all_reduce_alone_gives_back_what_came_in(void **state)
+static void test_api_all_reduce_alone_returns_its_input(void **state)
 {
     (void)state;
     pen_ctx *ctx;
@@ -332,12 +332,12 @@ int main(void)
         cmocka_unit_test_setup(test_api_explicit_verbs_point_at_the_step_where_it_is_decided,
                                set_up),
         cmocka_unit_test_setup(test_api_a_rule_without_a_rate_is_found_at_commit, set_up),
-        cmocka_unit_test_setup(test_api_what_comes_later_says_so, set_up),
+        cmocka_unit_test_setup(test_api_unsupported_calls_are_reported, set_up),
         cmocka_unit_test_setup(test_api_explicit_verbs_end_as_requests, set_up),
         cmocka_unit_test_setup(test_api_a_request_is_waited_for_once, set_up),
         cmocka_unit_test_setup(test_api_waiting_in_a_callback_is_refused_and_beginning_is_not,
                                set_up),
-        cmocka_unit_test_setup(test_api_all_reduce_alone_gives_back_what_came_in, set_up),
+        cmocka_unit_test_setup(test_api_all_reduce_alone_returns_its_input, set_up),
         cmocka_unit_test_setup(test_api_last_error_belongs_to_its_thread, set_up),
         cmocka_unit_test_setup(test_api_forked_child_owns_nothing, set_up),
         cmocka_unit_test_setup(test_api_abort_ends_the_loop, set_up),

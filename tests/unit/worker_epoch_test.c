@@ -423,7 +423,7 @@ static void test_epoch_waits_briefly_for_a_shard_that_does_not_know_it_yet(void 
     world_destroy(w);
 }
 
-static void test_epoch_pushes_again_what_the_shard_says_is_missing(void **state)
+static void test_epoch_pushes_again_what_the_shard_reports_missing(void **state)
 {
     (void)state;
     world *w = world_create(&decided);
@@ -442,7 +442,7 @@ static void test_epoch_pushes_again_what_the_shard_says_is_missing(void **state)
 }
 
 /* ---- members --------------------------------------------------------------------------------- */
-static void test_epoch_begins_an_open_step_anew_when_members_change(void **state)
+static void test_epoch_restarts_an_open_step_when_members_change(void **state)
 {
     (void)state;
     world *w = world_create(&decided);
@@ -578,7 +578,7 @@ static void test_epoch_detects_changed_members_without_the_record_between(void *
     world_destroy(w);
 }
 
-static void test_epoch_after_epoch_keeps_the_newest(void **state)
+static void test_epoch_of_several_the_newest_is_applied(void **state)
 {
     (void)state;
     world *w = world_create(&decided);
@@ -611,7 +611,7 @@ static void test_epoch_that_drops_values_already_here_is_a_failure(void **state)
     world_destroy(w);
 }
 
-static void test_epoch_keeps_the_numbers_of_chunks_that_count_for_themselves(void **state)
+static void test_epoch_keeps_the_numbers_of_independent_chunks(void **state)
 {
     (void)state;
     world *w = world_create(&eager);
@@ -627,7 +627,7 @@ static void test_epoch_keeps_the_numbers_of_chunks_that_count_for_themselves(voi
 }
 
 /* ---- latecomers ------------------------------------------------------------------------------ */
-static void test_epoch_a_late_worker_counts_on_from_the_first_values(void **state)
+static void test_epoch_a_late_worker_numbers_its_pushes_from_the_initial_values(void **state)
 {
     (void)state;
     world_shape shape = async;
@@ -717,8 +717,8 @@ int main(void)
         cmocka_unit_test(test_epoch_asks_only_where_a_receipt_still_holds),
         cmocka_unit_test(test_epoch_ignores_answers_of_another_epoch),
         cmocka_unit_test(test_epoch_waits_briefly_for_a_shard_that_does_not_know_it_yet),
-        cmocka_unit_test(test_epoch_pushes_again_what_the_shard_says_is_missing),
-        cmocka_unit_test(test_epoch_begins_an_open_step_anew_when_members_change),
+        cmocka_unit_test(test_epoch_pushes_again_what_the_shard_reports_missing),
+        cmocka_unit_test(test_epoch_restarts_an_open_step_when_members_change),
         cmocka_unit_test(test_epoch_drops_a_decision_that_no_shard_applied),
         cmocka_unit_test(test_epoch_sends_a_decision_with_the_initial_values),
         cmocka_unit_test(test_epoch_sends_a_decision_at_once_if_members_stay),
@@ -726,10 +726,10 @@ int main(void)
             test_epoch_keeps_gradients_of_chunks_without_a_decision_until_they_are_answered),
         cmocka_unit_test(test_epoch_completes_a_step_that_ended_elsewhere),
         cmocka_unit_test(test_epoch_detects_changed_members_without_the_record_between),
-        cmocka_unit_test(test_epoch_after_epoch_keeps_the_newest),
+        cmocka_unit_test(test_epoch_of_several_the_newest_is_applied),
         cmocka_unit_test(test_epoch_that_drops_values_already_here_is_a_failure),
-        cmocka_unit_test(test_epoch_keeps_the_numbers_of_chunks_that_count_for_themselves),
-        cmocka_unit_test(test_epoch_a_late_worker_counts_on_from_the_first_values),
+        cmocka_unit_test(test_epoch_keeps_the_numbers_of_independent_chunks),
+        cmocka_unit_test(test_epoch_a_late_worker_numbers_its_pushes_from_the_initial_values),
         cmocka_unit_test(test_epoch_a_late_worker_skips_finished_steps),
         cmocka_unit_test(test_epoch_repeats_a_snapshot_request_to_an_idle_shard),
     };

@@ -54,7 +54,7 @@ static void test_train_every_mode_gives_the_same_bits_with_micro_batches(void **
               .setting  = "clip=0.5"});
 }
 
-static void test_train_a_rank_of_weight_0_adds_nothing_whatever_its_bytes(void **state)
+static void test_train_a_rank_of_weight_0_adds_nothing_for_any_bytes(void **state)
 {
     (void)state;
     for (int idle = 1; idle <= 2; idle++)
@@ -111,7 +111,7 @@ static void test_train_gradients_of_16_bits_are_summed_in_float32_without_server
     forget(j);
 }
 
-static void test_train_a_mode_says_which_rules_it_lacks(void **state)
+static void test_train_a_mode_names_the_rules_it_does_not_support(void **state)
 {
     (void)state;
     static const struct {
@@ -238,11 +238,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_train_every_mode_gives_the_same_bits),
         cmocka_unit_test(test_train_every_mode_gives_the_same_bits_with_micro_batches),
-        cmocka_unit_test(test_train_a_rank_of_weight_0_adds_nothing_whatever_its_bytes),
+        cmocka_unit_test(test_train_a_rank_of_weight_0_adds_nothing_for_any_bytes),
         cmocka_unit_test(test_train_every_mode_skips_the_same_step),
         cmocka_unit_test(test_train_unused_gradients_count_as_zeros_in_every_mode),
         cmocka_unit_test(test_train_gradients_of_16_bits_are_summed_in_float32_without_servers),
-        cmocka_unit_test(test_train_a_mode_says_which_rules_it_lacks),
+        cmocka_unit_test(test_train_a_mode_names_the_rules_it_does_not_support),
         cmocka_unit_test(test_train_explicit_pushes_need_servers),
         cmocka_unit_test(test_train_micro_batches_out_of_order_are_refused),
         cmocka_unit_test(test_train_micro_batches_put_no_more_bytes_on_the_wire),
