@@ -22,7 +22,7 @@ int main(void)
     TRY(pen_commit(ctx)); /* all ranks agree; w holds rank 0's values */
 
     while ((s = pen_step_begin(ctx, &step)) == PEN_OK) {
-        const int rank = pen_rank(pen_world(ctx)), ranks = pen_size(pen_world(ctx)); /* of now */
+        const int rank = pen_rank(pen_world(ctx)), ranks = pen_size(pen_world(ctx)); /* in this step */
         double loss = g[0] = g[1] = 0;
         for (int i = rank; i < 64; i += ranks) { /* this rank's share of the batch */
             float x = (step.index * 64 + i) * 37 % 97 / 97.f, error = w[0] * x + w[1] - 3 * x - 1;
@@ -30,9 +30,9 @@ int main(void)
             g[1] += 2 * error * ranks / 64;
             loss += error * error / 64;
         }
-        pen_step_scalar(ctx, "loss", loss); /* added up over the ranks, with the gradients */
-        pen_ready(ctx, NULL, PEN_ALL);      /* all gradients are final: they may travel */
-        TRY(pen_step_end(ctx, &step));      /* new values are in w */
+        pen_step_scalar(ctx, "loss", loss); /* summed over the ranks, with the gradients */
+        pen_ready(ctx, NULL, PEN_ALL);      /* all gradients are final: send them */
+        TRY(pen_step_end(ctx, &step));      /* w has the new values */
         TRY(pen_step_total(ctx, "loss", PEN_SUM, &loss));
         if (rank == 0) printf("step %2d   loss %.4f\n", (int)step.index, loss);
     }

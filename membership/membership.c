@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    AGAIN_MS        = 1000, /* between repeats of what is unanswered */
+    AGAIN_MS        = 1000, /* between repeats of unanswered messages */
     BACK_MS         = 800,  /* from a reconnect to its WELCOME */
     LEAVE_MS        = 2000, /* for the answer to BYE */
     JOIN_GRACE_MS   = 5000, /* the scheduler names missing members; we report only if it is gone */
@@ -142,7 +142,7 @@ static void leave(membership *self)
 static void fail(membership *self, const pen_error *why)
 {
     if (membership_is_over(self)) return;
-    if (self->phase == MEMBERSHIP_LEAVING) { /* nobody is left to receive BYE */
+    if (self->phase == MEMBERSHIP_LEAVING) { /* no scheduler is left to receive BYE */
         leave(self);
         return;
     }

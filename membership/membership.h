@@ -29,7 +29,7 @@ typedef struct {
     uint64_t patience_ms;  /* how much of that passes before `waiting` is called */
     uint64_t join_ms;      /* longest wait for the first EPOCH; 0: unlimited */
     uint64_t down_ms;      /* how long a connection may be broken */
-    uint64_t beat_ms_max;  /* longest time between beats; 0: as the lease says */
+    uint64_t beat_ms_max;  /* longest time between beats; 0: derived from the lease */
     uint32_t n_parts;      /* parts that are sealed one by one; 0: it holds no state */
     bool waits_to_leave;   /* BYE waits for a scheduler that is away */
     const char *scheduler; /* "10.0.0.7:29500", for sentences; copied */
@@ -107,7 +107,7 @@ uint64_t membership_due(const membership *self); /* of the next tick; UINT64_MAX
 void membership_send(membership *self, const wire_control *message);
 void membership_begun(membership *self, uint64_t now_ms); /* it holds state of this job only */
 void membership_beat(membership *self, uint64_t now_ms);  /* sends a BEAT at once */
-void membership_again(membership *self, uint64_t now_ms); /* repeats at once what is unanswered */
+void membership_again(membership *self, uint64_t now_ms); /* repeats unanswered messages at once */
 
 /* One part has stopped for this term and epoch; reports are copied.  SEALED follows when all parts have.  Reports for
  * an older SEAL are ignored.  NO_MEMORY: the part has to report again. */

@@ -113,7 +113,7 @@ static void print_json(const wire_control *answer)
     free(text);
 }
 
-/* A process that hangs may not answer; prints what has arrived by then. */
+/* A process that hangs may not answer; prints the answers received by then. */
 static pen_status ask_stuck(control *link, const wire_control *status, const ask_settings *s,
                             pen_error *why)
 {

@@ -97,7 +97,7 @@ static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *
     }
 }
 
-/* ---- keys of this process, which talks to one job ------------------------------------------------- */
+/* ---- keys of this process ------------------------------------------------------------------------- */
 
 static struct {
     int encryption;

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- is it connected? ------------------------------------------------------------------------ */
+/* ---- connected? ------------------------------------------------------------------------------ */
 typedef struct {
     unsigned long *at;
     size_t n;
@@ -67,7 +67,7 @@ bool process_is_connected(pid_t pid, uint16_t port)
     return is_it;
 }
 
-/* ---- which one is it? ------------------------------------------------------------------------ */
+/* ---- choosing the process ------------------------------------------------------------------ */
 static pen_status read_words(const char *role, const char *rank, int32_t *number, pen_error *why)
 {
     char *end    = NULL;

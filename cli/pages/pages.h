@@ -10,7 +10,7 @@ typedef struct {
     bool is_optional; /* the value is optional: yes */
     char also;        /* 'r' of -r, or 0 */
     const char *doc;
-    char accepts[512], dfl[CONFIG_TEXT_BYTES]; /* "" where doc says it */
+    char accepts[512], dfl[CONFIG_TEXT_BYTES]; /* "" if doc says it */
     const char *const *choices;                /* NULL: any text */
 } page_flag;
 

@@ -26,8 +26,8 @@ error_t run_files_flag(int key, char *text, struct argp_state *state);
 /* Puts a setting given as a flag into the environment. */
 void run_files_put(run_options *o, const char *setting, const char *value);
 
-/* After the flags: reads the files, puts their settings into the environment unless set there or by a flag, and fills in
- * missing options from the files or defaults.  Prints each notice and each auto once.  -1: go on; else the exit code. */
+/* After the flags: reads the files, puts their settings into the environment unless set there or by a flag, and fills
+ * in missing options from the files or defaults.  Prints each notice and auto once.  -1: continue; else the exit code. */
 int run_files_apply(run_options *o);
 
 /* --print-config; returns the exit code. */

@@ -87,6 +87,6 @@ bool launcher_seeks_link(const launcher *l, uint64_t now);
 void launcher_ask_scheduler(launcher *l, uint64_t now);
 void launcher_ask_stuck(launcher *l, uint64_t now); /* asks for the last collective calls */
 void launcher_take_stuck(launcher *l, const wire_control *m);
-void launcher_end_stuck(launcher *l); /* prints what has arrived */
+void launcher_end_stuck(launcher *l); /* prints the answers so far */
 
 #endif

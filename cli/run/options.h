@@ -50,8 +50,8 @@ typedef struct {
 extern const struct argp_option run_options_rows[]; /* its own flags; ends with a row of zeros */
 extern const char run_options_usage[];
 
-/* Parses argv; settings of the job (--lease-ms 5000) go into the environment as PENSTOCK_*.
- * -1: go on; else the exit code. */
+/* Parses argv; settings of the job (--lease-ms 5000) go into the environment as PENSTOCK_*. -1: continue; else the exit
+ * code. */
 int run_options_parse(int argc, char **argv, run_options *o);
 
 bool run_options_is_elastic(const run_options *o); /* workers or servers may join and leave */

@@ -245,7 +245,7 @@ process *process_reap(process *all, size_t n)
         for (size_t i = 0; i < n; i++) {
             process *p = &all[i];
             if (p->pid != pid) continue;
-            kill(-pid, SIGKILL); /* what it left behind in its group */
+            kill(-pid, SIGKILL); /* remaining processes of its group */
             guard_tell(-pid);
             p->pid         = 0;
             p->ended       = true;

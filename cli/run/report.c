@@ -117,7 +117,7 @@ static void print_others(const report_input *in, const process *cause)
     }
 }
 
-/* The step of the newest complete snapshot; -1: there is none. */
+/* The step of the newest complete snapshot; -1: none. */
 static int64_t newest_in(const char *dir)
 {
     store_reader *reader;

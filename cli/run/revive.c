@@ -16,7 +16,7 @@
 
 enum { PAUSE_MS = 100, PAUSE_MAX_MS = 10000, STEADY_S = 30 };
 
-/* ---- which processes restart --------------------------------------------------------------------------- */
+/* ---- processes to restart ------------------------------------------------------------------------------ */
 static bool has_failed(const process *p)
 {
     return p->exit_code != 0 || p->exit_signal != 0;

@@ -1,11 +1,11 @@
 /* config.h - one table row per setting; everything else is derived from the row.
  *
  * A row gives: the struct field, the --flag, the PENSTOCK_NAME variable, the config-file key, the default, the
- * accepted range, the unit, the help line and the line in docs/settings.md. Later sources win:  default < program
- * (pen_init strings) < file < environment < flag. A caller reads its sources in that order; each of the functions
- * below overrides what was there. Within one source a key may appear once.  Items before a refused one stay set.
- * Unknown keys are errors, with the nearest known key in the sentence.  Flags accept '_' and '-'. Nothing else in
- * the tree may call getenv(); config_env() reads launchers' variables.
+ * accepted range, the unit, the help line and the line in docs/settings.md.  Later sources win:  default < program
+ * (pen_init strings) < file < environment < flag.  A caller reads its sources in that order; each function below
+ * overrides earlier values.  Within one source a key may appear once.  Items before a refused one stay set.  Unknown
+ * keys are errors, with the nearest known key in the sentence.  Flags accept '_' and '-'.  Nothing else in the tree
+ * may call getenv(); config_env() reads launchers' variables.
  */
 #ifndef COMMON_CONFIG_H
 #define COMMON_CONFIG_H
@@ -100,7 +100,7 @@ void config_write_markdown(const config_row *row, const char *readers, FILE *out
 /* The only door to the environment, for variables of other launchers (RANK, SLURM_PROCID, ...). */
 const char *config_env(const char *name);
 
-/* The variable of a setting: "lease_ms" is PENSTOCK_LEASE_MS.  A name that does not fit is cut off. */
+/* The variable of a setting: "lease_ms" is PENSTOCK_LEASE_MS.  A name that does not fit is truncated. */
 enum { CONFIG_VARIABLE_BYTES = 128 };
 void config_variable(const char *setting, char name[CONFIG_VARIABLE_BYTES]);
 const char *config_env_of(const char *setting); /* its value; NULL: not set */

@@ -1,8 +1,8 @@
 /* loop_call.h - a thread queries a loop, with a time limit.
  *
- * For threads that own nothing of the loop, such as that of http.h.  The loop runs the query as a task; the caller
- * may read its results only after loop_call_ask() returned true.  A query that timed out still runs later; the next
- * one waits for it first, so that two never overlap.
+ * For threads outside of the loop, for example that of http.h.  The loop runs the query as a task; the caller may read
+ * its results only after loop_call_ask() returned true.  A query that timed out still runs later; the next one waits
+ * for it first, so that two never overlap.
  */
 #ifndef COMMON_LOOP_CALL_H
 #define COMMON_LOOP_CALL_H

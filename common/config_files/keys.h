@@ -1,7 +1,7 @@
-/* keys.h - every key of a DeepSpeed JSON file and of an accelerate YAML file, and what it means here.
+/* keys.h - every key of a DeepSpeed JSON file and of an accelerate YAML file, and its meaning here.
  *
- * One row per key.  It gives the accepted values, the setting the key becomes, the rule for "auto", the notice if
- * it has no effect, its entry in docs/config-keys.md, and for accelerate the flag of `penstock config`.
+ * One row per key.  It gives the accepted values, the setting the key becomes, the rule for "auto", the notice if it
+ * has no effect, its entry in docs/config-keys.md, and for accelerate the flag of `penstock config`.
  */
 #ifndef COMMON_CONFIG_FILES_KEYS_H
 #define COMMON_CONFIG_FILES_KEYS_H
@@ -26,7 +26,7 @@ typedef enum {
     KEY_IDLE    /* known, but without effect; no notice if it is `usual` */
 } key_use;
 
-/* What "auto" stands for. */
+/* The meaning of "auto". */
 typedef enum {
     AUTO_NEVER,    /* not accepted */
     AUTO_H2,       /* hidden size squared, */

@@ -39,7 +39,7 @@ bool config_files_is_any(const config_files *files)
            (files->flags != NULL && files->flags->n > 0);
 }
 
-/* ---- what auto stands for -------------------------------------------------------------------------------- */
+/* ---- values of auto -------------------------------------------------------------------------------------- */
 
 static pen_status check_number(const char *name, const char *text, bool whole, pen_error *why)
 {
@@ -138,7 +138,7 @@ pen_status config_files_load(const config_files *files, resolve_given given, res
     return status;
 }
 
-/* ---- telling --------------------------------------------------------------------------------------------- */
+/* ---- reporting ------------------------------------------------------------------------------------------- */
 
 static void tell_idle(const resolution *r, void (*tell)(const char *line, void *user), void *user)
 {

@@ -53,7 +53,7 @@ void resolution_free(resolution *r)
     r->n_notices = 0;
 }
 
-/* ---- which sections count -------------------------------------------------------------------------------- */
+/* ---- effective sections ---------------------------------------------------------------------------------- */
 
 static void leave_section(resolver *r, const char *section, const fact *kind)
 {
@@ -162,7 +162,7 @@ static void leave_by_stage(resolver *r)
     }
 }
 
-/* ---- what is offloaded to files needs a stage, and a folder ---------------------------------------------- */
+/* ---- offloading to files needs a stage and a folder ------------------------------------------------------ */
 
 static const fact *find_target(resolver *r, const char *target, const char *value)
 {

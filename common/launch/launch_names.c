@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- which launcher is there ----------------------------------------------------------------- */
+/* ---- detecting the launcher ------------------------------------------------------------------ */
 static bool is_any_set(launch_get get, const char *const *names)
 {
     for (; *names != NULL; names++)
@@ -111,7 +111,7 @@ const launcher_row launcher_rows[LAUNCHERS] = {
     [LAUNCHER_PMI]        = {"PMI and PMIx", is_pmi, true},
 };
 
-/* ---- values that are made from a variable ---------------------------------------------------- */
+/* ---- values derived from a variable ---------------------------------------------------------- */
 static bool read_first_host(const launch_told *told, launch_get get, const char *text, char *value,
                             size_t size)
 {

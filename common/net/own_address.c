@@ -57,7 +57,7 @@ static bool is_loopback_number(const char *host)
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
 }
 
-/* The first address of a name, and the local address of the route; both "" if there is none. */
+/* The first address of a name, and the local address of the route; both "" if the name has none. */
 static void numbers_of(const char *name, char number[64], char own[64])
 {
     struct addrinfo *list;

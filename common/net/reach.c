@@ -162,7 +162,7 @@ bool reach_is_missing(const reach *r)
     return r->is_needed && (!r->is_up || r->is_doubted);
 }
 
-/* A reachable listener is no obstacle, unless it belongs to another job. */
+/* A reachable listener is not an obstacle, unless it belongs to another job. */
 static bool put_in_words(reach *r, int error, uint64_t now_ms)
 {
     if (error == REACH_NO_NAME && now_ms - r->begun_ms < r->name_ms) return false;

@@ -102,7 +102,7 @@ pen_status offload_reserve(offload *t, pen_error *why)
     return PEN_OK;
 }
 
-/* ---- coming in ------------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 static pen_status no_memory(size_t bytes, pen_error *why)
 {
     return why_set(why, PEN_NO_MEMORY,
@@ -241,7 +241,7 @@ pen_status offload_blank(offload *t, uint32_t extent, buf **content, pen_error *
     return PEN_OK;
 }
 
-/* ---- going out ------------------------------------------------------------------------------- */
+/* ---- storing --------------------------------------------------------------------------------- */
 /* Overwrites the held version: there is no room for both. */
 static offload_place *take_over(offload *t, offload_place *held, const pen_error *why)
 {

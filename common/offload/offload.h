@@ -100,7 +100,7 @@ pen_status offload_blank(offload *self, uint32_t extent, buf **content, pen_erro
  * status; it came from this tier and must not change any more. */
 pen_status offload_store(offload *self, uint32_t extent, buf *content, pen_error *why);
 
-/* ---- versions that are held ------------------------------------------------------------------ */
+/* ---- held versions --------------------------------------------------------------------------- */
 /* Holds the current content; not between offload_load() and offload_store().  NULL: no memory. */
 offload_hold *offload_hold_take(offload *self, uint32_t extent);
 

@@ -69,7 +69,7 @@ bool offload_wait(offload *t, struct timespec *deadline)
     return pthread_cond_timedwait(&t->changed, &t->lock, deadline) != ETIMEDOUT;
 }
 
-/* ---- what the threads do --------------------------------------------------------------------- */
+/* ---- the threads ----------------------------------------------------------------------------- */
 /* The medium holds whole pages. */
 static void zero_tail(const buf *content)
 {

@@ -257,7 +257,7 @@ bool store_lacked_room(void)
     return store_env_lacked_room();
 }
 
-/* ---- forgetting ------------------------------------------------------------------------------ */
+/* ---- deleting -------------------------------------------------------------------------------- */
 static pen_status remove_file(const char *folder, const store_file *file, pen_error *why)
 {
     char path[STORE_PATH_BYTES], name[STORE_FILE_NAME_BYTES];

@@ -187,7 +187,7 @@ static pen_status read_old_file(store_reader *r, const char *folder, int32_t ran
     return store_txn_walk(r->file[o.file].txn, (store_bytes){"M", 1}, read_old_step, &o, why);
 }
 
-/* ---- whole or not ---------------------------------------------------------------------------- */
+/* ---- completeness ---------------------------------------------------------------------------- */
 static int by_place(const void *a, const void *b)
 {
     const reader_value *x = a, *y = b;
@@ -317,7 +317,7 @@ void store_reader_close(store_reader *r)
     free(r);
 }
 
-/* ---- what there is --------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 size_t store_reader_steps(store_reader *r, int64_t *steps, size_t cap)
 {
     size_t n = 0;

@@ -2,9 +2,9 @@
  *
  * DESIGN.  A beat leaves at `sent` and its answer arrives at `heard`, by this clock; the answer has the scheduler's
  * clock in between.  So theirs - (sent + heard) / 2 is the offset, wrong by at most half the round trip, however
- * asymmetric the paths are.  Each window of time keeps its shortest round trip, as queues only lengthen it; when
- * the table is full, windows are joined in pairs.  Clocks of two hosts drift by up to TRACE_CLOCK_DRIFT, so a
- * sample also bounds other moments: one that a neighbour bounds better is dropped.  Between the rest the offset is
+ * asymmetric the paths are.  Each window of time keeps its shortest round trip, as queues only lengthen it; when the
+ * table is full, windows are joined in pairs.  Clocks of two hosts drift by up to TRACE_CLOCK_DRIFT, so a sample also
+ * bounds other moments: a sample that a neighbour bounds better is dropped.  Between the rest the offset is
  * interpolated: spans of a thread stay in order and nested.
  */
 #ifndef COMMON_TRACE_CLOCK_H

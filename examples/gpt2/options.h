@@ -31,7 +31,7 @@ typedef struct {
     const char *data, *tokens, *held_tokens, *vocab, *merges; /* files, or NULL */
     const char *import, *export;                              /* safetensors, or NULL */
     options_choice shuffle;
-    /* what is looked at */
+    /* what is evaluated */
     int64_t log_every, eval_every,
         eval_sequences; /* log_every 0: twenty rows; eval_every 0: at the end only */
     int64_t sample;     /* tokens */

@@ -9,7 +9,7 @@
  * Shape      the pattern of GPT-2's encoder.py, written out by hand:
  *                's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *            Letters and numbers are those of the Unicode categories L and N, white space is the property White_Space.
- *            A byte that is no UTF-8 counts as a character that is none of them. */
+ *            A byte that is not UTF-8 counts as a character of no class. */
 size_t pieces_next(const uint8_t *text, size_t at, size_t n);
 
 #endif

@@ -55,7 +55,7 @@ bool core_is_late(const scheduler_core *core,
                   const member_slot *s); /* present, but not in the record yet */
 const member_slot *core_loss_lowest(const scheduler_core *core); /* live worker; NULL: none */
 const pen_error *core_loss_of(const scheduler_core *core, int32_t rank); /* NULL: not lost */
-/* BAD_SETTING: settings that no job with so many servers can have. */
+/* BAD_SETTING: settings that a job with this number of servers cannot have. */
 pen_status core_check_kind(const scheduler_settings *settings, uint32_t n_servers, pen_error *why);
 
 /* core_cause.c: notes a cause; core.c acts on it after the handler */

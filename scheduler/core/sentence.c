@@ -70,7 +70,7 @@ pen_status sentence_absent(char *text, size_t size, const member_slot *s)
     return s->state == MEMBER_DEAD ? PEN_PEER_LOST : PEN_NOT_FOUND;
 }
 
-/* ---- gone ----------------------------------------------------------------------------- */
+/* ---- lost members --------------------------------------------------------------------- */
 static double seen_s(const member_slot *s, uint64_t now_ms)
 {
     return now_ms > s->last_seen_ms ? (double)(now_ms - s->last_seen_ms) / 1e3 : 0;

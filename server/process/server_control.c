@@ -66,7 +66,7 @@ static void fill_beat(void *user, wire_control *c)
     c->u.beat.stat    = s->beat_stat;
 }
 
-/* ---- what its membership says ---------------------------------------------------------------- */
+/* ---- events of membership -------------------------------------------------------------------- */
 static void log_for(void *user, int level, const char *line)
 {
     (void)user;

@@ -69,7 +69,7 @@ static void fill_row(const server *s, server_row *row, const wire_replica *mine)
     }
 }
 
-/* ---- telling the threads --------------------------------------------------------------------- */
+/* ---- notifying the threads ------------------------------------------------------------------- */
 static wire_member *copy_workers(const server *s)
 {
     const uint32_t n    = s->record.u.epoch.n_workers;
@@ -146,7 +146,7 @@ static void notify_places(server *s, server_new_shards *fresh)
     }
 }
 
-/* ---- shards that come and go ----------------------------------------------------------------- */
+/* ---- adding and removing shards -------------------------------------------------------------- */
 static void cannot_be(server *s, const wire_replica *r)
 {
     pen_error why;

@@ -97,7 +97,7 @@ static void send_data(server_shard *s, uint32_t peer, const wire_data *d, buf *p
     if (hand_over(s, peer, s->out.data, s->out.size, payload) == PEN_AGAIN) keep(s, peer, payload);
 }
 
-/* ---- what a shard needs from its thread ------------------------------------------------------ */
+/* ---- the thread as seen by a shard ----------------------------------------------------------- */
 static void send_for(void *user, uint32_t peer, const wire_data *d, buf *payload)
 {
     send_data(((server_hosted *)user)->place, peer, d, payload);

@@ -1,7 +1,7 @@
 /* snapshot_memory.c - counts memory held by a capture, and copies made because of it.
  *
- * If a shard drops the old buffer just as the store thread releases it, the chunk counts as copied for too long.  Copies
- * never exceed what is held, so the error ends with the snapshot.
+ * If a shard drops the old buffer just as the store thread releases it, the chunk counts as copied for too long.
+ * Copies never exceed held memory, so the error ends with the snapshot.
  */
 #include "server/process/snapshot_memory_test.h"
 

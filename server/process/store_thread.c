@@ -19,7 +19,7 @@
 
 enum { NICENESS = 10 }; /* training first */
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- captures -------------------------------------------------------------------------------- */
 
 /* The snapshot of this step, a free place, or the oldest, whose missing captures will never come. */
 static pending *pending_of(store_thread *t, int64_t step)
@@ -192,7 +192,7 @@ void store_thread_copying(store_thread *t, size_t bytes)
             SNAPSHOT_MEMORY_PATIENCE_MS / 1000, t->server->settings.store);
 }
 
-/* ---- forgetting, finding --------------------------------------------------------------------- */
+/* ---- deleting, finding ----------------------------------------------------------------------- */
 typedef struct {
     store_thread *thread;
     int32_t n_servers;

@@ -45,7 +45,7 @@ struct store_thread {
 /* store_part.c */
 uint64_t store_part_chunk_memory(
     const shard_capture_chunk *k);                  /* its bytes that the capture holds in memory */
-void store_part_write(store_thread *t, pending *p); /* tells main; then p is forgotten */
+void store_part_write(store_thread *t, pending *p); /* notifies main; then p is forgotten */
 void store_part_forget(store_thread *t, pending *p);
 pen_status store_part_open(store_thread *t, pen_error *why); /* its writer, if it is not open */
 void store_part_drop_capture(store_thread *t, shard_capture *capture);

@@ -154,9 +154,9 @@ pen_status shard_load(shard *self, store_reader *reader, int64_t step, pen_error
 /* ---- work ------------------------------------------------------------------------------------ */
 /* A new epoch; ignored unless newer than the installed one.  A primary or backup first resolves the open step:
  * partitions prepared for step - 1 are committed with the decision.  If the members changed, everything staged is
- * dropped, absent ranks lose their counters and joiners get theirs.  Otherwise a primary that stays goes on
- * unchanged, and a new one keeps what is prepared.  Unacknowledged messages of the old epoch are never sent:
- * workers ask again.  A view that contradicts this shard is reported. */
+ * dropped, absent ranks lose their counters and joiners get theirs.  Otherwise a primary that stays continues
+ * unchanged, and a new one keeps prepared sums.  Unacknowledged messages of the old epoch are never sent: workers ask
+ * again.  A view that contradicts this shard is reported. */
 void shard_install(shard *self, const shard_view *view);
 
 /* From now on this shard ignores epochs below this one; data messages are REFUSED AGAIN. Fills in the report to the

@@ -96,7 +96,7 @@ void shard_offload_close(shard *s)
     offload_close(s->offload);
 }
 
-/* ---- looking in ------------------------------------------------------------------------------ */
+/* ---- reading --------------------------------------------------------------------------------- */
 buf *shard_offload_array(shard *s, shard_chunk *k, uint32_t array)
 {
     buf *seen = *array_at(k, array);
@@ -120,7 +120,7 @@ uint32_t shard_offload_crc(shard *s, shard_chunk *k)
     return crc;
 }
 
-/* ---- coming in and going out ----------------------------------------------------------------- */
+/* ---- loading and storing --------------------------------------------------------------------- */
 void shard_offload_ahead(shard *s, const shard_chunk *k)
 {
     for (uint32_t a = 0; s->offload != NULL && a <= OPTIM_SLOTS_MAX; a++)
@@ -181,7 +181,7 @@ void shard_offload_out(shard *s, shard_chunk *k)
     if (s->offload != NULL && shard_offload_bring_out(s, k, &why) != PEN_OK) fail(s, &why);
 }
 
-/* ---- one array for another ------------------------------------------------------------------- */
+/* ---- replacing an array ---------------------------------------------------------------------- */
 bool shard_offload_replace(shard *s, shard_chunk *k, uint32_t array, const void *numbers)
 {
     const size_t size = k->count * sizeof(float);

@@ -78,7 +78,7 @@ const float *shard_as_f32(shard *s, shard_chunk *k, const void *data)
     return k->accumulator->data;
 }
 
-/* ---- waiting for the turn -------------------------------------------------------------------- */
+/* ---- waiting for a turn ---------------------------------------------------------------------- */
 /* Copies a small part of a large message, since a reference would hold the whole message in memory; also copies data
  * without a holder. */
 static buf *hold_part(const void *data, size_t size, buf *holder, const void **held)

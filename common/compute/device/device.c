@@ -12,7 +12,7 @@ extern const device_ops device_cuda, device_cpu;
 
 const device_ops *const device_all[] = {&device_cuda, &device_cpu, NULL};
 
-/* ---- whether there may be any ------------------------------------------------------------------- */
+/* ---- may there be a device? --------------------------------------------------------------------- */
 /* Number of libraries loaded when no driver was among them, plus one; 0: not checked yet. */
 static _Atomic unsigned long long looked_at;
 

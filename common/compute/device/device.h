@@ -85,12 +85,12 @@ typedef struct {
     pen_status (*pin)(void *data, size_t bytes, pen_error *why);
     void (*unpin)(void *data);
 
-    /* ---- streams: what is on one runs beside what is on others; any thread ---- */
+    /* ---- streams: they run concurrently; any thread ---- */
     /* *stream is OWNED by the caller; it does not synchronise with the default stream. */
     pen_status (*stream_new)(int device, device_stream *stream, pen_error *why);
     void (*stream_free)(device_stream stream); /* enqueued work still completes */
 
-    /* ---- work, in the order of its stream; the host does at once what it is told ---- */
+    /* ---- work, in stream order; the host does it at once ---- */
     pen_status (*copy)(void *to, const void *from, size_t bytes, device_stream stream,
                        pen_error *why); /* either may be host memory */
     /* At most DEVICE_ARRAYS_MAX inputs and outputs. */
@@ -110,7 +110,7 @@ typedef struct {
                              pen_error *why); /* OK, AGAIN, or DEVICE: the error */
     pen_status (*stream_wait)(device_stream stream, device_event *event, pen_error *why);
 
-    /* ---- what members on one host need to wait for each other's streams ---- */
+    /* ---- waiting for the streams of other members on this host ---- */
     pen_status (*event_share)(device_event *event, device_event_ref *ref, pen_error *why);
     /* Waits for the last recorded event; the peer must have called event_record() before stream_wait() here. */
     device_event *(*event_map)(const device_event_ref *ref,

@@ -276,7 +276,7 @@ static pen_status cpu_flag_wait(const device_flag_wait *wait, device_stream stre
     return PEN_OK;
 }
 
-/* ---- which ------------------------------------------------------------------------------------------ */
+/* ---- identity --------------------------------------------------------------------------------------- */
 
 /* One host is one device; a device number, which only tests give, makes another. */
 static void cpu_uuid(int device, uint8_t out[16])

@@ -76,7 +76,7 @@ pen_status cuda_stream_wait(device_stream stream, device_event *event, pen_error
 pen_status cuda_event_share(device_event *event, device_event_ref *ref, pen_error *why);
 device_event *cuda_event_map(const device_event_ref *ref, pen_error *why);
 
-/* ---- what kernels do: device_cuda_work.c --------------------------------------------------------- */
+/* ---- kernels: device_cuda_work.c ----------------------------------------------------------------- */
 
 pen_status cuda_reduce(const reduce_args *args, size_t begin, size_t count, device_stream stream,
                        pen_error *why);

@@ -54,9 +54,9 @@ struct auth {
     page book[AUTH_ROLES];                     /* max 0: role not admitted */
 
     witness hears, speaks[AUTH_ROLES]; /* speaks: by the listener's role */
-    pthread_mutex_t lock;              /* of the secret, where it is a token */
+    pthread_mutex_t lock;              /* of the secret, if it is a token */
     bool has_secret, seeks_token, makes_token;
-    /* a scheduler that admits anybody; its token tells this user's processes on this host */
+    /* a scheduler that admits every peer; its token tells this user's processes on this host */
     bool is_clear;
     char scheduler[PLACE_BYTES];
     token *token; /* published */
@@ -202,7 +202,7 @@ static void open_book(auth *g, auth_role role)
     if (serves_all) g->book[AUTH_TOOL].max = 1;
 }
 
-/* ---- is it needed? ---------------------------------------------------------------------------- */
+/* ---- needed? ---------------------------------------------------------------------------------- */
 
 static bool is_one_of(const char *host, size_t n, const char *const *names)
 {
@@ -309,7 +309,7 @@ static pen_status open_token(const auth_options *o, auth **out, pen_error *why)
     return PEN_OK;
 }
 
-/* A scheduler that admits anybody; its token says so. */
+/* A scheduler that admits every peer; its token says so. */
 static pen_status open_clear(auth **out, pen_error *why)
 {
     *out = create(&(auth_options){.role = AUTH_SCHEDULER}, false);
@@ -343,7 +343,7 @@ pen_status auth_open(const auth_options *o, auth **out, pen_error *why)
 
 pen_status auth_publish(auth *g, const char *address, pen_error *why)
 {
-    pen_error unsaid; /* a process without a token is told what to do */
+    pen_error unsaid; /* a process without a token is told the remedy */
     if (g != NULL && g->is_clear) (void)token_publish(address, &nothing, &g->token, &unsaid);
     if (g == NULL || !g->makes_token) return PEN_OK;
     return token_publish(address, &g->secret, &g->token, why);

@@ -1,12 +1,11 @@
 /* secret.h - the secret of a job, and keys derived from it.
  *
- * A job has one secret of 32 random bytes.  Every member has it and derives its keys: one per role for listening,
- * one per role and rank for dialling.  Only holders of the secret can derive the public halves, so keys never
- * travel.
+ * A job has one secret of 32 random bytes.  Every member has it and derives its keys: one per role for listening, one
+ * per role and rank for dialling.  Only holders of the secret can derive the public halves, so keys are never sent.
  *
- * As text a secret is "pen1:" and 48 letters of base64url: the bytes and four of their checksum, which catches
- * typing errors.  A join line is that text, '@', and the scheduler's address. libsodium's door: keys, random
- * numbers and hashes come from here alone.
+ * As text a secret is "pen1:" and 48 letters of base64url: the bytes and four of their checksum, which catches typing
+ * errors.  A join line is that text, '@', and the scheduler's address. libsodium's door: keys, random numbers and
+ * hashes come from here alone.
  * Thread  any; nothing is shared.
  */
 #ifndef COMMON_SECRET_H
@@ -42,14 +41,14 @@ pen_status secret_parse(const char *text, size_t size, secret *s, pen_error *why
 /* Eight bytes in hexadecimal for people to compare; reveals nothing. */
 void secret_print(const secret *s, char print[SECRET_PRINT_BYTES]);
 
-/* "pen1:...@host:port"; an IPv6 address stands in brackets.  Errors  BAD_SETTING. */
+/* "pen1:...@host:port"; an IPv6 address is in brackets.  Errors  BAD_SETTING. */
 void secret_join_format(const secret *s, const char *host, uint32_t port,
                         char text[SECRET_JOIN_BYTES]);
 pen_status secret_join_parse(const char *text, secret *s, char host[SECRET_HOST_BYTES],
                              uint32_t *port, pen_error *why);
 
-/* Reads a file with the text on one line.  It must be readable only by its owner, or also by its group if the owner
- * is somebody else, as with secrets mounted by Kubernetes.
+/* Reads a file with the text on one line.  It must be readable only by its owner, or also by its group if it has
+ * another owner, as with secrets mounted by Kubernetes.
  * Errors  BAD_SETTING  unreadable, open to others, or not a secret: with a sentence. */
 pen_status secret_read(const char *path, secret *s, pen_error *why);
 

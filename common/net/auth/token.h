@@ -13,7 +13,7 @@
 
 typedef struct token token;
 
-/* A secret of zeros means that this scheduler admits anybody. address: "tcp://HOST:PORT", already listening, or a
+/* A secret of zeros means that this scheduler admits every peer.  address: "tcp://HOST:PORT", already listening, or a
  * tag of another transport.
  * Errors  STORE  no folder, or not writable: names it. */
 pen_status token_publish(const char *address, const secret *s, token **made, pen_error *why);

@@ -23,7 +23,7 @@ void transport_add(const transport_ops *ops)
 
 struct transport {
     const transport_ops *ops;
-    lend *lend; /* NULL: bodies always travel */
+    lend *lend; /* NULL: bodies are always sent */
     _Alignas(max_align_t) char state[];
 };
 

@@ -63,7 +63,7 @@ typedef struct {
 
 typedef struct {
     const transport_keys *keys; /* BORROWED until it is closed; NULL: clear text                  */
-    const transport_proof *proof; /* BORROWED likewise; NULL without keys: admits anybody */
+    const transport_proof *proof; /* BORROWED likewise; NULL without keys: admits every peer */
     uint64_t head_bytes_max;      /* larger heads are refused;  0 = 1 MiB  */
     uint64_t body_bytes_max;      /* larger bodies are refused; 0 = 64 MiB */
 
@@ -181,7 +181,7 @@ bool transport_who(transport *t, uint32_t peer, transport_identity *is);
  * one for all other peers together. */
 bool transport_log_allowed(transport *t, uint32_t peer);
 
-/* The subject of such a line: "a frame of peer 7", or what is known of a peer without a number. */
+/* The subject of such a line: "a frame of peer 7", or the address of a peer without a number, if known. */
 void transport_culprit(uint32_t peer, const char *from, char text[TRANSPORT_CULPRIT_BYTES]);
 
 /* Changes queue_bytes_max of a listener once the peers' traffic is known. */

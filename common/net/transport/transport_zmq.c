@@ -54,7 +54,7 @@ enum {
     COPY_BELOW = 4 << 10, /* from this size on lending is cheaper than copying */
 
     ROUND_MESSAGES = 64, /* at least, and at least one per peer */
-    ROUND_MS       = 10, /* ends are told after two rounds */
+    ROUND_MS       = 10, /* ends are reported after two rounds */
     REDIAL_MS      = 500,
     RENEW_MS       = 100
 };

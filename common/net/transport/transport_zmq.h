@@ -9,7 +9,7 @@
 
 #include <zmq.h>
 
-/* ---- what a listener knows of its connections: transport_zmq_watch.c --------------------------- */
+/* ---- connections of a listener: transport_zmq_watch.c ------------------------------------------ */
 typedef struct watched watched;
 
 enum { WATCH_NOTES = 8, WATCH_RATES = 251 };
@@ -119,7 +119,7 @@ pen_status endpoint_dial(void *state, const char *address, const transport_optio
 /* Replaces the dialling socket by an unconnected one and releases its queue.  False: unchanged. */
 bool endpoint_renew(endpoint *e);
 
-/* ---- where a dialler dials: transport_zmq_name.c ------------------------------------------------ */
+/* ---- address of a dialler: transport_zmq_name.c ------------------------------------------------- */
 /* Dials a numeric address at once, a name after its lookup.  False: errno says what is wrong with the address. */
 bool dial_begin(endpoint *e);
 void dial_failed(endpoint *e);      /* an attempt failed: the name may have a new address */

@@ -121,8 +121,8 @@ static pen_status open_socket(endpoint *e, int type, const char *address,
     return o->keys != NULL ? curve_set(e, ctx, o->keys, why) : PEN_OK;
 }
 
-/* An abstract address: for "*" ZeroMQ makes a folder in the current one that goes with the socket, so that it
- * cannot be reused. */
+/* An abstract address: for "*" ZeroMQ creates a folder in the current one and removes it with the socket, so it cannot
+ * be reused. */
 static const char *make_name(endpoint *e)
 {
     static atomic_uint names;

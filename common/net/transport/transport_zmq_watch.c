@@ -283,7 +283,7 @@ static bool exceeds(uint64_t more, uint64_t less, uint64_t limit)
     return more > less && more - less > limit;
 }
 
-/* ---- what waits for those who are not trusted -------------------------------------------------- */
+/* ---- bytes waiting for untrusted peers --------------------------------------------------------- */
 
 /* Bytes sent and not acknowledged by the peer's kernel; 0 if they are not counted (a Unix-domain socket). */
 static uint64_t waiting_for(int fd, const watched *c)
@@ -348,7 +348,7 @@ void watch_trust(endpoint *e, uint32_t peer)
     if (c != NULL) c->is_trusted = true;
 }
 
-/* ---- what is told ------------------------------------------------------------------------------ */
+/* ---- reports ----------------------------------------------------------------------------------- */
 
 bool watch_take_note(endpoint *e, transport_event *event, const char **text)
 {

@@ -294,7 +294,7 @@ extern "C" void gpt2_cuda_add_gradients(gpt2_cuda *m, bool add)
     m->add = add;
 }
 
-/* ---- one layer, with the types said ------------------------------------------------------------ */
+/* ---- one layer, with explicit types ------------------------------------------------------------ */
 template <typename T> struct network {
     gpt2_cuda *m;
     int C;
@@ -585,7 +585,7 @@ extern "C" void gpt2_cuda_update(gpt2_cuda *m, void *value, float *master, float
         rows_adamw<bf16>((bf16 *)value, master, m1, m2, (const bf16 *)grad, n, *rule, m->stream);
 }
 
-/* ---- the ceiling ------------------------------------------------------------------------------- */
+/* ---- peak performance -------------------------------------------------------------------------- */
 static double seconds_now()
 {
     struct timespec t;

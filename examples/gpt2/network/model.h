@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 typedef struct {
-    int vocab;        /* tokens there are */
+    int vocab;        /* number of tokens */
     int vocab_padded; /* rows of wte; 0: vocab.  Rows beyond vocab are never used */
     int block;        /* positions: the longest sequence */
     int layers, heads, channels;

@@ -41,7 +41,7 @@ bool reader_map(reader_data *d, const char *train, const char *held, char why[RE
 
 void reader_free(reader_data *d);
 
-/* ---- which sequence is where ----------------------------------------------------------------- */
+/* ---- order of sequences ---------------------------------------------------------------------- */
 typedef struct {
     size_t tokens;
     int length;         /* T */

@@ -22,7 +22,7 @@ static bool refuse(char *why, const char *format, ...)
     return false;
 }
 
-/* ---- the file as it is, or as something packed it: libarchive looks ----------------------------- */
+/* ---- a plain or packed file: libarchive detects it ---------------------------------------------- */
 static bool grow(text *t, size_t *room, const char *path, char *why)
 {
     if (t->n < *room) return true;

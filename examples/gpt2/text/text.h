@@ -18,8 +18,8 @@ typedef struct {
     size_t n;
 } text;
 
-/* Shape      path NULL: the default text.  The file of bible-kjv-text is recognised by its first bytes; what is learned
- *            then are its verses, one on a line, without their numbers.
+/* Shape      path NULL: the default text.  The file of bible-kjv-text is recognised by its first bytes; the text
+ *            is then its verses, one on a line, without their numbers.
  * Ownership  t->bytes is t's, until text_free().
  * Errors     false: why is a sentence. */
 bool text_load(text *t, const char *path, char why[TEXT_WHY_BYTES]);

@@ -46,7 +46,7 @@ static bool is_itself(int byte)
     return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
 }
 
-/* byte_of[code point]: the byte it stands for, or -1. */
+/* byte_of[code point]: the byte, or -1. */
 static void make_alphabet(int16_t byte_of[CODES])
 {
     for (int i = 0; i < CODES; i++) byte_of[i] = -1;
@@ -54,7 +54,7 @@ static void make_alphabet(int16_t byte_of[CODES])
     for (int b = 0; b < BYTES; b++) byte_of[is_itself(b) ? b : next++] = (int16_t)b;
 }
 
-/* Converts characters to the bytes they stand for, in place; -1: a character stands for none. */
+/* Converts characters to bytes, in place; -1: a character without a byte. */
 static int to_bytes(const int16_t byte_of[CODES], const char *in, size_t n, uint8_t *out)
 {
     int count = 0;

@@ -28,7 +28,7 @@ bool tokenizer_encode(const tokenizer *t, const uint8_t *bytes, size_t n, uint16
                       size_t *count);
 
 /* The bytes of one token.
- * Ownership  t's.  A number that stands for nothing has none. */
+ * Ownership  t's.  An invalid number has none. */
 const uint8_t *tokenizer_bytes(const tokenizer *t, int token, size_t *n);
 
 #endif

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the first ones --------------------------------------------------------------------------- */
+/* ---- the first record ------------------------------------------------------------------------- */
 void core_epoch_begin(scheduler_core *core)
 {
     core->epoch.number      = 1;
@@ -32,7 +32,7 @@ void core_epoch_begin(scheduler_core *core)
     if (core_persist(core)) core_send_all(&core->out, TO_WORKERS | TO_SERVERS, &core->epoch.record);
 }
 
-/* ---- whether and when ------------------------------------------------------------------------ */
+/* ---- conditions and times -------------------------------------------------------------------- */
 static void open_change(scheduler_core *core)
 {
     core_change *c = &core->epoch.change;
@@ -176,7 +176,7 @@ static bool have_members_changed(const scheduler_core *core)
     return false;
 }
 
-/* ---- telling --------------------------------------------------------------------------------- */
+/* ---- reporting ------------------------------------------------------------------------------- */
 /* The step where a late worker begins. */
 static void begin_late(scheduler_core *core, const resolved *out)
 {
@@ -296,7 +296,7 @@ void core_epoch_lost(scheduler_core *core, const member_slot *server)
     core->due |= DUE_EPOCH;
 }
 
-/* ---- what primaries report of copies ------------------------------------------------------------ */
+/* ---- primaries' reports about copies ------------------------------------------------------------ */
 /* The row of a copy whose primary is the sender; NULL: none. */
 static placement_row *row_of(const scheduler_core *core, const member_slot *s, uint32_t shard,
                              int32_t server)

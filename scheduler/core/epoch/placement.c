@@ -70,7 +70,7 @@ uint32_t placement_count(const placement *table, int32_t server)
     return n;
 }
 
-/* ---- a goal in the making -------------------------------------------------------------------- */
+/* ---- building a goal ------------------------------------------------------------------------- */
 typedef struct {
     const placement_server *server;
     uint32_t n_servers, n_shards, wanted; /* copies of each shard */
@@ -329,7 +329,7 @@ pen_status placement_goal(const placement *now, uint32_t n_shards, const placeme
     return made ? PEN_OK : PEN_NO_MEMORY;
 }
 
-/* ---- towards it ------------------------------------------------------------------------------ */
+/* ---- moving to the goal ---------------------------------------------------------------------- */
 /* Whether the shard's whole goal is in R. */
 static bool has_arrived(const placement *table, const placement *goal, uint32_t shard)
 {

@@ -28,7 +28,7 @@ typedef struct {
 
 /* Without servers every worker holds the state it trains.  If a worker has applied a step, all had contributed to it,
  * so the job continues from the largest number of steps (out->step).  Workers that have applied fewer get the state of
- * one that has not.  Each holder has one report, with `step`.
+ * a worker with all of them.  Each holder has one report, with `step`.
  * Errors  INTERNAL  no holder is left, or one did not report its step. */
 pen_status resolve_workers(const resolve_holder *worker, uint32_t n_workers, resolved *out,
                            pen_error *why);

@@ -323,7 +323,7 @@ static pen_status hello_server(scheduler_core *core, uint32_t peer, const wire_c
                    core->members.roster.servers.n);
 }
 
-/* ---- guests ---------------------------------------------------------------------------------- */
+/* ---- observers ------------------------------------------------------------------------------- */
 static pen_status hello_observer(scheduler_core *core, uint32_t peer, const wire_control *c,
                                  pen_error *why)
 {

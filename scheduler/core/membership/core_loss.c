@@ -82,7 +82,7 @@ static bool has_survivor(const scheduler_core *core)
     return n >= needed;
 }
 
-/* ---- the first values ------------------------------------------------------------------------ */
+/* ---- initial values -------------------------------------------------------------------------- */
 static void ask_for_values(scheduler_core *core, const member_slot *dead)
 {
     wire_control c = {.kind = WIRE_ENQUIRE, .u.enquire = {.rank = dead->rank}};

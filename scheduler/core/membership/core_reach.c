@@ -101,7 +101,7 @@ void core_unreached(scheduler_core *core, member_slot *s, const wire_control *me
 }
 
 /* ---- judging -------------------------------------------------------------------------- */
-/* An order that does not depend on who reported first. */
+/* An order independent of the order of reports. */
 static int order_of(const core_gap *a, const core_gap *b)
 {
     const int64_t difference[] = {

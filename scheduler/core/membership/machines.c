@@ -60,7 +60,7 @@ static pen_status notify_node(const member_slot *w, pen_error *why)
     return contradict(w, why);
 }
 
-/* ---- rows that belong together --------------------------------------------------------------- */
+/* ---- related rows ---------------------------------------------------------------------------- */
 static int compare(int64_t a, int64_t b)
 {
     return (a > b) - (a < b);
@@ -94,7 +94,7 @@ static int by_part(const void *a, const void *b)
     return order != 0 ? order : compare(x->worker->rank, y->worker->rank);
 }
 
-/* ---- one machine, or one node where all have it set -------------------------------------------- */
+/* ---- one machine, or one node if all have it set ----------------------------------------------- */
 /* All have local ranks and their number set: each repeat of a local rank is another node. */
 static pen_status part_whole(row *at, uint32_t n, pen_error *why)
 {

@@ -156,7 +156,7 @@ static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
            load_message(core, it, &message);
 }
 
-/* ---- going on ---------------------------------------------------------------------- */
+/* ---- continuing -------------------------------------------------------------------- */
 /* Its death was under investigation: not reported, and no rule applied. */
 static bool is_not_judged(const scheduler_core *core, const member_slot *s)
 {

@@ -42,7 +42,7 @@ static void wake(scheduler_core *core, const char *key)
     }
 }
 
-/* ---- carried out once ------------------------------------------------------------------------ */
+/* ---- sets and adds --------------------------------------------------------------------------- */
 static void change(scheduler_core *core, const member_slot *s, const wire_control *c,
                    const char *key)
 {

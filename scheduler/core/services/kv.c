@@ -41,7 +41,7 @@ void kv_wait(kv *self, const member_slot *s, uint64_t id, const char *key)
     snprintf(w->key, sizeof w->key, "%s", key);
 }
 
-/* ---- carried out once ------------------------------------------------------------------------ */
+/* ---- sets and adds --------------------------------------------------------------------------- */
 kv_answer *kv_answer_of(kv *self, const member_slot *s, uint64_t id)
 {
     kv_memory **m = &self->memory[s->rank];

@@ -1,4 +1,4 @@
-/* shard_fill.c - fills an empty copy while training goes on.
+/* shard_fill.c - fills an empty copy while training continues.
  *
  * The state is sent in the log, in order with everything else: first the progress of each partition, with its sums and
  * records, then the chunks, a few at a time, between the entries of ongoing work.  The learner ignores updates of

@@ -11,7 +11,7 @@
 typedef struct { /* one entry and its bytes */
     const wire_entry *e;
     const uint8_t *data; /* e->bytes of them */
-    buf *holder;         /* NULL when there are none */
+    buf *holder;         /* NULL: no bytes */
 } logged;
 
 /* ---- entry lookups --------------------------------------------------------------------------- */

@@ -116,8 +116,7 @@ void shard_core_nodes(shard_core *c, const int32_t *node, uint32_t n);
 void shard_core_epoch(shard_core *c, uint64_t term, uint64_t epoch, const uint64_t *incarnation,
                       uint32_t n, bool *changed);
 
-/* Drops what is staged for open steps; workers push it again.  Call once, then shard_core_restart() for every
- * chunk. */
+/* Drops staged data of open steps; workers push it again.  Call once, then shard_core_restart() for every chunk. */
 void shard_core_abandon(shard_core *c);
 shard_core_actions shard_core_restart(shard_core *c, uint32_t chunk);
 
@@ -195,7 +194,7 @@ void shard_core_restored(shard_core *c, int64_t applied);
 /* Drops waiting answers to it; it asks again. */
 void shard_core_peer_down(shard_core *c, uint32_t peer);
 
-/* ---- what it knows --------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 /* Call after PREPARED was sent to everyone. */
 void shard_core_vote_is(shard_core *c, uint32_t partition, uint64_t hash);
 

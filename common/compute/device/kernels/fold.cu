@@ -26,7 +26,7 @@ template <> struct folded<bf16> {
     typedef float type;
 };
 
-/* ---- what is done to one number ---------------------------------------------------------------- */
+/* ---- operations on one number ------------------------------------------------------------------ */
 __device__ float scaled(float x, double by)
 {
     return (float)by * x;
