@@ -22,7 +22,7 @@ int main(void)
     TRY(pen_commit(ctx)); /* all ranks agree; w holds rank 0's values */
 
     while ((s = pen_step_begin(ctx, &step)) == PEN_OK) {
-        const int rank = pen_rank(pen_world(ctx)), ranks = pen_size(pen_world(ctx)); /* in this step */
+        const int rank = pen_rank(pen_world(ctx)), ranks = pen_size(pen_world(ctx)); /* now */
         double loss = g[0] = g[1] = 0;
         for (int i = rank; i < 64; i += ranks) { /* this rank's share of the batch */
             float x = (step.index * 64 + i) * 37 % 97 / 97.f, error = w[0] * x + w[1] - 3 * x - 1;

@@ -27,7 +27,7 @@ error_t run_files_flag(int key, char *text, struct argp_state *state);
 void run_files_put(run_options *o, const char *setting, const char *value);
 
 /* After the flags: reads the files, puts their settings into the environment unless set there or by a flag, and fills
- * in missing options from the files or defaults.  Prints each notice and auto once.  -1: continue; else the exit code. */
+ * in missing options from the files or defaults.  Prints notices and autos once.  -1: continue; else the exit code. */
 int run_files_apply(run_options *o);
 
 /* --print-config; returns the exit code. */
