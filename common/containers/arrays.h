@@ -14,8 +14,8 @@ typedef struct {
         &(pointer), (n), sizeof *(pointer)                                                         \
     }
 
-/* Sets all pointers: ARRAYS_NEW(ARRAY(t->rank, n), ARRAY(t->slot, 2 * n)).  free() the result.  NULL: no memory, nothing
- * has changed. */
+/* Sets all pointers: ARRAYS_NEW(ARRAY(t->rank, n), ARRAY(t->slot, 2 * n)).  free() the result.  NULL: no memory,
+ * nothing has changed. */
 #define ARRAYS_NEW(...)                                                                            \
     arrays_new((const array_want[]){__VA_ARGS__},                                                  \
                sizeof((const array_want[]){__VA_ARGS__}) / sizeof(array_want))

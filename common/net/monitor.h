@@ -1,8 +1,8 @@
 /* monitor.h - HTTP pages of every process: /healthz, /readyz, /metrics, and its own.
  *
- * DESIGN.  Every page is made on request by the loop that owns the data: the thread of http.h queries it
- * (loop_call.h) with a time limit.  So nothing is locked, nothing is copied in vain, and a stuck loop is noticed:
- * that is /healthz.  Pages of a process without a loop are made in the thread of http.h.
+ * DESIGN.  Every page is made on request by the loop that owns the data: the thread of http.h queries it (loop_call.h)
+ * with a time limit.  So nothing is locked or copied needlessly, and a stuck loop is noticed: that is /healthz.  Pages
+ * of a process without a loop are made in the thread of http.h.
  */
 #ifndef COMMON_MONITOR_H
 #define COMMON_MONITOR_H

@@ -3,8 +3,8 @@
  * DESIGN.  A transport redials silently while it has no connection.  Its owner keeps a reach beside it, passes on UP,
  * DOWN and REFUSED, and polls it.  After the patience, a thread connects to the same address once with a plain socket,
  * and the system's answer becomes the sentence.  A successful connect is not an obstacle: the listener may be slow or
- * stopped, which its lease detects.  An existing connection may be doubted: the other host no longer acknowledges.  Then
- * the same probe runs, long before the transport would report it broken.
+ * stopped, which its lease detects.  An existing connection may be doubted: the other host no longer acknowledges.
+ * Then the same probe runs, long before the transport would report it broken.
  */
 #ifndef COMMON_REACH_H
 #define COMMON_REACH_H

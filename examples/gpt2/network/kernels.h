@@ -23,7 +23,7 @@ typedef struct {
     /* sum[n] += x[n]. */
     void (*add)(float *sum, const float *x, size_t n);
 
-    /* out = (x - mean) * rstd * w + b for each row; mean and rstd are kept for the way back. */
+    /* out = (x - mean) * rstd * w + b for each row; stores mean and rstd for the backward pass. */
     void (*norm)(float *out, float *mean, float *rstd, const float *x, const float *w,
                  const float *b, size_t rows, size_t n);
     /* dx = plus + the gradient, plus NULL is 0; adds to dw and db; y becomes norm()'s result. */

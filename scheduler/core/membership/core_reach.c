@@ -16,7 +16,7 @@ enum {
     GATHER_MS  = 500,  /* for more reports of the same */
     MORE_MS    = 2000, /* more time, for members that have neither reached all nor reported */
     LOOK_MS    = 100,
-    CONFIRM_MS = 200, /* reports held back by an outage come at once when it ends */
+    CONFIRM_MS = 200, /* reports delayed by an outage come at once when it ends */
     STALE_MS   = 3000 /* without a repeat by then it is over */
 };
 
