@@ -1,7 +1,7 @@
 /* launch.h - this process's place in its job, from its launcher.
  *
  * One table (launch_names.c) says what each launcher's variables mean for each role.  `penstock env` prints it and
- * docs/design/environment.md lists it.  Launchers are tried in table order: Penstock's own variables, then RANK
+ * docs/environment.md lists it.  Launchers are tried in table order: Penstock's own variables, then RANK
  * and friends, PET_*, DMLC_*, an Indexed Job, Slurm, MPI.
  *
  * The first launcher present gives all numbers; they are never mixed with another's.  Scripts usually need two
@@ -83,6 +83,6 @@ void launch_tell(launch_told *told, launch_item item, const char *setting, const
 
 const char *launch_item_name(launch_item item); /* "rank" */
 
-void launch_write_markdown(FILE *out); /* for docs/design/environment.md */
+void launch_write_markdown(FILE *out); /* for docs/environment.md */
 
 #endif

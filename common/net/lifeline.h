@@ -2,7 +2,7 @@
  *
  * After a network outage a connection looks alive at both ends but is silent: TCP retries at growing intervals, up
  * to twice the outage, and never from another address.  Closing it to dial again would look like a death to the
- * other end if only one direction was cut.  So a lifeline dials a second connection beside the first and moves to
+ * other end if only one direction was lost.  So a lifeline dials a second connection beside the first and moves to
  * it once it is up; until then the first stays in use.
  *
  * Events are those of a dialled endpoint (transport.h), except: UP may come twice without DOWN between, after a

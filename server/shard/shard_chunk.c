@@ -59,7 +59,7 @@ static bool renew(shard *s, shard_chunk *k, buf **b, buf **old)
     return true;
 }
 
-/* Bytes that make_alone() will copy. */
+/* Bytes of buffers with other holders, which shard_chunk_renew() replaces. */
 static size_t shared_bytes(const shard_chunk *k)
 {
     size_t bytes = k->values != NULL && !buf_is_alone(k->values) ? k->values->size : 0;
