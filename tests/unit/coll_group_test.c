@@ -229,7 +229,7 @@ static void group_with_the_dead(rig *r, int rank)
     rig_check(r, strstr(why.text, "worker 1 died") != NULL);
 }
 
-static void making_a_group_with_a_lost_rank_does_not_wait(void **state)
+static void who_makes_a_group_with_one_that_is_lost_waits_for_nobody(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -440,7 +440,7 @@ int main(void)
         cmocka_unit_test(members_of_a_host_and_one_of_every_host_are_groups),
         cmocka_unit_test(invalid_calls_are_refused_and_do_no_harm),
         cmocka_unit_test(survivors_go_on_in_a_smaller_group),
-        cmocka_unit_test(making_a_group_with_a_lost_rank_does_not_wait),
+        cmocka_unit_test(who_makes_a_group_with_one_that_is_lost_waits_for_nobody),
         cmocka_unit_test(messages_travel_in_a_circle_and_to_the_sender_itself),
         cmocka_unit_test(a_batch_cannot_deadlock_by_order_and_fuses_small_calls),
         cmocka_unit_test(objects_of_any_length_are_broadcast_and_gathered),

@@ -315,7 +315,7 @@ static void test_monitor_is_skipped_for_a_taken_port_and_fails_for_a_bad_address
 }
 
 /* ---- how long clients may stay ----------------------------------------------------------------- */
-static void test_http_a_slow_request_has_the_same_deadline_however_steadily_it_drips(void **state)
+static void test_http_a_connection_has_so_long_for_a_request_however_steadily_it_drips(void **state)
 {
     (void)state;
     http_places all = {0};
@@ -332,7 +332,7 @@ static void test_http_a_slow_request_has_the_same_deadline_however_steadily_it_d
     http_place_leave(p);
 }
 
-static void test_http_closes_the_oldest_connection_of_the_same_address_only(void **state)
+static void test_http_the_oldest_of_an_address_makes_room_and_no_other_address_suffers(void **state)
 {
     (void)state;
     http_places all = {0};
@@ -368,7 +368,7 @@ static void test_http_closes_idle_connections_before_reading_ones(void **state)
     assert_null(http_places_take(&all, 999, 3000, 100, &goes)); /* none of them is closed yet */
 }
 
-static void test_http_unread_answers_have_one_common_bound(void **state)
+static void test_http_answers_that_nobody_reads_are_bounded_together(void **state)
 {
     (void)state;
     http_places all = {0};
@@ -435,10 +435,12 @@ int main(void)
             test_http_gate_without_a_token_admits_this_machine_under_its_own_name_only),
         cmocka_unit_test(test_http_address_is_host_and_port),
         cmocka_unit_test(test_http_token_is_long_and_plain_and_never_repeated),
-        cmocka_unit_test(test_http_a_slow_request_has_the_same_deadline_however_steadily_it_drips),
-        cmocka_unit_test(test_http_closes_the_oldest_connection_of_the_same_address_only),
+        cmocka_unit_test(
+            test_http_a_connection_has_so_long_for_a_request_however_steadily_it_drips),
+        cmocka_unit_test(
+            test_http_the_oldest_of_an_address_makes_room_and_no_other_address_suffers),
         cmocka_unit_test(test_http_closes_idle_connections_before_reading_ones),
-        cmocka_unit_test(test_http_unread_answers_have_one_common_bound),
+        cmocka_unit_test(test_http_answers_that_nobody_reads_are_bounded_together),
         cmocka_unit_test(test_monitor_answers_a_probe_while_64_others_drip),
         cmocka_unit_test(
             test_monitor_memory_for_20_clients_that_never_read_is_bounded_and_others_are_answered),

@@ -92,7 +92,8 @@ static void test_ps_client_asks_again_for_values_whose_checksum_fails(void **sta
     world_destroy(w);
 }
 
-static void test_ps_client_drops_a_queued_repeat_when_the_values_arrive(void **state)
+static void
+test_ps_client_sends_nothing_of_a_push_whose_values_came_while_its_repeat_was_queued(void **state)
 {
     (void)state;
     world *w = world_create(STEP_ASYNC);
@@ -257,7 +258,8 @@ int main(void)
         cmocka_unit_test(test_ps_client_ignores_repeated_and_late_answers),
         cmocka_unit_test(test_ps_client_has_one_push_of_a_chunk_in_flight),
         cmocka_unit_test(test_ps_client_asks_again_for_values_whose_checksum_fails),
-        cmocka_unit_test(test_ps_client_drops_a_queued_repeat_when_the_values_arrive),
+        cmocka_unit_test(
+            test_ps_client_sends_nothing_of_a_push_whose_values_came_while_its_repeat_was_queued),
         cmocka_unit_test(test_ps_client_backs_off_when_a_shard_has_no_room),
         cmocka_unit_test(test_ps_client_sends_unanswered_again_when_a_connection_is_back),
         cmocka_unit_test(test_ps_client_sends_again_after_a_full_queue),

@@ -170,7 +170,7 @@ static void references_to_freed_or_foreign_memory_are_refused(void **state)
 }
 
 /* An existing view must not be reachable through invented numbers. */
-static void an_existing_mapping_serves_only_its_own_reference(void **state)
+static void a_mapping_that_is_there_serves_only_its_own_reference(void **state)
 {
     (void)state;
     segment_ref ref;
@@ -345,7 +345,7 @@ int main(void)
         cmocka_unit_test(a_peer_that_maps_it_writes_where_the_owner_reads),
         cmocka_unit_test(detached_memory_keeps_its_contents_and_has_no_other_writer),
         cmocka_unit_test(references_to_freed_or_foreign_memory_are_refused),
-        cmocka_unit_test(an_existing_mapping_serves_only_its_own_reference),
+        cmocka_unit_test(a_mapping_that_is_there_serves_only_its_own_reference),
         cmocka_unit_test(memory_that_could_shrink_or_has_another_name_is_refused),
         cmocka_unit_test(memory_of_another_user_is_refused),
         cmocka_unit_test(a_forked_child_does_no_harm_to_its_parent),

@@ -216,7 +216,7 @@ static void count_leaving(void *memory)
 }
 
 /* Twenty silent peers together get the room of one; trusted peers have their own bound; peers that read stay. */
-static void test_transport_queues_of_untrusted_peers_have_one_common_bound(void **state)
+static void test_transport_what_waits_for_all_who_are_not_trusted_is_bounded_together(void **state)
 {
     (void)state;
     enum { SILENT = 20, EACH_MIB = 12, BOUND_MIB = 32, OF_ONE_OF_US_MIB = 64 };
@@ -348,7 +348,7 @@ int main(void)
         cmocka_unit_test(test_transport_address_that_connects_too_often_is_refused_at_accept),
         cmocka_unit_test(test_transport_message_without_end_costs_its_sender_the_connection),
         cmocka_unit_test(test_transport_peer_that_does_not_read_loses_its_connection),
-        cmocka_unit_test(test_transport_queues_of_untrusted_peers_have_one_common_bound),
+        cmocka_unit_test(test_transport_what_waits_for_all_who_are_not_trusted_is_bounded_together),
         cmocka_unit_test(test_transport_queue_of_one_peer_is_bounded),
         cmocka_unit_test(test_transport_peer_that_sends_garbage_is_disconnected_and_others_are_not),
         cmocka_unit_test(test_transport_bursts_of_whole_messages_end_no_connection),

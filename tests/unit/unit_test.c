@@ -144,7 +144,7 @@ static void refuses(const tensors *all, const char *patterns, const char *senten
     units_fini(&set);
 }
 
-static void test_unit_pattern_without_a_match_is_refused_with_the_existing_layers(void **state)
+static void test_unit_pattern_that_matches_no_layer_is_told_with_those_there_are(void **state)
 {
     (void)state;
     static tensors all;
@@ -299,7 +299,7 @@ int main(void)
         cmocka_unit_test(test_unit_labels_of_registration_make_units_and_the_rest_is_outermost),
         cmocka_unit_test(test_unit_gpt2_by_layer_has_twelve_layers_and_an_outermost_unit),
         cmocka_unit_test(test_unit_a_pattern_is_about_whole_parts_and_the_innermost_layer_wins),
-        cmocka_unit_test(test_unit_pattern_without_a_match_is_refused_with_the_existing_layers),
+        cmocka_unit_test(test_unit_pattern_that_matches_no_layer_is_told_with_those_there_are),
         cmocka_unit_test(test_unit_by_size_takes_tensors_until_there_are_enough_elements),
         cmocka_unit_test(test_unit_tied_tensors_are_always_in_the_outermost_unit),
         cmocka_unit_test(test_unit_moving_elements_are_those_of_tensors_that_do_not_stay),

@@ -108,7 +108,7 @@ static void test_api_a_rule_without_a_rate_is_found_at_commit(void **state)
     ok(pen_finalize(ctx));
 }
 
-static void test_api_unsupported_calls_are_reported(void **state)
+static void test_api_what_comes_later_says_so(void **state)
 {
     (void)state;
     pen_ctx *ctx;
@@ -332,7 +332,7 @@ int main(void)
         cmocka_unit_test_setup(test_api_explicit_verbs_point_at_the_step_where_it_is_decided,
                                set_up),
         cmocka_unit_test_setup(test_api_a_rule_without_a_rate_is_found_at_commit, set_up),
-        cmocka_unit_test_setup(test_api_unsupported_calls_are_reported, set_up),
+        cmocka_unit_test_setup(test_api_what_comes_later_says_so, set_up),
         cmocka_unit_test_setup(test_api_explicit_verbs_end_as_requests, set_up),
         cmocka_unit_test_setup(test_api_a_request_is_waited_for_once, set_up),
         cmocka_unit_test_setup(test_api_waiting_in_a_callback_is_refused_and_beginning_is_not,
