@@ -2,9 +2,9 @@
 # run.sh - builds the libFuzzer targets with clang and runs each for some seconds; speaks TAP.
 #   tests/fuzz/run.sh BUILD_DIR [SECONDS]     10 seconds each by default
 #   FUZZ_TARGETS=config,store                only these
-#   FUZZ_SEED=1                              the same inputs each time; otherwise others
-#   tests/fuzz/run.sh BUILD_DIR --corpus      writes tests/fuzz/corpus/{wire_*,secret,store}/ anew
-# An input that breaks a promise is kept in BUILD_DIR/failed/; give it to BUILD_DIR/fuzz_<target> to see it again.
+#   FUZZ_SEED=1                              the same inputs each time; otherwise random
+#   tests/fuzz/run.sh BUILD_DIR --corpus      writes tests/fuzz/corpus/{wire_*,secret,store}/ again
+# A failing input is kept in BUILD_DIR/failed/; run BUILD_DIR/fuzz_<target> on it to reproduce the failure.
 set -u
 cd "$(dirname "$0")/../.."
 mkdir -p "${1:?usage: tests/fuzz/run.sh BUILD_DIR [SECONDS]}"
@@ -23,7 +23,7 @@ skip_all() { # why
 echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n ? 0 : 0; }' >"$build/probe.c"
 "$clang" -fsanitize=fuzzer,address "$build/probe.c" -o "$build/probe" 2>/dev/null || skip_all "clang has no libFuzzer"
 
-# Each source is compiled once, whatever many programs need it.
+# Each source is compiled once for all programs.
 objects=$(mktemp -d "$build/objects-XXXXXX")
 trap 'rm -r "$objects"' EXIT
 
@@ -33,7 +33,7 @@ compile() { # output, sanitizers, sources...
     for source in "$@"; do
         object=$objects/${source//\//_}.o
         all+=("$object")
-        case $source in # as the kernels of each level are compiled
+        case $source in # with the flags of each kernel level
         *_avx2.c) more="-mavx2 -mf16c -mno-fma" ;;
         *_avx512.c) more="-mavx512f -mavx512bw -mavx512dq -mavx512vl" ;;
         *) more= ;;
@@ -82,7 +82,7 @@ for target in $targets; do
         failed=1
         continue
     fi
-    mkdir -p "$build/corpus/$target" # what is found is kept here and tried again by the next run
+    mkdir -p "$build/corpus/$target" # new inputs are kept here for the next run
     if "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=$max_bytes -seed="${FUZZ_SEED:-0}" -print_final_stats=1 \
         -artifact_prefix="$build/failed/$target-" "$build/corpus/$target" "tests/fuzz/corpus/$target" >"$log" 2>&1; then
         echo "ok fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs"

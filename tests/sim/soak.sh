@@ -1,6 +1,6 @@
 #!/bin/sh
-# soak.sh BUILD SEEDS [FIRST]: as many seeds as asked of every lively test and of the swarms, on all cores.
-# Each failure prints the line that replays it.  Exit code: 0 when there was none.
+# soak.sh BUILD SEEDS [FIRST]: runs SEEDS seeds of every lively test and of the swarms, on all cores.
+# Each failure prints the line that replays it.  Exit code: 0 if there was none.
 set -eu
 build=$1 seeds=${2:-5000} first=${3:-1} cores=$(nproc)
 each=$(( (seeds + cores - 1) / cores ))

@@ -1,19 +1,19 @@
-# docs.awk - what the fenced blocks of the documentation are, and what can be run of them.
+# docs.awk - checks the fenced blocks of the documentation, and makes scripts of those that can be run.
 #
-#   awk -v want=problems -f docs.awk PAGES...              lines "page:line: what is wrong"
-#   awk -v want=script [-v fleet=1] [-v name=N] -f docs.awk PAGE   a bash script that does what the page says
-#   awk -v want=script -v hosts=1 -f docs.awk PAGE         one that does what it says of several hosts
+#   awk -v want=problems -f docs.awk PAGES...              lines "page:line: error"
+#   awk -v want=script [-v fleet=1] [-v name=N] -f docs.awk PAGE   a bash script of the page's commands
+#   awk -v want=script -v hosts=1 -f docs.awk PAGE         a script of its commands for several hosts
 #
-# The words after the three backticks say what a block is:
+# The words after the three backticks give the kind of a block:
 #   sh run               commands: run by `make test`, all blocks of a page in order, in one folder
 #   sh run fleet [NAME]  commands: run by `make fleet`, in tests/fleet/docs.bats, or in tests/fleet/NAME.bats
 #   sh run on HOST       commands of a host, node0 or node1 ...: run by tests/cluster/hosts_docs.bats.  Those of several
-#                        hosts run side by side, until the page comes back to one of them, or says what is printed
-#   sh needs WHAT        commands that no test runs: WHAT is one of the words of `needs` below
-#   output               what the `sh run` block above it prints: every line has to come; ... stands for anything
+#                        hosts run side by side, until the page returns to one of them, or shows the output
+#   sh needs WHAT        commands that no test runs: WHAT is a word of `needs` below
+#   output               the output of the `sh run` block above it: every line must appear; ... matches anything
 #   c FILE, yaml FILE .. the page writes this file before the commands that follow it
-#   c, text, yaml ..     to be read
-# A line  <!-- run: COMMAND -->  is what readers do with their eyes after the commands above it: waiting, comparing.
+#   c, text, yaml ..     for reading only
+# A line  <!-- run: COMMAND -->  replaces what readers do by eye after the commands above it: wait, compare.
 BEGIN {
     split("c cpp python text json yaml ini toml promql dockerfile diff make xml", w, " ")
     for (i in w) reads[w[i]] = 1

@@ -1,19 +1,19 @@
-# docs.bash - runs what a page of the documentation says; after job.bash.  docs.awk has the words.
+# docs.bash - runs the commands of a documentation page; load it after job.bash.  docs.awk explains the blocks.
 
 # Pages that people read, from the root of the tree.
 doc_pages() {
     (cd "$root" && git ls-files -co --exclude-standard '*.md')
 }
 
-# A folder in which a reader could be: the tree and the build are there.
+# A folder as a reader has it, with the tree and the build.
 reader_folder() {
     mkdir -p "$1/build"
     find "$root" -mindepth 1 -maxdepth 1 -not -name build -not -name '.*' -exec ln -s -t "$1" {} +
     ln -s -t "$1/build" "$build"/*
 }
 
-# Does all commands of a page in a folder of its own:  follow PAGE [fleet [NAME]]
-# (NAME: only those that the page leaves to tests/fleet/NAME.bats.)
+# Runs all commands of a page in a folder of its own:  follow PAGE [fleet [NAME]]
+# (NAME: only those marked for tests/fleet/NAME.bats.)
 follow() {
     local page=$1 here code=0
     here=$(mktemp -d "$tmp/page-XXXXXX")
@@ -27,7 +27,7 @@ follow() {
     return "$code"
 }
 
-# Pages that say what to do on several hosts.
+# Pages with commands for several hosts.
 hosts_pages() {
     local page
     for page in $(doc_pages); do
@@ -35,7 +35,7 @@ hosts_pages() {
     done
 }
 
-# Does what a page says of several hosts, which have begun; on each the reader has a folder:  follow_on_hosts PAGE
+# Runs a page's commands on several hosts, which are up; on each the reader has a folder:  follow_on_hosts PAGE
 follow_on_hosts() {
     local page=$1 here host code=0
     here=$(mktemp -d "$tmp/page-XXXXXX")

@@ -1,4 +1,4 @@
-# docs_hosts.bash - what stands before the commands of a page for several hosts; after hosts.bash and docs_page.bash, see
+# docs_hosts.bash - functions for the commands of a page for several hosts; load it after hosts.bash and docs_page.bash, see
 # docs.awk.
 here=$PWD
 exec {numbers_fd}<>"$tmp/hosts/numbers"
@@ -6,8 +6,8 @@ all_printed=$here/.all
 sides=()
 : >"$all_printed"
 
-# How a block of commands begins on a host: in the reader's folder of that host.  A file that another host has is brought
-# over with scp, of which a host here has the words and not the network.
+# Starts a block of commands on a host, in the reader's folder of that host.  A file of another host is copied
+# by a fake scp, which does not use the network.
 cat >"$here/.begin" <<END
 . "$root/tests/support/docs_page.bash"
 END
@@ -20,7 +20,7 @@ scp() {
 }
 END
 
-# Starts the commands of standard input:  on_host node0 LINE.  What asks for a line to join by gets the one that another
+# Starts the commands of standard input:  on_host node0 LINE.  A command that needs a join line gets the one that another
 # host has printed.
 on_host() {
     local side=side${#sides[@]} pid=$1_pid
@@ -35,7 +35,7 @@ on_host() {
     begun 1
 }
 
-# Until the commands that run side by side have ended; the first of them has nobody to join.
+# Until the commands that run side by side have ended; the first of them joins no other.
 line_to_join_by() {
     local line=
     exec 2>/dev/null
@@ -55,7 +55,7 @@ hosts_end() {
     cat "$printed" >>"$all_printed"
 }
 
-# So many of the trainings of this page have ended, with the same parameters.
+# Checks that this many trainings of the page have ended, with equal parameters.
 same_parameters() {
     sed -n 's/.*parameters crc32c \([0-9a-f]*\).*/\1/p' "$all_printed" | sort | uniq -c >"$here/.parameters"
     [ "$(awk 'NR == 1 { n = $1 } END { print NR, n }' "$here/.parameters")" = "1 $1" ] || { cat "$here/.parameters"; return 1; }

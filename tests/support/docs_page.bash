@@ -1,4 +1,4 @@
-# docs_page.bash - what stands before the commands of a page; see docs.awk.
+# docs_page.bash - functions for the commands of a page; see docs.awk.
 printed=$PWD/.printed
 : >"$printed"
 . build/env
@@ -7,12 +7,12 @@ block() { # LINE: its commands come next
     echo "$at" >.at
 }
 
-# What a reader compiles is compiled without warnings.
+# A reader's compilation must have no warnings.
 cc() {
     command cc -Wall -Wextra -Werror "$@"
 }
 
-# The last block printed this line; ... stands for anything.
+# Checks that the last block printed this line; ... matches anything.
 prints() {
     local line pattern=${1//\\/\\\\}
     pattern=${pattern//\*/\\*}
@@ -36,19 +36,19 @@ await() {
     done
 }
 
-# The step of the job that runs.
+# The step of the running job.
 step_now() {
     penstock status --json | sed -n 's/^[^[]*"step":\(-\{0,1\}[0-9]*\).*/\1/p'
 }
 
-# The job that runs has come to this step.
+# Whether the running job has reached this step.
 in_step() {
     local step
     step=$(step_now)
     [ "${step:--1}" -ge "$1" ]
 }
 
-# So many members of a role are active:  members server 3
+# Whether this many members of a role are active:  members server 3
 members() {
     [ "$(penstock status | grep -cE "^$1 .* active ")" = "$2" ]
 }

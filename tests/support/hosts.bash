@@ -1,27 +1,27 @@
 # hosts.bash - hosts of our own, on one machine; load it after job.bash.
 #
-# A host is what a job can tell from another machine: a network (a cable eth0 to a bridge, and loopback), process numbers,
+# A host looks to a job like a machine of its own: a network (a cable eth0 to a bridge, and loopback), process numbers,
 # a name, a boot id, an /etc/hosts, a /dev/shm, and a folder of run-time files.  There is no name service: a host knows
-# itself as Debian's installer writes it ("127.0.1.1 NAME"), and the other hosts by lines of /etc/hosts, or not at all.
+# itself by the line of Debian's installer ("127.0.1.1 NAME"), and the other hosts by lines of /etc/hosts, or not at all.
 #
 #   hosts_start COUNT [equal] [nameless] [ipv6] [containers] [pids] [shm]
 #       node0 (10.79.0.1), node1 (10.79.0.2), ...
 #       equal       all have the name `node`
 #       nameless    /etc/hosts has no line of another host
-#       ipv6        addresses are fd79::1, fd79::2, ..., and there are no others
-#       containers  they are those of one machine: one boot id
+#       ipv6        addresses are fd79::1, fd79::2, ... only
+#       containers  they are containers of one machine: one boot id
 #       pids        they see each other's processes, as containers with --pid=host do
 #       shm         they share one /dev/shm, as containers with --ipc=host do
 #   on node1 COMMAND...            runs a command there; its exit code
 #   begin_on node1 NAME COMMAND... starts one:  $NAME_pid, $tmp/NAME.{out,err}; its standard input is that of begin_on
 #   ends NAME CODE [SECONDS]       waits for it; fails unless it ends with that code
-#   join_line NAME                 -> $line, what the launcher NAME printed for the other machines
-#   cable node1 down|up            pulls its cable, or puts it back
-#   drop_port node1 PORT|A-B       node1 answers nothing at these TCP ports any more: nobody hears a word from them
+#   join_line NAME                 -> $line, printed by the launcher NAME for the other machines
+#   cable node1 down|up            unplugs its cable, or plugs it in
+#   drop_port node1 PORT|A-B       node1 no longer answers at these TCP ports: it drops packets silently
 #   hosts_stop
 #
-# Processes carry the test's MARK, the first of each host too, with which all others of it end: job_teardown ends all,
-# and nothing is left.  Where the kernel gives no namespaces, or no bridge, can_have_bridge says why, and tests are
+# Processes carry the test's MARK, also the first of each host, whose end kills all others of the host: job_teardown
+# ends everything.  If the kernel refuses namespaces or a bridge, can_have_bridge prints the reason, and tests are
 # skipped by name.
 
 # A user who is not root becomes root of what it makes.
@@ -45,11 +45,11 @@ can_have_bridge() {
     return 1
 }
 
-# Says which number the process has outside, then becomes the command.  Descriptor 9 is the /proc of outside.
+# Reports the process number seen from outside, then executes the command.  Descriptor 9 is the /proc of outside.
 tell='read -r number rest </proc/self/fd/9/self/stat && echo "$1 $number" >"$0" && shift && exec "$@" 9<&-'
 
-# Starts a command behind words that enter or make namespaces:  begin NAME WORDS... -- COMMAND...
-# $NAME_pid, after begun(), is the command itself: signals go to it and not to a word before it.  $NAME_outer is whom to
+# Starts a command behind a prefix that enters or creates namespaces:  begin NAME WORDS... -- COMMAND...
+# $NAME_pid, after begun(), is the command itself: signals go to it and not to its prefix.  $NAME_outer is the process to
 # wait for.
 begin() {
     local name=$1 words=()
@@ -60,7 +60,7 @@ begin() {
     declare -g "${name}_outer=$!"
 }
 
-begun() { # COUNT: so many that were begun have said their numbers
+begun() { # COUNT: waits until this many have reported their numbers
     local i name number
     for ((i = 0; i < $1; i++)); do
         read -r -t 10 -u "$numbers_fd" name number || { echo "a process did not begin"; return 1; }
@@ -124,10 +124,10 @@ furnish='hostname "$0"
     shift 5
     exec "$@"'
 
-# The first process of a host buries those whose parents have ended, as that of every machine does.
+# The first process of a host reaps orphans, as on every machine.
 bury='while :; do sleep 1000 & wait; done'
 
-begin_host() { # node1; hosts_start() has the rest
+begin_host() { # node1; hosts_start() does the rest
     local host=$1 name=$1 own=$tmp/hosts/$1 identity=()
     [ "$names" = own ] || name=node
     mkdir -p "$own"
@@ -139,10 +139,10 @@ begin_host() { # node1; hosts_start() has the rest
     begin "$host" "${into_host[@]}" -t "$bridge_pid" "${new_host[@]}" \
         sh -ec "$furnish" "$name" "$(host_address "$host")/$bits" "$own" "p${1#node}" "$bridge_pid" "$shm" \
         "${numbers[@]}" "${identity[@]}" -- "${first[@]}"
-    disown # what hosts_stop and job_teardown end is no news
+    disown # no message when hosts_stop or job_teardown ends it
 }
 
-# Runs a command in a host.  What a machine has for itself in folders is its own too.
+# Runs a command in a host, with the host's own folders.
 on() {
     local pid=$1_pid own=$tmp/hosts/$1
     MARK=$mark XDG_RUNTIME_DIR=$own TMPDIR=$own "${into_host[@]}" -t "${!pid}" -- "${@:2}"
@@ -164,7 +164,7 @@ ends() {
     [ "$code" = "$2" ] || { echo "exit $code of $1, not $2"; tail -n 20 "$tmp"/*.out "$tmp"/*.err; return 1; }
 }
 
-# What the launcher NAME printed for the other machines:  join_line NAME   -> $line
+# The line that the launcher NAME printed for the other machines:  join_line NAME   -> $line
 join_line() {
     for _ in $(seq 500); do
         line=$(sed -n 's/^penstock: on each other machine, with its --node-rank:  --join //p' "$tmp/$1.err")
@@ -179,7 +179,7 @@ cable() {
     on bridge ip link set "p${1#node}" "$2"
 }
 
-# By a rule of routing, for that needs no module of a firewall: packets from these ports find no way out.
+# By a routing rule, which needs no firewall module: packets from these ports have no route.
 drop_port() {
     on "$1" ip rule add ipproto tcp sport "$2" blackhole
 }

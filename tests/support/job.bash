@@ -1,7 +1,7 @@
-# job.bash - what the bats files of cluster/ and cli/ share: starting jobs, asking them, and leaving nothing behind.
+# job.bash - shared by the bats files of cluster/ and cli/: starts jobs, queries them, and leaves nothing behind.
 #
-# Every process a test starts carries MARK in its environment, so that whatever is left of it is found, grandchildren
-# too.  Jobs write the notes by which `penstock status` finds them into a folder of this test.
+# Every process a test starts carries MARK in its environment, so that leftovers are found, also grandchildren.
+# Jobs write the notes by which `penstock status` finds them into a folder of this test.
 
 job_setup() {
     root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
@@ -19,16 +19,16 @@ job_setup() {
     unpack_data
 }
 
-# Fashion-MNIST, unpacked once for all: every worker of every job would do it again, and hardly take longer to train.
+# Fashion-MNIST, unpacked once: every worker would unpack it again, which takes almost as long as training.
 unpack_data() {
     local packed new from=/usr/share/datasets/fashion-mnist
     [ ! -d "$build/tests/fashion-mnist" ] && [ -d "$from" ] || return 0
     new=$(mktemp -d "$build/tests/fashion-mnist-XXXXXX")
     for packed in "$from"/*.gz; do gunzip -c "$packed" >"$new/$(basename "$packed" .gz)"; done
-    mv -T "$new" "$build/tests/fashion-mnist" 2>/dev/null || rm -r "$new" # another file of tests was faster
+    mv -T "$new" "$build/tests/fashion-mnist" 2>/dev/null || rm -r "$new" # another test file was faster
 }
 
-# Call it last in teardown(): whatever a failed test left is ended here.
+# Call it last in teardown(): it ends the leftovers of a failed test.
 job_teardown() {
     local pid
     for pid in $(marked); do kill -9 "$pid" 2>/dev/null || :; done
@@ -40,12 +40,12 @@ marked() {
     grep -lzsx "MARK=$mark" /proc/[0-9]*/environ | cut -d/ -f3
 }
 
-# Nobody is named by two lines about something refused: one a minute for each member, and one for all strangers.
+# No two lines about refusals name the same member: one a minute for each member, and one for all strangers.
 refused_once() { # LOG
     [ -z "$(grep -oE 'frame of peer [0-9]+|that has not said who it is' "$1" | sort | uniq -d)" ]
 }
 
-# What these processes are: number, state, command.
+# Describes these processes: number, state, command.
 show() {
     local pid
     for pid in "$@"; do
@@ -53,7 +53,7 @@ show() {
     done
 }
 
-# Nothing of this test runs any more; $1 seconds (2) may pass until then.
+# Checks that no process of this test runs after at most $1 seconds (2).
 nothing_is_left() {
     local end=$((${EPOCHREALTIME/[.,]/} + ${1:-2} * 1000000))
     while [ -n "$(marked)" ]; do
@@ -71,7 +71,7 @@ pen() {
     MARK=$mark timeout --foreground -k 5 "${LIMIT:-60}" "$penstock" "$@" 3>&-
 }
 
-# The words before `--` into the caller's array $flags.
+# Puts the words before `--` into the caller's array $flags.
 take_flags() {
     flags=()
     while [ "$1" != -- ]; do
@@ -99,7 +99,7 @@ crc() {
     value "$1" params_crc32c
 }
 
-# All results have the same parameters.
+# Checks that all results have equal parameters.
 same_crc() {
     local name first=$1
     [ -n "$(crc "$first")" ] || { echo "$first has no crc"; return 1; }
@@ -175,7 +175,7 @@ wait_for_end() {
     wait "$launcher" || code=$?
 }
 
-# Fails and shows both when the text on standard input is not exactly $1.
+# Fails and prints both if the text on standard input is not exactly $1.
 is_text() {
     local got
     got=$(cat)

@@ -1,4 +1,4 @@
-# launch.bash - jobs that are run to their end, and what their launcher said; load it after job.bash.
+# launch.bash - jobs that run to their end, and their launcher's output; load it after job.bash.
 
 # Runs a job to its end:  launch NAME ARGS_OF_RUN...   -> $code, $took_ms, $tmp/NAME.{out,err}
 launch() {
@@ -14,12 +14,12 @@ ends_with() {
     [ "$code" = "$1" ] || { echo "exit $code, not $1, after $took_ms ms"; cat "$tmp/$2.out" "$tmp/$2.err"; return 1; }
 }
 
-# What the launcher said at the end of a job, without times that differ.
+# The launcher's output at the end of a job, without times that differ.
 report() {
     sed -n '/^  cause  /,$p' "$tmp/$1.err" | sed -E "s/after [0-9.]+ s/after T s/; s/host $host/host H/"
 }
 
-# Waits until all of these were made in $tmp.
+# Waits until all of these files exist in $tmp.
 wait_for_files() {
     local name
     for name in "$@"; do

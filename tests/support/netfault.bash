@@ -1,14 +1,14 @@
 # netfault.bash - networks that fail between the processes of a job; load it after job.bash.
 #
-# Two networks, of which the first needs no rights at all:
+# Two kinds of network; the first needs no rights:
 #   relays      All on loopback; a program in user space (cluster/programs/relay.c) stands between the processes and
 #               holds, delays, resets or moves their connections.
 #   namespaces  Hosts n0, n1, ... with a network namespace, a name and an /etc/hosts of their own, whose cables lead to
 #               a switch in user space (cluster/programs/netswitch.c) that loses, delays and cuts frames; `ip link`
 #               unplugs.  Needs root, or a kernel that lets users make namespaces.
-# Namespaces are held by processes that carry the test's MARK: job_teardown ends them, and all that is in them is gone.
+# Processes with the test's MARK hold the namespaces: job_teardown ends them, and the namespaces disappear.
 
-# ---- programs that are told what to do -----------------------------------------------------------
+# ---- programs that take commands -----------------------------------------------------------------
 
 # Starts a program that answers each line with a line:  tool_start VARIABLE COMMAND...
 # VARIABLE_in and VARIABLE_out become descriptors of this shell.
@@ -21,7 +21,7 @@ tool_start() {
     declare -g "${name}_in=$tool_in" "${name}_out=$tool_out" "${name}_pid=$!"
 }
 
-# Says a line to it; the answer is in $answer. Fails when it says no.
+# Sends it a line; the answer is in $answer.  Fails if it refuses.
 tool_say() {
     local in=$1_in out=$1_out
     echo "${*:2}" >&"${!in}"
@@ -49,12 +49,12 @@ until_true() {
     local end=$((${EPOCHREALTIME/[.,]/} + 20000000))
     until "$@"; do
         [ "${EPOCHREALTIME/[.,]/}" -lt "$end" ] || { echo "never: $*"; tail -n 4 "$tmp"/*.err; return 1; }
-        sleep 0.1 # a look at a job starts five processes
+        sleep 0.1 # a query starts five processes
     done
 }
 
-# Lets an outage that has begun last $outage_s in all.  Meanwhile the job comes no further than a step, or nothing would
-# have been tested:  nothing_moves WHAT_PRINTS_THE_STEP
+# Lets an outage that has begun last $outage_s in all.  Meanwhile the job must advance by at most one step, or the
+# outage is not effective:  nothing_moves WHAT_PRINTS_THE_STEP
 nothing_moves() {
     local end=$((${EPOCHREALTIME/[.,]/} + $(awk "BEGIN { print int(1000000 * $outage_s) }"))) before after
     sleep 0.5
@@ -109,7 +109,7 @@ relay_job() {
     done
 }
 
-# The step the job is in, as its scheduler at $port knows it.
+# The step of the job, from its scheduler at $port.
 job_step() {
     LIMIT=3 pen status --json --timeout-ms 2000 --master-port "$port" 2>/dev/null | sed -n 's/^[^[]*"step":\(-\{0,1\}[0-9]*\).*/\1/p'
 }
@@ -120,7 +120,7 @@ is_in_step() {
     [ "${step:--1}" -ge "$1" ]
 }
 
-# Waits for the processes NAME...; fails when one does not end within $1 seconds, or not with 0.
+# Waits for the processes NAME...; fails if one does not end with 0 within $1 seconds.
 end_well() {
     local end=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000)) name pid
     for name in "${@:2}"; do
@@ -137,7 +137,7 @@ until_gone() {
     done
 }
 
-# Milliseconds since the moment $1 of EPOCHREALTIME until the processes NAME... have ended; fails beyond $2.
+# Milliseconds from $1 (an EPOCHREALTIME) until the processes NAME... have ended; fails beyond $2.
 ended_within() {
     local name pid
     for name in "${@:3}"; do
@@ -149,7 +149,7 @@ ended_within() {
 
 # ---- hosts with cables -------------------------------------------------------------------------------
 
-# How namespaces are made and entered: a user who is not root becomes root of what it makes.
+# How namespaces are created and entered: a user without root becomes root in the namespaces it creates.
 if [ "$(id -u)" = 0 ]; then
     make_host=(unshare -mnu --propagation private)
     enter_host=(nsenter -m -n -u)
@@ -158,7 +158,7 @@ else
     enter_host=(nsenter -U --preserve-credentials -m -n -u)
 fi
 
-# Whether this machine lets us have hosts; says why not.
+# Whether this machine supports hosts; prints why not.
 can_have_hosts() {
     local said
     command -v ip >/dev/null || { echo "there is no ip (package iproute2)"; return 1; }
@@ -181,7 +181,7 @@ is_host() {
 }
 
 # Hosts n0 ... on one switch:  hosts_start COUNT   -> $sw_pid $n0_pid ..., switch_say, $tmp/hosts
-# They share a secret, for what leaves a host is encrypted.
+# They share a secret, because traffic between hosts is encrypted.
 # n0 is 10.78.0.1, and so on; port p0 of the switch holds its cable.
 hosts_start() {
     local i ports=()
@@ -210,7 +210,7 @@ switch_say() {
     tool_say switch "$@"
 }
 
-# Pulls the cable of host $1 out of the switch, or puts it back:  cable 1 down | up
+# Unplugs the cable of host $1 from the switch, or plugs it in:  cable 1 down | up
 cable() {
     on sw ip link set "p$1" "$2"
 }
@@ -224,7 +224,7 @@ move() {
 }
 
 # A process of a job on a host:  role_on HOST NAME COMMAND...   -> $NAME_pid, $tmp/NAME.{out,err}
-# It has one core, so that sums are those of any other job with one thread; and all bytes travel by cable.
+# It has one core, so that sums equal those of any other job with one thread; and all bytes use the cable.
 role_on() {
     local pid=$1_pid
     role "$2" "${enter_host[@]}" -t "${!pid}" -- env PENSTOCK_SHARED_MEMORY=no \
@@ -241,7 +241,7 @@ hosts_job() {
     done
 }
 
-# The step the job of the hosts is in; its scheduler is on n0.
+# The step of the hosts' job; its scheduler is on n0.
 hosts_step() {
     on n0 timeout 3 "$penstock" status --json --timeout-ms 2000 --master-addr n0 --master-port 29400 2>/dev/null |
         sed -n 's/^[^[]*"step":\(-\{0,1\}[0-9]*\).*/\1/p'

@@ -1,4 +1,4 @@
-# units.bash - jobs of programs/units, and whether they came to the same; load it after job.bash.
+# units.bash - jobs of programs/units, and a comparison of their results; load it after job.bash.
 
 unit_flags=() # of the launcher, in every job
 unit_words=() # of the program
@@ -13,7 +13,7 @@ units() {
         { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
 }
 
-# What every step came to, on rank 0 and on rank 1, is the same in all these jobs.
+# Checks that every step's result, on rank 0 and on rank 1, is equal in all these jobs.
 same_steps() {
     local name rank
     for name in "$@"; do
