@@ -1,5 +1,5 @@
-/* Clusters in which processes die, restart, come late and leave, and the job goes on.  runs.h explains how to replay
- * a run. */
+/* lively_test.c - whole clusters: processes die, restart, come late and leave, and the job goes on.  runs.h explains
+ * how to replay a run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

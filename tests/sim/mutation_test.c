@@ -1,5 +1,5 @@
-/* Bugs that the product does not have are inserted one at a time, and each is found.  Those of cluster.h sit
- * between its layers; those of common/base/mutation.h are switches inside them. */
+/* mutation_test.c - bugs that the product does not have are inserted one at a time, and each is found.  Those of
+ * cluster.h sit between its layers; those of common/base/mutation.h are switches inside them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* The scheduler alone with 1,000 workers and 100 servers: messages, bytes and time
- * to let them join, to run for a while, to replace a server that died, and to add a late worker. */
+/* scale_test.c - the scheduler alone with 1,000 workers and 100 servers: messages, bytes and time to let them join, to
+ * run for a while, to replace a server that died, and to add a late worker. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

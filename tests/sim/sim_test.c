@@ -1,5 +1,5 @@
-/* Whole clusters on a simulated clock and network, one seed per run: faults, deaths, deadlines.  runs.h explains how
- * to replay one. */
+/* sim_test.c - whole clusters on a simulated clock and network, one seed per run: faults, deaths, deadlines.  runs.h
+ * explains how to replay one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
