@@ -4,8 +4,7 @@
 /* Members that joined while the last of the others left. */
 static void turn_away_the_late(scheduler_core *core)
 {
-    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
-    {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
         if (core_is_late(core, s))
             core_refuse(&core->out, s->peer, PEN_NOT_A_MEMBER,
                         "%s comes too late: all workers have left the job", MEMBER_NAME(s));
@@ -52,7 +51,7 @@ static bool is_outstanding(const scheduler_core *core, const member_slot *worker
 static bool all_have_left(const scheduler_core *core)
 {
     MEMBER_SLOT_EACH(each, &core->members.roster.workers)
-    if (is_outstanding(core, each)) return false;
+        if (is_outstanding(core, each)) return false;
     return true;
 }
 

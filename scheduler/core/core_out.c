@@ -72,7 +72,7 @@ void core_refuse(core_out *self, uint32_t peer, pen_status status, const char *f
 bool core_has_launcher(const core_out *self)
 {
     MEMBER_SLOT_EACH(s, &self->all->observers)
-    if (s->role == WIRE_LAUNCHER) return true;
+        if (s->role == WIRE_LAUNCHER) return true;
     return false;
 }
 

@@ -59,7 +59,7 @@ const pen_error *core_loss_of(const scheduler_core *core, int32_t rank)
 const member_slot *core_loss_lowest(const scheduler_core *core)
 {
     MEMBER_SLOT_EACH(each, &core->members.roster.workers)
-    if (member_slot_is_counted(each)) return each;
+        if (member_slot_is_counted(each)) return each;
     return NULL;
 }
 
@@ -78,7 +78,7 @@ bool core_may_change(const scheduler_core *core)
 {
     if (core->job.phase != PHASE_TRAINING) return false;
     MEMBER_SLOT_EACH(s, core_holders(core))
-    if (!s->holds_state && member_slot_is_counted(s)) return false;
+        if (!s->holds_state && member_slot_is_counted(s)) return false;
     return core_holders(core)->n > 0;
 }
 

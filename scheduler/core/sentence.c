@@ -264,8 +264,7 @@ static void add_ranks(sentence *text, const member_slots *list, is_one *is, bool
 {
     uint32_t left = count(list, is);
 
-    MEMBER_SLOT_EACH(s, list)
-    {
+    MEMBER_SLOT_EACH(s, list) {
         if (!is(s)) continue;
         if (sentence_room(text) < LIST_TAIL_BYTES) {
             sentence_add(text, " and %u more", left);

@@ -41,12 +41,12 @@ static void open_change(scheduler_core *core)
     c->due_ms =
         core->out.now_ms +
         (core->job.settings.lease_ms > CORE_SEAL_MS ? core->job.settings.lease_ms : CORE_SEAL_MS);
-    const member_slots *holders                     = core_holders(core);
+    const member_slots *holders = core_holders(core);
     MEMBER_SLOT_EACH(each, holders) each->is_sealed = false;
     core_log(&core->out, LOG_DEBUG, "ending epoch %" PRIu64 ": %s", core->epoch.number, c->cause);
     const wire_control seal = core_epoch_seal(core);
     MEMBER_SLOT_EACH(one, holders)
-    if (member_slot_is_counted(one)) core_send(&core->out, one, &seal);
+        if (member_slot_is_counted(one)) core_send(&core->out, one, &seal);
 }
 
 void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, ...)
@@ -72,8 +72,8 @@ void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, 
 void core_epoch_want_without_dead(scheduler_core *core)
 {
     MEMBER_SLOT_EACH(s, &core->members.roster.workers)
-    if (s->in_view && !member_slot_is_counted(s))
-        core_epoch_want(core, core->out.now_ms, "%.120s is gone", MEMBER_NAME(s));
+        if (s->in_view && !member_slot_is_counted(s))
+            core_epoch_want(core, core->out.now_ms, "%.120s is gone", MEMBER_NAME(s));
 }
 
 bool core_epoch_survives(const scheduler_core *core)
@@ -96,7 +96,8 @@ bool core_epoch_survives(const scheduler_core *core)
 static bool all_sealed(const scheduler_core *core)
 {
     MEMBER_SLOT_EACH(each, core_holders(core))
-    if (core_epoch_is_part(each) && !each->is_sealed) return mutation(MUTATION_SEAL_NOT_AWAITED);
+        if (core_epoch_is_part(each) && !each->is_sealed)
+            return mutation(MUTATION_SEAL_NOT_AWAITED);
     return true;
 }
 
@@ -172,7 +173,7 @@ static bool move_copies(scheduler_core *core)
 static bool have_members_changed(const scheduler_core *core)
 {
     MEMBER_SLOT_EACH(each, &core->members.roster.workers)
-    if (each->in_view != core_epoch_listed(each)) return true;
+        if (each->in_view != core_epoch_listed(each)) return true;
     return false;
 }
 
@@ -181,8 +182,7 @@ static bool have_members_changed(const scheduler_core *core)
 static void begin_late(scheduler_core *core, const resolved *out)
 {
     const wire_decision *d = &out->decision;
-    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
-    {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
         if (!member_slot_is_counted(s) || s->in_view == s->incarnation) continue;
         s->is_new     = true;
         s->begin_step = out->step >= 0 ? out->step : out->clock;
@@ -193,8 +193,7 @@ static void begin_late(scheduler_core *core, const resolved *out)
 
 static void notify_late(scheduler_core *core)
 {
-    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
-    {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
         if (!s->is_new) continue;
         const wire_control done = core_model_committed(core, s);
         core_send(&core->out, s, &done);
@@ -335,8 +334,8 @@ static void lose_unsealed(scheduler_core *core)
 {
     core->epoch.change.due_ms = core->out.now_ms + CORE_SEAL_MS;
     MEMBER_SLOT_EACH(s, core_holders(core))
-    if (core_epoch_is_part(s) && !s->is_sealed)
-        core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch");
+        if (core_epoch_is_part(s) && !s->is_sealed)
+            core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch");
 }
 
 void core_epoch_tick(scheduler_core *core)

@@ -37,7 +37,7 @@ static uint32_t list_members(const member_slots *list, wire_member *member)
 {
     uint32_t n = 0;
     MEMBER_SLOT_EACH(each, list)
-    if (core_epoch_listed(each)) member[n++] = core_epoch_member(each);
+        if (core_epoch_listed(each)) member[n++] = core_epoch_member(each);
     return n;
 }
 

@@ -14,8 +14,7 @@
 static uint32_t count_shards(const scheduler_core *core)
 {
     uint32_t threads = 0, most = 0;
-    MEMBER_SLOT_EACH(one, &core->members.roster.servers)
-    {
+    MEMBER_SLOT_EACH(one, &core->members.roster.servers) {
         threads += one->n_addresses;
         if (one->n_addresses > most) most = one->n_addresses;
     }
@@ -100,7 +99,7 @@ static pen_status agree(scheduler_core *core, member_slot *s, const wire_control
 static bool all_registered(const scheduler_core *core)
 {
     MEMBER_SLOT_EACH(each, &core->members.roster.workers)
-    if (!each->is_registered && each->state != MEMBER_DEAD) return false;
+        if (!each->is_registered && each->state != MEMBER_DEAD) return false;
     return true;
 }
 
@@ -151,7 +150,7 @@ static bool all_ready(const scheduler_core *core)
     const member_slots *servers = &core->members.roster.servers,
                        *workers = &core->members.roster.workers;
     MEMBER_SLOT_EACH(each, servers)
-    if (!each->is_ready) return false;
+        if (!each->is_ready) return false;
     for (uint32_t i = 0; i < workers->n && !mutation(MUTATION_READY_NOT_AWAITED); i++)
         if (!workers->at[i]->is_ready && workers->at[i]->state != MEMBER_DEAD) return false;
     return true;

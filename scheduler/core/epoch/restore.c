@@ -51,8 +51,7 @@ static const member_slot *with_newest(const member_slots *servers)
 static pen_status refuse_resume(const member_slots *servers, pen_error *why)
 {
     char name[SENTENCE_MEMBER_BYTES];
-    MEMBER_SLOT_EACH(s, servers)
-    {
+    MEMBER_SLOT_EACH(s, servers) {
         sentence_member(name, s);
         if (!s->store[0])
             return why_set(why, PEN_BAD_SETTING,

@@ -17,7 +17,7 @@ void core_conclude(scheduler_core *core)
 static bool all_heard(const scheduler_core *core)
 {
     MEMBER_SLOT_EACH(each, &core->members.roster.servers)
-    if (each->state == MEMBER_ACTIVE && !each->is_heard) return false;
+        if (each->state == MEMBER_ACTIVE && !each->is_heard) return false;
     return true;
 }
 

@@ -276,7 +276,7 @@ static pen_status hello_worker(scheduler_core *core, uint32_t peer, const wire_c
 static member_slot *server_of(const scheduler_core *core, uint64_t nonce)
 {
     MEMBER_SLOT_EACH(each, &core->members.roster.servers)
-    if (each->incarnation && each->nonce == nonce) return each;
+        if (each->incarnation && each->nonce == nonce) return each;
     return NULL;
 }
 
@@ -284,7 +284,7 @@ static member_slot *late_server(scheduler_core *core)
 {
     member_slots *list = &core->members.roster.servers;
     MEMBER_SLOT_EACH(each, list)
-    if (core_may_sit(core, each)) return each;
+        if (core_may_sit(core, each)) return each;
     if (core->job.phase != PHASE_TRAINING || list->n >= core->job.settings.servers_max) return NULL;
     return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;
 }
@@ -293,7 +293,7 @@ static member_slot *free_server(scheduler_core *core)
 {
     member_slots *list = &core->members.roster.servers;
     MEMBER_SLOT_EACH(each, list)
-    if (each->state == MEMBER_ABSENT) return each;
+        if (each->state == MEMBER_ABSENT) return each;
     if (core->job.phase == PHASE_TRAINING) return late_server(core);
     if (core->job.servers_known || list->n == ROSTER_SERVERS_MAX) return NULL;
     return roster_grow(list, PEN_SERVER, list->n + 1) == PEN_OK ? list->at[list->n - 1] : NULL;

@@ -74,8 +74,7 @@ static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, c
 static uint32_t started(const scheduler_core *core)
 {
     uint32_t n = 0;
-    MEMBER_SLOT_EACH(s, &core->members.roster.observers)
-    {
+    MEMBER_SLOT_EACH(s, &core->members.roster.observers) {
         if (s->role == WIRE_LAUNCHER && s->is_bound && s->said_local_size > 0)
             n += (uint32_t)s->said_local_size;
     }
@@ -98,8 +97,7 @@ void core_pass_by(scheduler_core *core)
     const member_slots *workers = &core->members.roster.workers;
     const member_slot *passed   = NULL;
     uint32_t n                  = 0;
-    MEMBER_SLOT_EACH(each, workers)
-    {
+    MEMBER_SLOT_EACH(each, workers) {
         if (!each->has_passed) continue;
         passed = each;
         n++;

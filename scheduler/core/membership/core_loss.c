@@ -23,8 +23,7 @@ static wire_control lost_message(const scheduler_core *core, const member_slot *
 
 void core_loss_catch_up(scheduler_core *core, const member_slot *s)
 {
-    MEMBER_SLOT_EACH(dead, &core->members.roster.workers)
-    {
+    MEMBER_SLOT_EACH(dead, &core->members.roster.workers) {
         if (!core_loss_of(core, dead->rank) || dead == s) continue;
         const wire_control c = lost_message(core, dead);
         core_send(&core->out, s, &c);
@@ -72,8 +71,7 @@ static bool has_survivor(const scheduler_core *core)
 {
     const uint64_t needed = core->job.settings.workers_min ? core->job.settings.workers_min : 1;
     uint32_t n            = 0;
-    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
-    {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
         const bool has_done = s->state == MEMBER_LEFT && !s->is_stopped; /* the job ends */
         const bool comes    = member_slot_is_here(s) && !core_is_late(core, s);
         const bool may_come = s->state == MEMBER_ABSENT && !core->job.n_servers;

@@ -32,7 +32,7 @@ static bool ask(scheduler_core *core, const member_slot *s)
                                 .u.prove = {.round = core->members.proof.round, .worker = member}};
     if (!member) return false;
     MEMBER_SLOT_EACH(each, list)
-    if (is_asked(each)) member[c.u.prove.n_workers++] = core_epoch_member(each);
+        if (is_asked(each)) member[c.u.prove.n_workers++] = core_epoch_member(each);
     if (s)
         core_send(&core->out, s, &c);
     else
@@ -95,7 +95,7 @@ static bool belongs(const member_slots *list, const member_slot *first, const me
 
 static void gather(const scheduler_core *core)
 {
-    const member_slots *list                   = &core->members.roster.workers;
+    const member_slots *list = &core->members.roster.workers;
     MEMBER_SLOT_EACH(each, list) each->sharing = each->rank;
     for (uint32_t i = 0; i < list->n; i++) {
         const member_slot *first = list->at[i];
@@ -109,7 +109,7 @@ static void gather(const scheduler_core *core)
 static bool have_all_answered(const scheduler_core *core)
 {
     MEMBER_SLOT_EACH(each, &core->members.roster.workers)
-    if (is_asked(each) && !each->opened) return false;
+        if (is_asked(each) && !each->opened) return false;
     return true;
 }
 

@@ -231,8 +231,7 @@ static bool may_hear_more(const scheduler_core *core)
     for (uint32_t i = 0; i < core->members.n_gaps; i++)
         if (!core->members.gap[i].is_confirmed && may_miss(core->members.gap[i].from)) return true;
     if (core->job.phase >= PHASE_TRAINING) return false;
-    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
-    {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
         if (may_miss(s) && !s->is_ready && !has_told(core, s)) return true;
     }
     return false;

@@ -34,7 +34,7 @@ static uint32_t count_usable(const scheduler_core *core)
 {
     uint32_t n = 0;
     MEMBER_SLOT_EACH(each, &core->members.roster.servers)
-    n += member_slot_is_counted(each) && !each->is_draining;
+        n += member_slot_is_counted(each) && !each->is_draining;
     return n;
 }
 
@@ -73,8 +73,7 @@ static void answer_drained(scheduler_core *core, const member_slot *server)
 
 void core_scale_settle(scheduler_core *core)
 {
-    MEMBER_SLOT_EACH(s, &core->members.roster.servers)
-    {
+    MEMBER_SLOT_EACH(s, &core->members.roster.servers) {
         if (!s->is_draining || s->is_stopped || holds_something(core, s)) continue;
         core_log(&core->out, LOG_INFO, "%s is empty and ends", MEMBER_NAME(s));
         stop(core, s);

@@ -65,8 +65,7 @@ static bool is_awaited(const scheduler_core *core, const member_slot *s)
 void core_wait_tick(scheduler_core *core)
 {
     char how[SENTENCE_SPAN_BYTES + 48];
-    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
-    {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
         if (!is_awaited(core, s) || s->awaited_ms > core->out.now_ms) continue;
         snprintf(how, sizeof how, "it has not come back within %s",
                  SPAN_NAME(core->job.settings.wait_ms));
@@ -78,6 +77,6 @@ uint64_t core_wait_next_ms(const scheduler_core *core)
 {
     uint64_t next = UINT64_MAX;
     MEMBER_SLOT_EACH(each, &core->members.roster.workers)
-    if (is_awaited(core, each) && each->awaited_ms < next) next = each->awaited_ms;
+        if (is_awaited(core, each) && each->awaited_ms < next) next = each->awaited_ms;
     return next;
 }

@@ -157,8 +157,7 @@ static uint32_t end_of_node(const row *at, uint32_t begin, uint32_t n)
 static pen_status number(const member_slots *workers, const uint32_t *leader, pen_error *why)
 {
     int32_t nodes = 0;
-    MEMBER_SLOT_EACH(w, workers)
-    {
+    MEMBER_SLOT_EACH(w, workers) {
         const uint32_t first = leader[w->rank];
         w->node              = first == (uint32_t)w->rank ? nodes++ : workers->at[first]->node;
         if (w->said_node >= 0 && w->said_node != w->node) return notify_node(w, why);
@@ -218,15 +217,14 @@ static bool is_taken(const member_slot *late, const member_slots *workers, int32
                      int32_t local_rank)
 {
     MEMBER_SLOT_EACH(w, workers)
-    if (has_its_place(w, late) && w->node == node && w->local_rank == local_rank) return true;
+        if (has_its_place(w, late) && w->node == node && w->local_rank == local_rank) return true;
     return false;
 }
 
 static int32_t find_node(const member_slot *late, const member_slots *workers)
 {
     int32_t next = 0, found = -1;
-    MEMBER_SLOT_EACH(w, workers)
-    {
+    MEMBER_SLOT_EACH(w, workers) {
         if (!has_its_place(w, late)) continue;
         if (w->node >= next && w->node < INT32_MAX) next = w->node + 1;
         if (strcmp(w->machine, late->machine) != 0) continue;

@@ -79,7 +79,7 @@ member_slot *roster_observer(roster *self, int32_t role, uint64_t nonce)
 {
     member_slots *list = &self->observers;
     MEMBER_SLOT_EACH(each, list)
-    if (each->nonce == nonce && each->role == role) return each;
+        if (each->nonce == nonce && each->role == role) return each;
 
     if (list->n == ROSTER_GUESTS_MAX) return NULL;
     if (roster_grow(list, role, list->n + 1) != PEN_OK) return NULL;

@@ -49,8 +49,7 @@ static void take_metrics(core_history *h, const member_slots *workers, scheduler
 
 static void take_bytes(const member_slots *workers, scheduler_point *p)
 {
-    MEMBER_SLOT_EACH(each, workers)
-    {
+    MEMBER_SLOT_EACH(each, workers) {
         p->push_bytes += stat_of(each, STAT_PUSH_BYTES);
         p->pull_bytes += stat_of(each, STAT_PULL_BYTES);
         p->coll_bytes += stat_of(each, STAT_COLL_BYTES);

@@ -13,7 +13,7 @@ enum { WILLS_PER_LEASE = 10 };
 static const member_slot *ahead(const scheduler_core *core)
 {
     MEMBER_SLOT_EACH(each, &core->members.roster.workers)
-    if (each->step >= 0 && each->step == core->job.step) return each;
+        if (each->step >= 0 && each->step == core->job.step) return each;
     return NULL;
 }
 

@@ -31,8 +31,7 @@ static void answer_for(core_reports *self, const core_out *out, const member_slo
 void core_recorder_ask(core_reports *self, const core_out *out, uint64_t asker, uint64_t id)
 {
     wire_control c = {.kind = WIRE_RECORD_ASK, .u.record_ask = {.id = id, .asker = asker}};
-    MEMBER_SLOT_EACH(each, &out->all->workers)
-    {
+    MEMBER_SLOT_EACH(each, &out->all->workers) {
         if (member_slot_is_counted(each) && each->is_bound)
             core_send(out, each, &c);
         else

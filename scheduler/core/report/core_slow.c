@@ -31,8 +31,7 @@ void core_slow_beat(const member_slots *workers, const member_slot *waiting, uin
     uint64_t waited      = since_ms && now_ms > since_ms ? now_ms - since_ms : 0;
     if (waited > waiting->call_ms) waited = waiting->call_ms;
     if (!waited || waiting->step < 0 || is_in_own_code(waiting)) return;
-    MEMBER_SLOT_EACH(s, workers)
-    {
+    MEMBER_SLOT_EACH(s, workers) {
         if (is_behind(s, waiting) && (!slowest || is_further(s, slowest))) slowest = s;
     }
     if (slowest) slowest->made_wait_ms += waited;

@@ -39,10 +39,9 @@ void core_left_registering(scheduler_core *core)
     bool has_registered         = false;
     if (core->job.phase != PHASE_REGISTERING && core->job.phase != PHASE_LOADING) return;
     MEMBER_SLOT_EACH(each, workers)
-    has_registered |= each->is_registered && member_slot_is_here(each);
+        has_registered |= each->is_registered && member_slot_is_here(each);
     if (!has_registered) return;
-    MEMBER_SLOT_EACH(s, workers)
-    {
+    MEMBER_SLOT_EACH(s, workers) {
         if (s->state != MEMBER_LEFT || s->is_ready) continue;
         core_left_early(core, s);
         core->due |= DUE_LEFT; /* handle this one first */
@@ -52,8 +51,7 @@ void core_left_registering(scheduler_core *core)
 
 static member_slot *find_left(const scheduler_core *core, const member_slot *waiting)
 {
-    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
-    {
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
         if (is_missed(core, s) && s->step <= waiting->step) return s;
     }
     return NULL;
