@@ -290,7 +290,7 @@ static pen_status make_partitions(plan *p, const wire_model *model, pen_error *w
                             : why_set(why, status, "no memory to place %u chunks", p->n_chunks);
 }
 
-static pen_status cut(plan *p, const wire_model *model, pen_error *why)
+static pen_status split(plan *p, const wire_model *model, pen_error *why)
 {
     uint64_t elements = 0;
     pen_status status = check_model(model, &elements, why);
@@ -316,7 +316,7 @@ pen_status plan_create(const wire_model *model, plan **p, pen_error *why)
 {
     plan *made = calloc(1, sizeof *made);
     if (made == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to partition the model");
-    pen_status status = cut(made, model, why);
+    pen_status status = split(made, model, why);
     if (status != PEN_OK) {
         plan_destroy(made);
         return status;

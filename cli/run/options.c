@@ -554,7 +554,7 @@ typedef struct {
     int n;
 } said_to_workers;
 
-static void say(said_to_workers *said, const char *name, const char *value)
+static void add_setting(said_to_workers *said, const char *name, const char *value)
 {
     snprintf(said->text[said->n], sizeof said->text[0], "%s=%s", name, value);
     said->all[said->n] = said->text[said->n];
@@ -566,13 +566,13 @@ static pen_status ask_workers(const run_options *o, pen_error *why)
     said_to_workers said = {.n = 0};
     char number[24];
     snprintf(number, sizeof number, "%d", o->servers);
-    say(&said, "servers", number);
+    add_setting(&said, "servers", number);
     snprintf(number, sizeof number, "%d", o->nproc_max * o->nnodes_max);
-    if (run_options_is_elastic(o)) say(&said, "workers_max", number);
-    if (o->mode != NULL) say(&said, "mode", o->mode);
-    if (o->store != NULL) say(&said, "store", o->store);
-    if (o->resume) say(&said, "resume", "yes");
-    if (o->fresh) say(&said, "fresh", "yes");
+    if (run_options_is_elastic(o)) add_setting(&said, "workers_max", number);
+    if (o->mode != NULL) add_setting(&said, "mode", o->mode);
+    if (o->store != NULL) add_setting(&said, "store", o->store);
+    if (o->resume) add_setting(&said, "resume", "yes");
+    if (o->fresh) add_setting(&said, "fresh", "yes");
     return job_settings_foretell(said.all, o->nproc * o->nnodes, why);
 }
 

@@ -52,7 +52,7 @@ bool core_is_elastic(const scheduler_core *core);
 bool core_may_sit(const scheduler_core *core, const member_slot *s);
 bool core_may_replace(const scheduler_core *core, const member_slot *s);
 bool core_is_late(const scheduler_core *core,
-                  const member_slot *s); /* present, but not in the record yet */
+                  const member_slot *s); /* present, but not in the view yet */
 const member_slot *core_loss_lowest(const scheduler_core *core); /* live worker; NULL: none */
 const pen_error *core_loss_of(const scheduler_core *core, int32_t rank); /* NULL: not lost */
 /* BAD_SETTING: settings that a job with this number of servers cannot have. */
@@ -93,21 +93,21 @@ wire_control core_model_committed(const scheduler_core *core, const member_slot 
 wire_control core_model_plan(const scheduler_core *core, bool with_model);
 bool core_model_adopt(scheduler_core *core, const wire_control *kept); /* false: it is not ours */
 
-/* core_epoch_view.c.  write: a new record for core->epoch; `s` NULL: no step is resolved; false: no memory, and the old
- * record stays.  note: marks the members in it. */
+/* core_epoch_view.c.  write: a new view for core->epoch; `s` NULL: no step is resolved; false: no memory, and the old
+ * view stays.  note: marks the members in it. */
 bool core_epoch_write(scheduler_core *core, const resolved *s, bool members_changed);
 void core_epoch_note(scheduler_core *core);
 void core_epoch_fail(scheduler_core *core); /* verdict: no memory */
 wire_control core_epoch_seal(const scheduler_core *core);
 void core_epoch_notify(const scheduler_core *core,
-                       const member_slot *s); /* the record, and an open SEAL */
+                       const member_slot *s); /* the view, and an open SEAL */
 
 /* core_epoch.c: EPOCH, SEAL, SEALED */
-void core_epoch_begin(scheduler_core *core); /* the first record */
+void core_epoch_begin(scheduler_core *core); /* the first view */
 /* Asks for an epoch change at `due_ms`. */
 void core_epoch_want(scheduler_core *core, uint64_t due_ms, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* A worker died between the first record and the first step. */
+/* A worker died between the first view and the first step. */
 void core_epoch_want_without_dead(scheduler_core *core);
 bool core_epoch_survives(const scheduler_core *core); /* a full copy of every shard lives */
 void core_epoch_lost(scheduler_core *core, const member_slot *server);

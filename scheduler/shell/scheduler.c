@@ -21,12 +21,12 @@
 #include <time.h>
 
 enum {
-    BATCH       = 256, /* messages handled before other sources of the loop */
-    OUTBOX_MS   = 10,
-    LINGER_MS   = 1000, /* at most, to send the last answers */
-    ARENA_BYTES = 64 << 20,
-    QUEUE_BYTES = 256 << 20, /* queued for or from one member */
-    GUEST_BYTES = 32 << 20   /* queued for all other peers together */
+    BATCH          = 256, /* messages handled before other sources of the loop */
+    OUTBOX_MS      = 10,
+    LINGER_MS      = 1000, /* at most, to send the last answers */
+    ARENA_BYTES    = 64 << 20,
+    QUEUE_BYTES    = 256 << 20, /* queued for or from one member */
+    OBSERVER_BYTES = 32 << 20   /* queued for all other peers together */
 };
 
 struct scheduler {
@@ -84,7 +84,7 @@ static void send_all(void *user, const uint32_t *peers, uint32_t n, const wire_c
         loop_timer_start(s->loop, &s->retry, loop_now_ms(s->loop) + OUTBOX_MS, flush, s);
 }
 
-static void say(void *user, int level, const char *line)
+static void write_log(void *user, int level, const char *line)
 {
     (void)user;
     log_line(level, "%s", line);
@@ -239,7 +239,7 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
         .body_bytes_max      = 1,
         .connections_max     = (uint32_t)settings->connections_max,
         .queue_bytes_max     = QUEUE_BYTES,
-        .observers_bytes_max = GUEST_BYTES,
+        .observers_bytes_max = OBSERVER_BYTES,
         /* a silent connection is closed after the lease: a stall is not a death */
         .heartbeat_ms = (uint32_t)settings->lease_ms / 2,
     };
@@ -263,7 +263,7 @@ static void introduce(scheduler *s, const char *master)
 static pen_status make_core(scheduler *s, const scheduler_settings *settings, const char *master,
                             pen_error *why)
 {
-    scheduler_actions actions = {send_all, say, ended, s, NULL};
+    scheduler_actions actions = {send_all, write_log, ended, s, NULL};
     void *kept                = NULL;
     size_t size               = 0;
     pen_status status         = PEN_OK;

@@ -21,8 +21,8 @@ static void no_memory(server *s, const char *what)
 static const wire_replica *table_of(const server *s, uint32_t *n)
 {
     const wire_control *first = s->plan != NULL ? &s->plan->message : NULL;
-    *n                        = s->record.u.epoch.n_replicas;
-    if (*n > 0) return s->record.u.epoch.replica;
+    *n                        = s->view.u.epoch.n_replicas;
+    if (*n > 0) return s->view.u.epoch.replica;
     *n = first != NULL ? first->u.plan.n_replicas : 0;
     if (*n > 0) return first->u.plan.replica;
     *n = first != NULL && first->u.plan.n_shards == 0 ? (uint32_t)s->settings.shards : 0;
@@ -31,8 +31,8 @@ static const wire_replica *table_of(const server *s, uint32_t *n)
 
 static const wire_member *server_of(const server *s, int32_t rank)
 {
-    for (uint32_t i = 0; i < s->record.u.epoch.n_servers; i++)
-        if (s->record.u.epoch.server[i].rank == rank) return &s->record.u.epoch.server[i];
+    for (uint32_t i = 0; i < s->view.u.epoch.n_servers; i++)
+        if (s->view.u.epoch.server[i].rank == rank) return &s->view.u.epoch.server[i];
     return NULL;
 }
 
@@ -72,14 +72,14 @@ static void fill_row(const server *s, server_row *row, const wire_replica *mine)
 /* ---- notifying the threads ------------------------------------------------------------------- */
 static wire_member *copy_workers(const server *s)
 {
-    const uint32_t n    = s->record.u.epoch.n_workers;
+    const uint32_t n    = s->view.u.epoch.n_workers;
     wire_member *worker = calloc(n + 1, sizeof *worker);
     for (uint32_t i = 0; worker != NULL && i < n;
          i++) /* shards need no names, which lie in an arena */
         worker[i] = (wire_member){.role        = PEN_WORKER,
-                                  .rank        = s->record.u.epoch.worker[i].rank,
-                                  .node        = s->record.u.epoch.worker[i].node,
-                                  .incarnation = s->record.u.epoch.worker[i].incarnation};
+                                  .rank        = s->view.u.epoch.worker[i].rank,
+                                  .node        = s->view.u.epoch.worker[i].node,
+                                  .incarnation = s->view.u.epoch.worker[i].incarnation};
     return worker;
 }
 
@@ -90,14 +90,14 @@ static server_epoch_update *new_epoch_update(server *s, uint32_t place, uint32_t
     server_epoch_update *epoch_update = calloc(1, sizeof *epoch_update);
     if (epoch_update == NULL) return NULL;
     epoch_update->to    = &s->shard[place];
-    epoch_update->view  = (shard_view){.term            = s->record.u.epoch.term,
-                                       .epoch           = s->record.u.epoch.epoch,
+    epoch_update->view  = (shard_view){.term            = s->view.u.epoch.term,
+                                       .epoch           = s->view.u.epoch.epoch,
                                        .worker          = copy_workers(s),
-                                       .n_workers       = s->record.u.epoch.n_workers,
-                                       .members_changed = s->record.u.epoch.members_changed,
-                                       .step            = s->record.u.epoch.step,
-                                       .has_decision    = s->record.u.epoch.has_decision,
-                                       .decision        = s->record.u.epoch.decision};
+                                       .n_workers       = s->view.u.epoch.n_workers,
+                                       .members_changed = s->view.u.epoch.members_changed,
+                                       .step            = s->view.u.epoch.step,
+                                       .has_decision    = s->view.u.epoch.has_decision,
+                                       .decision        = s->view.u.epoch.decision};
     epoch_update->row   = calloc(n + 1, sizeof *epoch_update->row);
     epoch_update->fresh = calloc(n_fresh + 1, sizeof(server_hosted *));
     if (epoch_update->view.worker == NULL || epoch_update->row == NULL ||
@@ -152,7 +152,7 @@ static void cannot_be(server *s, const wire_replica *r)
     pen_error why;
     why_set(&why, PEN_INTERNAL,
             "epoch %" PRIu64 ": server %d should have shard %u as its %s, but never had it",
-            s->record.u.epoch.epoch, s->rank, r->shard,
+            s->view.u.epoch.epoch, s->rank, r->shard,
             r->role == WIRE_PRIMARY ? "primary" : "backup");
     why_culprit(&why, PEN_SERVER, s->rank, -1, NULL);
     server_report(s, &why);
@@ -227,20 +227,20 @@ void server_epoch_take(server *s, const void *head, size_t size)
 {
     wire_arena *arena = wire_arena_create(ARENA_BYTES_MAX);
     pen_error why;
-    wire_control record;
-    if (arena == NULL || wire_control_decode(head, size, arena, &record, &why) != PEN_OK) {
+    wire_control view;
+    if (arena == NULL || wire_control_decode(head, size, arena, &view, &why) != PEN_OK) {
         wire_arena_destroy(arena); /* the next HELLO asks for it again */
         return;
     }
     wire_arena_destroy(s->view_arena);
     s->view_arena  = arena;
-    s->record      = record;
-    s->n_workers   = record.u.epoch.n_workers;
-    s->n_servers   = (int32_t)record.u.epoch.n_servers;
+    s->view        = view;
+    s->n_workers   = view.u.epoch.n_workers;
+    s->n_servers   = (int32_t)view.u.epoch.n_servers;
     s->first_shard = 0;
-    for (uint32_t i = 0; i < record.u.epoch.n_servers; i++)
-        if (record.u.epoch.server[i].rank < s->rank)
-            s->first_shard += record.u.epoch.server[i].n_addresses;
+    for (uint32_t i = 0; i < view.u.epoch.n_servers; i++)
+        if (view.u.epoch.server[i].rank < s->rank)
+            s->first_shard += view.u.epoch.server[i].n_addresses;
     if (!s->is_ready) return;
     forget_gone(s);
     make_learners(s);

@@ -282,7 +282,7 @@ struct server {
     int32_t rank;
     char job[CONFIG_TEXT_BYTES];
     wire_arena *view_arena;
-    wire_control record; /* the newest EPOCH; lists in view_arena */
+    wire_control view; /* the newest EPOCH; lists in view_arena */
     uint32_t n_workers, first_shard;
     int32_t n_servers;
     server_plan *plan;

@@ -196,7 +196,7 @@ static void destroy(cluster *c)
     plan_destroy(c->cut);
     wire_arena_destroy(c->arena);
     wire_out_free(&c->out);
-    sim_view_clear(&c->record);
+    sim_view_clear(&c->view);
     free(c->shard_of);
     free(c->column);
     free(c);

@@ -122,26 +122,26 @@ static bool is_for_all(const cluster *c, const wire_control *m)
     for (uint32_t i = 0; i < m->u.epoch.n_replicas; i++)
         if (m->u.epoch.replica[i].role == WIRE_PRIMARY)
             led |= (uint64_t)1 << m->u.epoch.replica[i].shard;
-    return c->record.n_replicas == 0 || led == ((uint64_t)1 << c->n_shards) - 1;
+    return c->view.n_replicas == 0 || led == ((uint64_t)1 << c->n_shards) - 1;
 }
 
 void check_record(cluster *c, const wire_control *m)
 {
-    const sim_view *now = &c->record;
+    const sim_view *now = &c->view;
     if (!is_for_all(c, m)) return;
     if (m->u.epoch.term == now->term && m->u.epoch.epoch == now->epoch &&
         m->u.epoch.n_replicas > now->n_replicas && now->n_replicas > 0)
-        sim_view_take(c, &c->record, m);
-    if (!sim_view_is_newer(m->u.epoch.term, m->u.epoch.epoch, &c->record)) return;
+        sim_view_take(c, &c->view, m);
+    if (!sim_view_is_newer(m->u.epoch.term, m->u.epoch.epoch, &c->view)) return;
     sim_view next = {.term = 0};
     uint64_t incarnation[MODEL_RANKS_MAX];
     sim_view_take(c, &next, m);
-    const bool changed = !is_same_set(&c->record, &next), first = c->record.n_replicas == 0;
+    const bool changed = !is_same_set(&c->view, &next), first = c->view.n_replicas == 0;
     c->result.epochs++;
     note_record(c, &next);
-    check_primaries(c, &c->record, &next);
-    count_fills(c, &c->record, &next);
-    check_waiting(c, &c->record, &next);
+    check_primaries(c, &c->view, &next);
+    count_fills(c, &c->view, &next);
+    check_waiting(c, &c->view, &next);
     check_sharing(c, &next);
     if (changed && !first && sim_has_servers(c) && c->plan.task.mode == MODEL_DECIDE) {
         incarnations(&next, incarnation);
@@ -152,12 +152,12 @@ void check_record(cluster *c, const wire_control *m)
             sim_wrong(c, "epoch %" PRIu64 " settles step %" PRId64 ": %s", next.epoch, next.step,
                       wrong);
     }
-    if (!is_same_holding(&c->record, &next)) {
+    if (!is_same_holding(&c->view, &next)) {
         c->since.term  = next.term;
         c->since.epoch = next.epoch;
     }
-    sim_view_clear(&c->record);
-    c->record = next;
+    sim_view_clear(&c->view);
+    c->view = next;
 }
 
 void check_plan(cluster *c, const wire_control *m)
@@ -168,7 +168,7 @@ void check_plan(cluster *c, const wire_control *m)
         sim_wrong(c, "the plan has %u partitions instead of %u", n, c->cut->n_partitions);
         return;
     }
-    sim_view_place(&c->record, m);
+    sim_view_place(&c->view, m);
     if (c->shard_of != NULL && memcmp(c->shard_of, m->u.plan.shard, n * sizeof *c->shard_of) != 0)
         sim_wrong(c, "a second plan deals the partitions differently");
     if (c->shard_of == NULL) c->shard_of = sim_need(calloc(n, sizeof *c->shard_of));
@@ -178,7 +178,7 @@ void check_plan(cluster *c, const wire_control *m)
 /* ---- shards: every version is the reference's ------------------------------------------------ */
 static bool is_newest(const sim_copy *k)
 {
-    const sim_view *r = &k->place->server->c->record;
+    const sim_view *r = &k->place->server->c->view;
     return k->term == r->term && k->epoch == r->epoch;
 }
 
@@ -194,8 +194,8 @@ static bool is_current(const sim_copy *k)
 static bool is_authority(const sim_copy *k)
 {
     const cluster *c          = k->place->server->c;
-    const wire_replica *row   = sim_view_primary(&c->record, k->number);
-    const wire_member *member = row != NULL ? sim_view_server(&c->record, row->server) : NULL;
+    const wire_replica *row   = sim_view_primary(&c->view, k->number);
+    const wire_member *member = row != NULL ? sim_view_server(&c->view, row->server) : NULL;
     return member != NULL && member->incarnation == k->place->server->incarnation &&
            k->role == WIRE_PRIMARY && is_current(k);
 }
@@ -291,7 +291,7 @@ void check_installed(sim_copy *k)
         check_copy(k);
         return;
     }
-    incarnations(&c->record, incarnation);
+    incarnations(&c->view, incarnation);
     for (uint32_t i = 0; i < c->cut->n_chunks && c->plan.task.mode != MODEL_DECIDE; i++) {
         if (shard_of(c, i) != k->number || !is_trained(c, i)) continue;
         if (shard_values(k->shard, i, &version) == NULL) continue;

@@ -38,7 +38,7 @@ void check_pushed(sim_worker *w, const wire_data *d)
 static const sim_copy *primary_of(const cluster *c, uint32_t chunk)
 {
     const wire_replica *row =
-        sim_view_primary(&c->record, c->shard_of[c->cut->chunk[chunk].partition]);
+        sim_view_primary(&c->view, c->shard_of[c->cut->chunk[chunk].partition]);
     return row != NULL ? &c->server[row->server].copy[row->shard] : NULL;
 }
 
@@ -183,8 +183,8 @@ void check_ways(const sim_worker *w)
         const sim_event *e = &c->plan.event[i];
         if (e->what != SIM_NO_WAY || e->from_ms > 0 || e->to_role == SIM_NOBODY) continue;
         const bool is_needed = e->role == SIM_WORKER ||
-                               fault_needs(&w->record, (int32_t)e->rank, (int32_t)e->to) ||
-                               fault_needs(&w->record, (int32_t)e->to, (int32_t)e->rank);
+                               fault_needs(&w->view, (int32_t)e->rank, (int32_t)e->to) ||
+                               fault_needs(&w->view, (int32_t)e->to, (int32_t)e->rank);
         if (is_needed)
             sim_wrong(w->c, "rank %u may begin its first step, and %s %u has never reached %s %u",
                       w->rank, e->role == SIM_WORKER ? "worker" : "server", e->rank,

@@ -61,7 +61,7 @@ static void shard_cuts(void *user, shard_capture *cut)
 static void link_to(sim_copy *k, const wire_replica *to)
 {
     const sim_server *s       = k->place->server;
-    const wire_member *member = sim_view_server(&s->record, to->server);
+    const wire_member *member = sim_view_server(&s->view, to->server);
     if (member == NULL || to->place >= member->n_addresses) return;
     if (k->link[to->server].t != NULL && k->link_to[to->server] == member->incarnation) return;
     net_hang_up(&k->link[to->server]);
@@ -77,7 +77,7 @@ static void unlink_all(sim_copy *k)
 
 static void relink(sim_copy *k)
 {
-    const sim_view *r            = &k->place->server->record;
+    const sim_view *r            = &k->place->server->view;
     bool wanted[SIM_SERVERS_MAX] = {false};
     for (uint32_t i = 0; i < r->n_replicas && k->role == WIRE_PRIMARY; i++) {
         if (r->replica[i].shard != k->number || r->replica[i].role == WIRE_PRIMARY) continue;
@@ -130,7 +130,7 @@ static void create(sim_server *s, sim_copy *k, const wire_replica *r)
 /* ---- epochs ---------------------------------------------------------------------------------- */
 static void install(sim_server *s, sim_copy *k, const wire_replica *mine)
 {
-    const sim_view *r = &s->record;
+    const sim_view *r = &s->view;
     shard_replica others[SIM_SERVERS_MAX];
     shard_view view = {.term            = r->term,
                        .epoch           = r->epoch,
@@ -162,9 +162,9 @@ static void install(sim_server *s, sim_copy *k, const wire_replica *mine)
 
 static const wire_replica *row_of(const sim_server *s, uint32_t number)
 {
-    for (uint32_t i = 0; i < s->record.n_replicas; i++)
-        if (s->record.replica[i].shard == number && s->record.replica[i].server == (int32_t)s->rank)
-            return &s->record.replica[i];
+    for (uint32_t i = 0; i < s->view.n_replicas; i++)
+        if (s->view.replica[i].shard == number && s->view.replica[i].server == (int32_t)s->rank)
+            return &s->view.replica[i];
     return NULL;
 }
 

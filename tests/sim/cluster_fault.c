@@ -55,23 +55,23 @@ void fault_start(cluster *c, sim_role role, uint32_t rank)
 static bool is_alive(const cluster *c, int32_t server)
 {
     const sim_server *s       = &c->server[server];
-    const wire_member *member = sim_view_server(&c->record, server);
+    const wire_member *member = sim_view_server(&c->view, server);
     return s->life == LIFE_RUNS && member != NULL && member->incarnation == s->incarnation;
 }
 
 /* Whether every shard has a live member in its replica set. */
 static bool is_whole(const cluster *c)
 {
-    for (uint32_t i = 0; i < c->record.n_replicas; i++) {
-        const uint32_t number = c->record.replica[i].shard;
+    for (uint32_t i = 0; i < c->view.n_replicas; i++) {
+        const uint32_t number = c->view.replica[i].shard;
         bool any              = false;
-        for (uint32_t k = 0; k < c->record.n_replicas && !any; k++) {
-            const wire_replica *r = &c->record.replica[k];
+        for (uint32_t k = 0; k < c->view.n_replicas && !any; k++) {
+            const wire_replica *r = &c->view.replica[k];
             any = r->shard == number && r->role != WIRE_LEARNER && is_alive(c, r->server);
         }
         if (!any) return false;
     }
-    return c->record.n_replicas > 0;
+    return c->view.n_replicas > 0;
 }
 
 /* Whether a verdict is correct from now on. */

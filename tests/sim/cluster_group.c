@@ -18,13 +18,13 @@ static uint64_t now_of(const sim_worker *w)
 
 static sim_worker *at(const sim_worker *w, uint32_t member)
 {
-    sim_worker *other = &w->c->worker[w->record.worker[member].rank];
-    return other->incarnation == w->record.worker[member].incarnation ? other : NULL;
+    sim_worker *other = &w->c->worker[w->view.worker[member].rank];
+    return other->incarnation == w->view.worker[member].incarnation ? other : NULL;
 }
 
 static bool is_behind(const sim_worker *w)
 {
-    return w->record.step >= 0 && w->step < (uint64_t)w->record.step;
+    return w->view.step >= 0 && w->step < (uint64_t)w->view.step;
 }
 
 void sim_group_begin(sim_worker *w)
@@ -45,27 +45,27 @@ void sim_group_install(sim_worker *w)
     w->is_sealed     = false;
     w->given.epoch   = 0;
     w->group_wake_ms = 0;
-    if (w->record.step >= 0 && w->step > (uint64_t)w->record.step)
+    if (w->view.step >= 0 && w->step > (uint64_t)w->view.step)
         sim_wrong(w->c,
                   "rank %u has applied %" PRIu64 " steps, and epoch %" PRIu64
                   " goes on from %" PRId64,
-                  w->rank, w->step, w->record.epoch, w->record.step);
+                  w->rank, w->step, w->view.epoch, w->view.step);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 static void contribute(sim_worker *w)
 {
-    w->given.term  = w->record.term;
-    w->given.epoch = w->record.epoch;
+    w->given.term  = w->view.term;
+    w->given.epoch = w->view.epoch;
     w->given.steps = w->step + 1;
 }
 
 static bool have_all_contributed(const sim_worker *w)
 {
-    for (uint32_t i = 0; i < w->record.n_workers; i++) {
+    for (uint32_t i = 0; i < w->view.n_workers; i++) {
         const sim_worker *other = at(w, i);
-        if (other == NULL || other->given.term != w->record.term ||
-            other->given.epoch != w->record.epoch || other->given.steps <= w->step)
+        if (other == NULL || other->given.term != w->view.term ||
+            other->given.epoch != w->view.epoch || other->given.steps <= w->step)
             return false;
     }
     return true;
@@ -74,7 +74,7 @@ static bool have_all_contributed(const sim_worker *w)
 /* All workers in the job have the same state after the same step. */
 static void check_state(const sim_worker *w)
 {
-    for (uint32_t i = 0; i < w->record.n_workers; i++) {
+    for (uint32_t i = 0; i < w->view.n_workers; i++) {
         const sim_worker *other = at(w, i);
         if (other != NULL && other->step >= w->step && other->state[w->step] != w->state[w->step])
             sim_wrong(w->c, "ranks %u and %u differ after step %" PRIu64, w->rank, other->rank,
@@ -85,8 +85,7 @@ static void check_state(const sim_worker *w)
 static void apply(sim_worker *w)
 {
     uint64_t ranks = 0;
-    for (uint32_t i = 0; i < w->record.n_workers; i++)
-        ranks |= UINT64_C(1) << w->record.worker[i].rank;
+    for (uint32_t i = 0; i < w->view.n_workers; i++) ranks |= UINT64_C(1) << w->view.worker[i].rank;
     w->state[w->step + 1] = draw_mix(w->state[w->step] ^ ranks << 32 ^ w->step);
     w->step++;
     w->c->result.applied++;
@@ -95,9 +94,9 @@ static void apply(sim_worker *w)
 
 static bool fill(sim_worker *w)
 {
-    for (uint32_t i = 0; i < w->record.n_workers; i++) {
+    for (uint32_t i = 0; i < w->view.n_workers; i++) {
         const sim_worker *other = at(w, i);
-        if (other == NULL || other->life != LIFE_RUNS || other->step < (uint64_t)w->record.step)
+        if (other == NULL || other->life != LIFE_RUNS || other->step < (uint64_t)w->view.step)
             continue;
         for (uint64_t s = w->step; s <= other->step; s++) w->state[s] = other->state[s];
         w->step = other->step;
@@ -131,7 +130,7 @@ bool sim_group_step(sim_worker *w)
 bool sim_group_may_leave(const sim_worker *w)
 {
     if (w->is_sealed) return false;
-    for (uint32_t i = 0; i < w->record.n_workers; i++) {
+    for (uint32_t i = 0; i < w->view.n_workers; i++) {
         const sim_worker *other = at(w, i);
         if (other != NULL && other->life == LIFE_RUNS && other->step < w->c->plan.task.steps)
             return false;

@@ -116,7 +116,7 @@ static bool misses_copy(const sim_server *s, uint32_t other)
 {
     return s->has_plan && other != s->rank &&
            fault_apart(s->c, SIM_SERVER, s->rank, SIM_SERVER, other) &&
-           fault_needs(&s->record, (int32_t)s->rank, (int32_t)other);
+           fault_needs(&s->view, (int32_t)s->rank, (int32_t)other);
 }
 
 static bool reaches_copies(const sim_server *s)
@@ -132,7 +132,7 @@ static void look_for_copies(sim_server *s)
     for (uint32_t i = 0; i < s->c->n_servers; i++) {
         if (!fault_says(&s->apart_ms[i], s->owes_ready && misses_copy(s, i), false, now(s)))
             continue;
-        const wire_member *member = sim_view_server(&s->record, (int32_t)i);
+        const wire_member *member = sim_view_server(&s->view, (int32_t)i);
         wire_control m            = {.kind        = WIRE_UNREACHED,
                                      .u.unreached = {.role    = PEN_SERVER,
                                                      .rank    = (int32_t)i,
@@ -159,7 +159,7 @@ static void take_plan(sim_server *s, const wire_control *m)
         s->ranks_max = m->u.plan.ranks_max;
         s->shard_of  = sim_need(calloc(s->cut->n_partitions, sizeof *s->shard_of));
         memcpy(s->shard_of, m->u.plan.shard, s->cut->n_partitions * sizeof *s->shard_of);
-        sim_view_place(&s->record, m);
+        sim_view_place(&s->view, m);
         s->has_plan = true;
         sim_copies_install(s);
     }
@@ -263,7 +263,7 @@ static void unanswered(void *user, pen_error *why)
 static void on_epoch(void *user, const wire_control *m)
 {
     sim_server *s = user;
-    sim_view_take(s->c, &s->record, m);
+    sim_view_take(s->c, &s->view, m);
     if (s->has_plan) sim_copies_install(s);
 }
 
@@ -428,7 +428,7 @@ void sim_server_free(sim_server *s)
     free(s->shard_of);
     message_copy_clear(&s->kept);
     membership_fini(&s->member);
-    sim_view_clear(&s->record);
+    sim_view_clear(&s->view);
     s->cut      = NULL;
     s->shard_of = NULL;
 }

@@ -160,7 +160,7 @@ struct sim_server {
     uint64_t nonce, nudge_ms;
     const char *address[SIM_PLACES_MAX]; /* scratch of HELLO */
     uint64_t stalled_until_ms;
-    sim_view record;
+    sim_view view;
     uint64_t level_ms; /* until when a sealed copy may catch up with its primary */
     uint32_t n_reports;
     wire_sealed_report report[SIM_SHARDS_MAX];
@@ -237,7 +237,7 @@ struct sim_worker {
     uint64_t unreached_ms[SIM_SERVERS_MAX]; /* when to report it as unreachable; 0: it is reached */
     uint64_t apart_ms[SIM_WORKERS_MAX];     /* the same of other workers */
 
-    sim_view record;
+    sim_view view;
     sim_routes routes[2];
     int route; /* the valid one of the two */
     uint32_t n_shards;
@@ -304,7 +304,7 @@ struct cluster {
         uint64_t shards; /* bit by number: those whose part was reported */
     } part[SIM_CUTS_MAX];
     uint32_t n_parts, n_shards;
-    sim_view record; /* the newest that the scheduler has sent to any member */
+    sim_view view; /* the newest that the scheduler has sent to any member */
     struct {
         uint64_t term, epoch;
     } since;                           /* first epoch with the holders and workers of `record` */

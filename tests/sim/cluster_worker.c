@@ -57,7 +57,7 @@ static bool misses(const sim_worker *w, int32_t server)
 {
     if (!fault_no_way(w->c, w->rank, server)) return false;
     for (uint32_t n = 0; n < w->n_shards; n++) {
-        const wire_replica *row = sim_view_primary(&w->record, n);
+        const wire_replica *row = sim_view_primary(&w->view, n);
         if (row != NULL && row->server == server) return true;
     }
     return false;
@@ -67,20 +67,20 @@ static bool misses(const sim_worker *w, int32_t server)
 static bool misses_worker(const sim_worker *w, uint32_t rank)
 {
     bool is_member = false;
-    for (uint32_t i = 0; i < w->record.n_workers; i++)
-        is_member |= w->record.worker[i].rank == (int32_t)rank;
+    for (uint32_t i = 0; i < w->view.n_workers; i++)
+        is_member |= w->view.worker[i].rank == (int32_t)rank;
     return is_member && fault_apart(w->c, SIM_WORKER, w->rank, SIM_WORKER, rank);
 }
 
 static void say_unreached(sim_worker *w, int32_t role, int32_t rank)
 {
-    const wire_member *member = role == PEN_SERVER ? sim_view_server(&w->record, rank) : NULL;
+    const wire_member *member = role == PEN_SERVER ? sim_view_server(&w->view, rank) : NULL;
     const wire_control m      = {.kind        = WIRE_UNREACHED,
                                  .u.unreached = {.role    = role,
                                                  .rank    = rank,
                                                  .address = member != NULL ? member->address[0] : "",
                                                  .words   = "no answer, timed out"}};
-    membership_client_say(w->membership_client, &m);
+    membership_client_send(w->membership_client, &m);
 }
 
 bool sim_worker_reaches(sim_worker *w)
@@ -104,7 +104,7 @@ bool sim_worker_reaches(sim_worker *w)
 
 static bool is_apart(const sim_worker *w, uint32_t number)
 {
-    const wire_replica *row = sim_view_primary(&w->record, number);
+    const wire_replica *row = sim_view_primary(&w->view, number);
     return row != NULL && fault_no_way(w->c, w->rank, row->server);
 }
 
@@ -201,8 +201,8 @@ static void find_routes(sim_worker *w)
 {
     sim_routes *routes = &w->routes[w->route];
     for (uint32_t n = 0; n < w->n_shards; n++) {
-        const wire_replica *row   = sim_view_primary(&w->record, n);
-        const wire_member *member = row != NULL ? sim_view_server(&w->record, row->server) : NULL;
+        const wire_replica *row   = sim_view_primary(&w->view, n);
+        const wire_member *member = row != NULL ? sim_view_server(&w->view, row->server) : NULL;
         if (member == NULL || row->place >= member->n_addresses) {
             sim_wrong(w->c, "rank %u is not told where shard %u is", w->rank, n);
             return;
@@ -237,8 +237,8 @@ void sim_worker_exchange(sim_worker *w)
                           .rank     = (int32_t)w->rank,
                           .n_shards = w->n_shards,
                           .lanes    = p->lanes,
-                          .term     = w->record.term,
-                          .epoch    = w->record.epoch,
+                          .term     = w->view.term,
+                          .epoch    = w->view.epoch,
                           .from = membership_client_membership(w->membership_client)->incarnation,
                           .to   = w->routes[w->route].to,
                           .n_workers        = w->c->n_workers,
@@ -280,7 +280,7 @@ static void install(sim_worker *w)
     w->route                 = 1 - w->route;
     find_routes(w);
     const sim_routes *after   = &w->routes[w->route];
-    const sim_view *r         = &w->record;
+    const sim_view *r         = &w->view;
     const ps_client_view view = {.term            = r->term,
                                  .epoch           = r->epoch,
                                  .to              = after->to,
@@ -305,8 +305,8 @@ static void membership_client_sends(void *user, const wire_control *message)
 
 static bool is_member(const sim_worker *w)
 {
-    for (uint32_t i = 0; i < w->record.n_workers; i++)
-        if (w->record.worker[i].incarnation ==
+    for (uint32_t i = 0; i < w->view.n_workers; i++)
+        if (w->view.worker[i].incarnation ==
             membership_client_membership(w->membership_client)->incarnation)
             return true;
     return false;
@@ -315,7 +315,7 @@ static bool is_member(const sim_worker *w)
 static void epoch_came(void *user, const wire_control *m)
 {
     sim_worker *w = user;
-    sim_view_take(w->c, &w->record, m);
+    sim_view_take(w->c, &w->view, m);
     if (!w->has_epoch) w->is_late = m->u.epoch.epoch > 1 || !is_member(w);
     w->has_epoch = true;
     if (w->ps_client != NULL) install(w);
@@ -332,7 +332,7 @@ static void plan_came(void *user, const wire_control *m)
     w->n_shards = m->u.plan.n_shards;
     w->shard_of = sim_need(calloc(w->c->cut->n_partitions, sizeof *w->shard_of));
     memcpy(w->shard_of, m->u.plan.shard, w->c->cut->n_partitions * sizeof *w->shard_of);
-    sim_view_place(&w->record, m);
+    sim_view_place(&w->view, m);
 }
 
 static void committed(void *user, int64_t step, int64_t applied)
@@ -444,7 +444,7 @@ static void make_membership_client(sim_worker *w)
 static void requests_send(void *user, const wire_control *message)
 {
     sim_worker *w = user;
-    membership_client_say(w->membership_client, message);
+    membership_client_send(w->membership_client, message);
 }
 
 static void faulted(void *user, uint64_t group, uint64_t call, const pen_error *why)
@@ -662,7 +662,7 @@ void sim_worker_free(sim_worker *w)
     ps_client_destroy(w->ps_client);
     membership_client_destroy(w->membership_client);
     requests_destroy(w->requests);
-    sim_view_clear(&w->record);
+    sim_view_clear(&w->view);
     free(w->shard_of);
     free(w->state);
     free(w->pushed);

@@ -101,12 +101,12 @@ static void records_asked_for_here_are_merged_here(void **state)
     const uint64_t id        = ask->u.record_ask.id;
     for (int32_t rank = 0; rank < 2; rank++) {
         assert_false(stuck_is_whole(scheduler_core_recorders(r->core)));
-        wire_control record = {.kind     = WIRE_RECORD,
-                               .u.record = {.id        = id,
-                                            .text      = "",
-                                            .data      = rank == 0 ? line : NULL,
-                                            .data_size = rank == 0 ? sizeof line - 1 : 0}};
-        scene_say(r, SCENE_WORKER(rank), &record);
+        wire_control view = {.kind     = WIRE_RECORD,
+                             .u.record = {.id        = id,
+                                          .text      = "",
+                                          .data      = rank == 0 ? line : NULL,
+                                          .data_size = rank == 0 ? sizeof line - 1 : 0}};
+        scene_say(r, SCENE_WORKER(rank), &view);
     }
     assert_true(stuck_is_whole(scheduler_core_recorders(r->core)));
     char *text  = NULL;

@@ -277,7 +277,7 @@ static void on_prove(membership_client *self, const wire_control *c)
     m.u.proven.n_numbers = m.u.proven.n_ranks;
     m.u.proven.rank      = rank;
     m.u.proven.number    = number;
-    membership_client_say(self, &m);
+    membership_client_send(self, &m);
     free(rank);
     free(number);
 }
@@ -339,10 +339,10 @@ void membership_client_overdue(membership_client *self, const char *what, uint64
     c.u.overdue.n_missing = n < MISSING_MAX ? n : MISSING_MAX;
     c.u.overdue.missing   = missing;
     c.u.overdue.quiet     = is_quiet;
-    membership_client_say(self, &c);
+    membership_client_send(self, &c);
 }
 
-void membership_client_say(membership_client *self, const wire_control *message)
+void membership_client_send(membership_client *self, const wire_control *message)
 {
     membership_send(&self->member, message);
 }
@@ -357,11 +357,11 @@ void membership_client_snapshot(membership_client *self)
 {
     const wire_control c = {.kind              = WIRE_SNAPSHOT_PLEASE,
                             .u.snapshot_please = {.id = ++self->snapshots}};
-    membership_client_say(self, &c);
+    membership_client_send(self, &c);
 }
 
 void membership_client_report(membership_client *self, const pen_error *why)
 {
     const wire_control c = {.kind = WIRE_FAILURE, .u.verdict = *why};
-    membership_client_say(self, &c);
+    membership_client_send(self, &c);
 }

@@ -48,7 +48,7 @@ typedef struct {
     /* The following may be NULL. */
     /* The job continues without that worker; once each. */
     void (*lost)(void *user, int32_t rank, const pen_error *why);
-    /* Answered by membership_client_say(). */
+    /* Answered by membership_client_send(). */
     void (*record_please)(void *user, uint64_t id, uint64_t asker);
     void (*renew)(void *user); /* the scheduler is silent: open a second connection */
     void (*stop)(void *user);  /* this worker is asked to leave after its step */
@@ -75,7 +75,7 @@ void membership_client_register(membership_client *self, const wire_model *model
 void membership_client_ready(membership_client *self, uint64_t now_ms);
 
 /* Sends a message for others, for example requests.h.  May be lost, and is lost before joining. */
-void membership_client_say(membership_client *self, const wire_control *message);
+void membership_client_send(membership_client *self, const wire_control *message);
 
 /* Reports a call that waits too long; the scheduler answers with a line for the log. */
 void membership_client_overdue(membership_client *self, const char *what, uint64_t waited_ms,

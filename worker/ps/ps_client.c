@@ -152,12 +152,12 @@ uint64_t ps_client_pending(const ps_client *self)
 /* ---- operations ------------------------------------------------------------------------------ */
 static void start(ps_client *self, op *o)
 {
-    const plan_chunk *cut = ps_client_chunk(self, o->chunk);
+    const plan_chunk *planned = ps_client_chunk(self, o->chunk);
     if (!self->chunk[o->chunk].unknown || !ps_client_is_pushing(o) || self->failed) {
         ps_client_send_later(self, o);
         return;
     }
-    ps_client_refuse_unknown(self, o->request, cut->tensor);
+    ps_client_refuse_unknown(self, o->request, planned->tensor);
     ps_client_end(self, o->request, NULL);
 }
 
@@ -325,8 +325,8 @@ void ps_client_end(ps_client *self, ps_client_request *r, const pen_error *why)
     if (r->is_step) ps_client_idle_forget(self);
     for (op *o = r->ops; o != NULL; o = o->request_next)
         if (o->holds > 0)
-            self->act.cut(self->user, ps_client_shard(self, o->chunk),
-                          o->chunk % self->setup.lanes);
+            self->act.disconnect(self->user, ps_client_shard(self, o->chunk),
+                                 o->chunk % self->setup.lanes);
     r->ending = false;
     ps_client_complete_if_over(self, r);
 }

@@ -125,7 +125,7 @@ typedef struct {
                        const ps_client_piece *pieces, uint32_t n_pieces);
     /* Drops queued messages of this lane that still refer to a buffer: their request has ended.
      * ps_client_release() follows for each, now or later. */
-    void (*cut)(void *user, uint32_t shard, uint32_t lane);
+    void (*disconnect)(void *user, uint32_t shard, uint32_t lane);
     /* Writes a chunk's values into the program's memory.  False: the checksum does not match. */
     bool (*store)(void *user, void *to, const void *from, size_t size, uint32_t crc);
     /* The open step's verdict is known and final; its values may not have arrived yet.  token as given

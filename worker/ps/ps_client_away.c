@@ -117,10 +117,10 @@ bool ps_client_away_ask(ps_client *self, wire_data *d)
     add_decision(self, d);
     self->stamp_now++;
     for (uint32_t i = 0; i < d->n; i++) {
-        const plan_chunk *cut = ps_client_chunk(self, d->chunk[i]);
-        if (cut->blocks == 0 || self->stamp[cut->partition] == self->stamp_now) continue;
-        self->stamp[cut->partition] = self->stamp_now;
-        add_partition(self, d, cut->partition);
+        const plan_chunk *planned = ps_client_chunk(self, d->chunk[i]);
+        if (planned->blocks == 0 || self->stamp[planned->partition] == self->stamp_now) continue;
+        self->stamp[planned->partition] = self->stamp_now;
+        add_partition(self, d, planned->partition);
     }
     return true;
 }

@@ -27,8 +27,8 @@ static size_t push_size(const ps_client *self, const op *o)
 {
     if (!ps_client_is_pushing(o)) return 0;
     if (o->verb == PS_INIT) return ps_client_value_size(self, o->chunk);
-    const plan_chunk *cut = ps_client_chunk(self, o->chunk);
-    return cut->count * plan_dtype_bytes((pen_dtype)self->push_dtype[cut->tensor]);
+    const plan_chunk *planned = ps_client_chunk(self, o->chunk);
+    return planned->count * plan_dtype_bytes((pen_dtype)self->push_dtype[planned->tensor]);
 }
 
 /* ---- outbox ---------------------------------------------------------------------------------- */
@@ -106,10 +106,10 @@ void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb v
                          const void *from, void *to)
 {
     if (r->status != PEN_OK) return;
-    const plan_chunk *cut = ps_client_chunk(self, chunk);
+    const plan_chunk *planned = ps_client_chunk(self, chunk);
     if (verb == PS_STEP && is_beyond_step(self, chunk)) return;
     if (self->chunk[chunk].unknown && verb != PS_PULL) {
-        ps_client_refuse_unknown(self, r, cut->tensor);
+        ps_client_refuse_unknown(self, r, planned->tensor);
         return;
     }
     op *o = ps_client_new(self, &self->free_ops, sizeof *o);
@@ -130,7 +130,7 @@ void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb v
     o->in->refs++;
     r->ops = o;
     r->left++;
-    if (verb == PS_STEP && from != NULL) self->away.reads[cut->tensor]++;
+    if (verb == PS_STEP && from != NULL) self->away.reads[planned->tensor]++;
     if (verb == PS_STEP && !ps_client_is_decided(self, o)) self->step.n_free++;
     o->live_prev            = self->live.live_prev;
     o->live_next            = &self->live;

@@ -25,20 +25,20 @@ static const config_row uniform_rows[] = {WORD(a, "0", -1e30), WORD(b, "1", -1e3
 static const struct {
     const char *name;
     const config_row *rows;
-} kinds[] = {[DRAW_ZERO]    = {"zero", zero_rows},
-             [DRAW_CONST]   = {"const", const_rows},
-             [DRAW_NORMAL]  = {"normal", normal_rows},
-             [DRAW_UNIFORM] = {"uniform", uniform_rows}};
+} kinds[] = {[INIT_ZERO]    = {"zero", zero_rows},
+             [INIT_CONST]   = {"const", const_rows},
+             [INIT_NORMAL]  = {"normal", normal_rows},
+             [INIT_UNIFORM] = {"uniform", uniform_rows}};
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
 static void set_rule(init_rule *rule, init_kind kind, const init_words *w)
 {
     *rule = (init_rule){.kind = kind};
-    if (kind == DRAW_CONST) rule->a = w->v;
-    if (kind == DRAW_NORMAL) rule->a = w->mean;
-    if (kind == DRAW_NORMAL) rule->b = w->std;
-    if (kind == DRAW_UNIFORM) rule->a = w->a;
-    if (kind == DRAW_UNIFORM) rule->b = w->b;
+    if (kind == INIT_CONST) rule->a = w->v;
+    if (kind == INIT_NORMAL) rule->a = w->mean;
+    if (kind == INIT_NORMAL) rule->b = w->std;
+    if (kind == INIT_UNIFORM) rule->a = w->a;
+    if (kind == INIT_UNIFORM) rule->b = w->b;
 }
 
 pen_status init_parse(const char *init, init_rule *rule, pen_error *why)
@@ -125,7 +125,7 @@ static void init_block(const init_rule *rule, uint64_t key, uint64_t block, floa
     const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), 0, 0};
     uint32_t word[4];
     init_philox(key, counter, word);
-    if (rule->kind == DRAW_UNIFORM) {
+    if (rule->kind == INIT_UNIFORM) {
         for (int i = 0; i < 4; i++)
             to[i] = (float)(rule->a + (rule->b - rule->a) * (word[i] * scale));
         return;
@@ -142,7 +142,7 @@ static void init_block(const init_rule *rule, uint64_t key, uint64_t block, floa
 void init_values(const init_rule *rule, uint64_t key, uint64_t start, size_t n, float *to)
 {
     float block[4];
-    if (rule->kind == DRAW_ZERO || rule->kind == DRAW_CONST) {
+    if (rule->kind == INIT_ZERO || rule->kind == INIT_CONST) {
         for (size_t i = 0; i < n; i++) to[i] = (float)rule->a;
         return;
     }

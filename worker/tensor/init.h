@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { DRAW_ZERO, DRAW_CONST, DRAW_NORMAL, DRAW_UNIFORM } init_kind;
+typedef enum { INIT_ZERO, INIT_CONST, INIT_NORMAL, INIT_UNIFORM } init_kind;
 
 typedef struct {
     init_kind kind;

@@ -7,7 +7,7 @@ enum { PAYS_BYTES = 1 << 20 };
 
 /* ---- whether sums of nodes pay ----------------------------------------------------------------- */
 /* Counts in the view of the epoch, so that all ranks get the same result. */
-static uint32_t count_nodes(const io_recorder *r)
+static uint32_t count_nodes(const io_view *r)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_workers; i++) {
@@ -19,7 +19,7 @@ static uint32_t count_nodes(const io_recorder *r)
 }
 
 /* Over sockets the sum of a node costs as much as the pushes it saves. */
-static bool have_shared_memory(const io_recorder *r)
+static bool have_shared_memory(const io_view *r)
 {
     for (uint32_t i = 0; i < r->n_workers; i++)
         for (uint32_t k = 0; k < i; k++)
@@ -59,8 +59,8 @@ static bool is_worth_it(const pen_ctx *ctx)
 {
     const io_thread *c   = io_of(ctx);
     const model *m       = &ctx->model;
-    const uint32_t nodes = count_nodes(&c->record);
-    if (nodes == c->record.n_workers || !have_shared_memory(&c->record)) return false;
+    const uint32_t nodes = count_nodes(&c->view);
+    if (nodes == c->view.n_workers || !have_shared_memory(&c->view)) return false;
     if (!is_large_enough(m) || !has_only(m, is_decided)) return false;
     return !ctx->settings.deterministic || (nodes == 1 && has_only(m, is_in_float));
 }

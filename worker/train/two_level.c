@@ -216,12 +216,12 @@ static void weigh_ps_client(void *user)
 
 static void add_piece(void *user)
 {
-    const piece *x        = user;
-    const two_level *l    = x->level;
-    io_thread *c          = l->ps.c;
-    const uint32_t i      = (uint32_t)(x - l->piece);
-    const plan_chunk *cut = &c->plan->chunk[x->chunk];
-    const pen_tensor *t   = c->ctx->model.tensor[cut->tensor];
+    const piece *x            = user;
+    const two_level *l        = x->level;
+    io_thread *c              = l->ps.c;
+    const uint32_t i          = (uint32_t)(x - l->piece);
+    const plan_chunk *planned = &c->plan->chunk[x->chunk];
+    const pen_tensor *t       = c->ctx->model.tensor[planned->tensor];
     const void *from =
         t->desc.grad_dtype == PEN_F32 ? reducer_sum(l->reducer, i) : reducer_room(l->reducer, i);
     if (l->ps.step != NULL)
@@ -233,13 +233,13 @@ static void add_piece(void *user)
 /* Sums of 16-bit gradients are sent in that type, encoded into the input's memory, which is free now. */
 static void push_piece(void *user, uint32_t i)
 {
-    two_level *l          = (two_level *)((group_calls *)user)->ctx->strategy;
-    io_thread *c          = l->ps.c;
-    piece *x              = &l->piece[i];
-    const plan_chunk *cut = &c->plan->chunk[x->chunk];
-    const pen_dtype as    = c->ctx->model.tensor[cut->tensor]->desc.grad_dtype;
+    two_level *l              = (two_level *)((group_calls *)user)->ctx->strategy;
+    io_thread *c              = l->ps.c;
+    piece *x                  = &l->piece[i];
+    const plan_chunk *planned = &c->plan->chunk[x->chunk];
+    const pen_dtype as        = c->ctx->model.tensor[planned->tensor]->desc.grad_dtype;
     if (as != PEN_F32)
-        simd()->encode(reducer_room(l->reducer, i), reducer_sum(l->reducer, i), as, cut->count);
+        simd()->encode(reducer_room(l->reducer, i), reducer_sum(l->reducer, i), as, planned->count);
     x->task = (loop_task){.fn = add_piece, .user = x};
     loop_post(c->loop, &x->task);
 }
@@ -303,10 +303,10 @@ static void two_level_ready(strategy *s, pen_tensor *t, const void *grad)
     const pen_dtype as = model_push_dtype(&c->ctx->model, t);
     t->pushed          = grad;
     for (uint32_t i = l->first[t->index]; i < l->first[t->index + 1]; i++) {
-        const plan_chunk *cut = &c->plan->chunk[l->piece[i].chunk];
-        const void *from      = grad != NULL ? (const char *)grad + cut->start * width : NULL;
+        const plan_chunk *planned = &c->plan->chunk[l->piece[i].chunk];
+        const void *from = grad != NULL ? (const char *)grad + planned->start * width : NULL;
         update_state_weigh(reducer_room(l->reducer, i), from, t->desc.grad_dtype, as,
-                           l->inputs.weight, cut->count);
+                           l->inputs.weight, planned->count);
         reducer_ready(l->reducer, i);
     }
 }
@@ -349,9 +349,9 @@ static void hand_out_values(pen_ctx *ctx, const two_level *l)
 {
     const io_thread *c = l->ps.c;
     for (uint32_t i = 0; i < l->n; i++) {
-        const plan_chunk *cut = &c->plan->chunk[l->piece[i].chunk];
-        const pen_tensor *t   = ctx->model.tensor[cut->tensor];
-        memcpy((char *)t->param + cut->start * plan_dtype_bytes(t->desc.dtype),
+        const plan_chunk *planned = &c->plan->chunk[l->piece[i].chunk];
+        const pen_tensor *t       = ctx->model.tensor[planned->tensor];
+        memcpy((char *)t->param + planned->start * plan_dtype_bytes(t->desc.dtype),
                l->all + l->piece[i].at, value_bytes(l, c->plan, &ctx->model, i));
     }
 }

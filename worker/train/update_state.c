@@ -25,7 +25,7 @@ struct update_state {
     const model *model;
     plan *plan;
     update_state_tensor *tensor;
-    wire_vote *record;
+    wire_vote *vote;
     double **sums;     /* [n_partitions][blocks] */
     double *scratch;   /* two per block of the largest tensor */
     optim_span *span;  /* chunks of the largest tensor */
@@ -101,7 +101,7 @@ void update_state_destroy(update_state *r)
         free_tensor(r, &r->tensor[i], r->model->tensor[i]);
     for (uint32_t i = 0; r->sums != NULL && i < r->plan->n_partitions; i++) free(r->sums[i]);
     free(r->tensor);
-    free(r->record);
+    free(r->vote);
     free(r->sums);
     free(r->scratch);
     free(r->span);
@@ -148,9 +148,9 @@ static bool make_tensor(update_state *r, const pen_tensor *t)
 static bool make_sums(update_state *r)
 {
     const plan *p = r->plan;
-    r->record     = calloc(p->n_partitions, sizeof *r->record);
+    r->vote       = calloc(p->n_partitions, sizeof *r->vote);
     r->sums       = calloc(p->n_partitions, sizeof *r->sums);
-    if (r->record == NULL || r->sums == NULL) return false;
+    if (r->vote == NULL || r->sums == NULL) return false;
     for (uint32_t i = 0; i < p->n_partitions; i++) {
         r->sums[i] = calloc(p->partition[i].blocks + 1, sizeof(double));
         if (r->sums[i] == NULL) return false;
@@ -330,17 +330,17 @@ static void measure(update_state *r, uint32_t chunk, uint32_t *bad_chunk)
 void update_state_mark_bad(update_state *r, uint32_t chunk)
 {
     if (chunk >= r->plan->n_chunks) return;
-    wire_vote *record = &r->record[r->plan->chunk[chunk].partition];
-    if (record->finite || chunk < record->bad_chunk) record->bad_chunk = chunk;
-    record->finite   = false;
-    record->bad_rank = 0;
+    wire_vote *vote = &r->vote[r->plan->chunk[chunk].partition];
+    if (vote->finite || chunk < vote->bad_chunk) vote->bad_chunk = chunk;
+    vote->finite   = false;
+    vote->bad_rank = 0;
 }
 
 void update_state_measure(update_state *r, double weight_sum, uint32_t *bad_chunk)
 {
-    *bad_chunk = REPLICA_NO_CHUNK;
+    *bad_chunk = UPDATE_STATE_NO_CHUNK;
     for (uint32_t i = 0; i < r->plan->n_partitions; i++)
-        r->record[i] =
+        r->vote[i] =
             (wire_vote){.partition = i, .weight_sum = weight_sum, .finite = true, .bad_rank = -1};
     for (uint32_t c = 0; c < r->plan->n_chunks; c++) measure(r, c, bad_chunk);
 }
@@ -383,7 +383,7 @@ bool update_state_conclude(update_state *r, const wire_inputs *inputs, wire_deci
                            uint32_t *bad_chunk)
 {
     int32_t bad_rank = -1;
-    decision_make(r->plan, r->record, (const double *const *)r->sums, inputs, r->applied, decision,
+    decision_make(r->plan, r->vote, (const double *const *)r->sums, inputs, r->applied, decision,
                   bad_chunk, &bad_rank);
     if (decision->outcome == PEN_APPLIED) r->applied++;
     return bad_rank >= 0;

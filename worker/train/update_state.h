@@ -49,8 +49,8 @@ bool update_state_decide(update_state *r, const wire_inputs *inputs, double weig
 
 /* The same in three steps, for a part.  After update_state_measure(), update_state_pack() writes the sums of squares of
  * the own ranges, in registration order, and returns their number, at most update_state_blocks(own).
- * update_state_unpack() reads those of another member's ranges.  *bad_chunk is REPLICA_NO_CHUNK if all is finite. */
-#define REPLICA_NO_CHUNK UINT32_MAX
+ * update_state_unpack() reads those of another member's ranges.  *bad_chunk is UPDATE_STATE_NO_CHUNK if all is finite. */
+#define UPDATE_STATE_NO_CHUNK UINT32_MAX
 void update_state_measure(update_state *r, double weight_sum, uint32_t *bad_chunk);
 size_t update_state_pack(const update_state *r, const sharded_range *own, size_t stride,
                          double *to);

@@ -290,7 +290,7 @@ static void forget_peer(lend *self, uint32_t number)
 }
 
 /* ---- internal heads --------------------------------------------------------------------------------------- */
-static pen_status say(lend *self, uint32_t peer, const void *head, size_t size)
+static pen_status send_head(lend *self, uint32_t peer, const void *head, size_t size)
 {
     return self->ops->send(self->state, peer, head, size, NULL);
 }
@@ -333,7 +333,7 @@ static void ask(lend *self, peer_row *row)
         return;
     }
     head.shown = row->proof->shown;
-    if (say(self, row->number, &head, sizeof head) == PEN_OK) row->standing = ASKED;
+    if (send_head(self, row->number, &head, sizeof head) == PEN_OK) row->standing = ASKED;
 }
 
 /* A PROBE before its sender is admitted is ignored; so it is repeated, less and less often. */
@@ -359,7 +359,7 @@ static void on_probe(lend *self, uint32_t peer, const void *data, size_t size)
         row->proof->echo = its.secret;
         row->lender      = head.place.pid;
     }
-    (void)say(self, peer, &answer, sizeof answer); /* if lost, it is asked again */
+    (void)send_head(self, peer, &answer, sizeof answer); /* if lost, it is asked again */
 }
 
 static void on_mapped(lend *self, uint32_t peer, const void *data, size_t size)
@@ -417,7 +417,7 @@ static bool return_some(lend *self)
     }
     message.p         = (preface){.mark = MARK, .kind = RETURN, .n = (uint32_t)n};
     const size_t size = sizeof message.p + n * sizeof message.token[0];
-    if (is_here && say(self, first.peer, &message, size) == PEN_AGAIN) {
+    if (is_here && send_head(self, first.peer, &message, size) == PEN_AGAIN) {
         for (size_t i = 0; i < n; i++)
             self->due[kept + i] = (returned){first.peer, first.generation, message.token[i]};
         return false; /* reordering is harmless */
@@ -477,7 +477,7 @@ static pen_status send_lent(lend *self, uint32_t peer, const void *head, size_t 
                             .place = *place};
     memcpy(self->scratch, &lent, sizeof lent);
     memcpy(self->scratch + sizeof lent, head, head_size);
-    const pen_status status = say(self, peer, self->scratch, size);
+    const pen_status status = send_head(self, peer, self->scratch, size);
     s->peer                 = peer;
     s->body                 = status == PEN_OK ? body : NULL;
     if (status != PEN_OK) {
@@ -523,7 +523,7 @@ static const char *borrow(lend *self, const peer_row *row, const lent_head *lent
     if (mine == NULL || !book_enter(self->book)) return "no memory for a lent body";
     if (segment_map(&lent->place, lent->bytes, &at, NULL) != PEN_OK) {
         const mapped_head no = {.p = {.mark = MARK, .kind = MAPPED}};
-        (void)say(self, row->number, &no, sizeof no);
+        (void)send_head(self, row->number, &no, sizeof no);
         pthread_mutex_lock(&self->book->lock);
         book_leave(self->book);
         return "cannot map a lent body";

@@ -1,11 +1,11 @@
 /* core_epoch.c - EPOCH, SEAL, SEALED: the members, the placement of copies, and the fate of an open step.
  *
- * DESIGN.  The epoch record names the members.  While a job trains it changes in four moves: all holders of state are
+ * DESIGN.  The epoch view names the members.  While a job trains it changes in four moves: all holders of state are
  * sealed and stop; their reports are resolved (resolve.h), and the placement moves towards its goal (placement.h); the
- * new record is persisted; it is sent to all.  Holders are the servers; in a job without servers the workers, if all of
+ * new view is persisted; it is sent to all.  Holders are the servers; in a job without servers the workers, if all of
  * them can be sealed.
  * Causes that come during a change become part of it: the report of a sealed holder remains true.  A holder that dies
- * meanwhile is one more cause.  Workers of servers are not awaited: one that missed a record gets the newest.
+ * meanwhile is one more cause.  Workers of servers are not awaited: one that missed a view gets the newest.
  */
 #include "common/base/mutation.h"
 #include "scheduler/core/core_state.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the first record ------------------------------------------------------------------------- */
+/* ---- the first view ------------------------------------------------------------------------- */
 void core_epoch_begin(scheduler_core *core)
 {
     core->epoch.number      = 1;
@@ -29,7 +29,7 @@ void core_epoch_begin(scheduler_core *core)
         return;
     }
     core_epoch_note(core);
-    if (core_persist(core)) core_send_all(&core->out, TO_WORKERS | TO_SERVERS, &core->epoch.record);
+    if (core_persist(core)) core_send_all(&core->out, TO_WORKERS | TO_SERVERS, &core->epoch.view);
 }
 
 /* ---- conditions and times -------------------------------------------------------------------- */
@@ -212,9 +212,9 @@ static void report(scheduler_core *core, const resolved *out)
                  c->cause, MANY(out->n_moved, "shard"), took, core->epoch.number);
     else
         snprintf(line, sizeof line, "%s: epoch %" PRIu64 " with %s and %s, %.3f s", c->cause,
-                 core->epoch.number, MANY(core->epoch.record.u.epoch.n_workers, "worker"),
-                 MANY(core->epoch.record.u.epoch.n_servers, "server"), took);
-    if (c->lost || core->epoch.record.u.epoch.members_changed)
+                 core->epoch.number, MANY(core->epoch.view.u.epoch.n_workers, "worker"),
+                 MANY(core->epoch.view.u.epoch.n_servers, "server"), took);
+    if (c->lost || core->epoch.view.u.epoch.members_changed)
         core_announce(&core->out, line);
     else
         core_log(&core->out, LOG_INFO, "%s", line);
@@ -231,10 +231,10 @@ static void install(scheduler_core *core, const resolved *out, bool changed)
     core_epoch_note(core);
     core->epoch.change.is_open = false;
     const unsigned all         = TO_WORKERS | TO_SERVERS | 1u << WIRE_LAUNCHER;
-    if (mutation(MUTATION_EPOCH_BEFORE_KEEP)) core_send_all(&core->out, all, &core->epoch.record);
+    if (mutation(MUTATION_EPOCH_BEFORE_KEEP)) core_send_all(&core->out, all, &core->epoch.view);
     if (core_persist(core)) {
         if (!mutation(MUTATION_EPOCH_BEFORE_KEEP))
-            core_send_all(&core->out, all, &core->epoch.record);
+            core_send_all(&core->out, all, &core->epoch.view);
         notify_late(core);
         report(core, out);
     }
@@ -271,7 +271,7 @@ void core_sealed(scheduler_core *core, member_slot *s, const wire_control *messa
         message->u.sealed.epoch != core->epoch.number + 1) {
         if (core_may_change(core) && core_epoch_is_part(s) &&
             message->u.sealed.epoch <= core->epoch.number)
-            core_send(&core->out, s, &core->epoch.record); /* it missed the end of that change */
+            core_send(&core->out, s, &core->epoch.view); /* it missed the end of that change */
         return;
     }
     if (!core_may_change(core) || !core_epoch_is_part(s))

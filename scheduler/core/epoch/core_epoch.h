@@ -22,8 +22,8 @@ typedef struct { /* a change of the epoch, wanted or in progress */
 
 typedef struct {
     uint64_t number;
-    wire_control record; /* the newest EPOCH */
-    message_copy kept;   /* of `record` */
+    wire_control view; /* the newest EPOCH */
+    message_copy kept; /* of `view` */
     core_change change;
     placement place, goal;
     bool goal_is_old; /* servers came, left or are being drained */
@@ -44,12 +44,11 @@ typedef struct {
 
 const char *core_model_setting(const wire_model *model, const char *key); /* NULL: not found */
 
-/* core_epoch_view.c: the record */
+/* core_epoch_view.c: the view */
 bool core_epoch_adopt(core_epoch *self, const wire_control *epoch); /* false: no memory */
-uint64_t
-core_epoch_listed(const member_slot *s); /* its incarnation in a record made now; 0: none */
+uint64_t core_epoch_listed(const member_slot *s); /* its incarnation in a view made now; 0: none */
 wire_member core_epoch_member(const member_slot *s); /* BORROWED from the member slot */
-bool core_epoch_is_part(const member_slot *s);       /* alive and in the current record */
+bool core_epoch_is_part(const member_slot *s);       /* alive and in the current view */
 void core_epoch_fini(core_epoch *self);
 
 #endif

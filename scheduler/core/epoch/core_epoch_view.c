@@ -1,6 +1,6 @@
-/* core_epoch_view.c - the epoch record: its members, as sent and persisted.
+/* core_epoch_view.c - the epoch view: its members, as sent and persisted.
  *
- * DESIGN.  It is a copy, so that late askers get the same record as the others, whatever became of its members.
+ * DESIGN.  It is a copy, so that late askers get the same view as the others, whatever became of its members.
  */
 #include "scheduler/core/core_state.h"
 #include <stdlib.h>
@@ -53,7 +53,7 @@ void core_epoch_fail(scheduler_core *core)
 bool core_epoch_adopt(core_epoch *self, const wire_control *epoch)
 {
     message_copy kept = {0};
-    if (!message_copy_control(&kept, epoch, &self->record)) {
+    if (!message_copy_control(&kept, epoch, &self->view)) {
         message_copy_clear(&kept);
         return false;
     }
@@ -100,10 +100,10 @@ void core_epoch_note(scheduler_core *core)
 }
 
 /* ---- sending it ------------------------------------------------------------------------------ */
-/* A late server holds nothing, whatever the record says about its predecessor. */
+/* A late server holds nothing, whatever the view says about its predecessor. */
 static void notify_late_server(const scheduler_core *core, const member_slot *s)
 {
-    wire_control c   = core->epoch.record;
+    wire_control c   = core->epoch.view;
     const uint32_t n = c.u.epoch.n_replicas, n_servers = c.u.epoch.n_servers;
     wire_replica *own = malloc((n + 1) * sizeof *own);
     wire_member *all  = malloc((n_servers + 1) * sizeof *all);
@@ -134,7 +134,7 @@ void core_epoch_notify(const scheduler_core *core, const member_slot *s)
         notify_late_server(core, s);
         return;
     }
-    core_send(&core->out, s, &core->epoch.record);
+    core_send(&core->out, s, &core->epoch.view);
     if (!core_is_holder(core, s) || !core->epoch.change.is_open || !member_slot_is_counted(s))
         return;
     const wire_control seal = core_epoch_seal(core);

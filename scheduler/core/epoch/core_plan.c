@@ -41,8 +41,8 @@ wire_control core_model_plan(const scheduler_core *core, bool with_model)
         c.u.plan.n_partitions = core->model.plan->n_partitions;
         c.u.plan.shard        = core->model.shard;
         c.u.plan.n_shards     = core->model.n_shards;
-        c.u.plan.n_replicas   = core->epoch.record.u.epoch.n_replicas;
-        c.u.plan.replica      = core->epoch.record.u.epoch.replica;
+        c.u.plan.n_replicas   = core->epoch.view.u.epoch.n_replicas;
+        c.u.plan.replica      = core->epoch.view.u.epoch.replica;
     }
     if (with_model) c.u.plan.model = core->model.wire;
     return c;

@@ -3,7 +3,7 @@
  * DESIGN.  Pure.  Sealed copies do not change, so their reports are facts.  The primary stays while its server lives;
  * else the copy of R that has applied the most takes its place.  Copies of R that differ from their primary become
  * learners and are filled again.  A step was committed somewhere only if every partition was prepared on all of R: its
- * decision needs all records, and records are sent only when all of R has them.  So with `step` the largest number of
+ * decision needs all votes, and votes are sent only when all of R has them.  So with `step` the largest number of
  * steps committed anywhere, every other shard has committed as many or is prepared for the last of them.  A report that
  * contradicts this is a broken promise and ends the job.
  */

@@ -1,7 +1,7 @@
 /* core_scale.c - SCALE and DRAIN: more or fewer workers and servers while the job trains.
  *
  * DESIGN.  Launchers receive SCALE, too, and start missing processes.  A surplus worker receives STOP: it ends its step
- * and leaves in good order, and the next record is without it.  A server is drained first: its copies move to others as
+ * and leaves in good order, and the next view is without it.  A server is drained first: its copies move to others as
  * after a death, and once it is empty it receives STOP.
  */
 #include "scheduler/core/core_state.h"

@@ -1,6 +1,6 @@
 /* core_wait.c - on_worker_loss=wait: a worker died, and the job waits for its replacement.
  *
- * DESIGN.  The dead worker stays in the record, because its pushes count.  Its replacement gets ready and is in the
+ * DESIGN.  The dead worker stays in the view, because its pushes count.  Its replacement gets ready and is in the
  * next record.  The job ends if no replacement is started, or none comes in time.
  */
 #include "scheduler/core/core_state.h"

@@ -72,7 +72,7 @@ struct member_slot {
     bool has_no_restarts; /* worker: its launcher will not start it again */
     bool is_lost;         /* dead, and core.c has not acted on it yet */
 
-    uint64_t in_view;    /* its incarnation in the newest epoch record; 0: not in it */
+    uint64_t in_view;    /* its incarnation in the newest epoch view; 0: not in it */
     bool is_new;         /* late worker: COMMITTED has not been sent yet */
     bool is_draining;    /* server */
     bool is_stopped;     /* STOP was sent while others stay */

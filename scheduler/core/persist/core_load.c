@@ -207,7 +207,7 @@ pen_status scheduler_core_load(scheduler_core *core, const void *state, size_t s
     item it;
     while (done && next_item(&r, &it)) done = load_item(core, &it, arena);
     wire_arena_destroy(arena);
-    if (!done || r.left > 0 || core->epoch.record.kind != WIRE_EPOCH)
+    if (!done || r.left > 0 || core->epoch.view.kind != WIRE_EPOCH)
         return why_set(why, PEN_CORRUPT,
                        "cannot read the scheduler's state in %.200s; move it away to start over",
                        core->job.settings.state);

@@ -115,7 +115,7 @@ bool core_persist(scheduler_core *core)
     writer w = {0};
     put_head(&w, core);
     put_member_slots(&w, core);
-    put_item(&w, KEPT_RECORD, NULL, 0, &core->epoch.record);
+    put_item(&w, KEPT_RECORD, NULL, 0, &core->epoch.view);
     put_plan(&w, core);
     kv_each(&core->services.store, put_value, put_answers, &w);
     if (core->job.has_verdict) {

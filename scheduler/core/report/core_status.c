@@ -141,8 +141,8 @@ bool scheduler_core_describe(const scheduler_core *core, uint64_t now_ms, schedu
     c.u.status.n_waiting = fill_waiting(core, now_ms, &p);
     c.u.status.waiting   = p.text;
 
-    c.u.status.n_replicas = core->epoch.record.u.epoch.n_replicas;
-    c.u.status.replica    = core->epoch.record.u.epoch.replica;
+    c.u.status.n_replicas = core->epoch.view.u.epoch.n_replicas;
+    c.u.status.replica    = core->epoch.view.u.epoch.replica;
 
     p.address              = core->job.address;
     c.u.status.n_events    = core_events_fill(&core->out, p.event);

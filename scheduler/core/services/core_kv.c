@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* ---- answering ------------------------------------------------------------------------------- */
-static void say(scheduler_core *core, const member_slot *s, uint64_t id, pen_status status,
-                const char *text, int64_t value)
+static void reply(scheduler_core *core, const member_slot *s, uint64_t id, pen_status status,
+                  const char *text, int64_t value)
 {
     wire_control c = {.kind     = WIRE_STORED,
                       .u.stored = {.id = id, .status = status, .text = text, .value = value}};
@@ -51,8 +51,8 @@ static void change(scheduler_core *core, const member_slot *s, const wire_contro
     pen_error why     = {.text = ""};
     if (!a) return;
     if (a->id == id) {
-        say(core, s, id, (pen_status)a->status, "the request failed, and its answer was lost",
-            a->value);
+        reply(core, s, id, (pen_status)a->status, "the request failed, and its answer was lost",
+              a->value);
         return;
     }
     *a = (kv_answer){.id = id};
@@ -63,7 +63,7 @@ static void change(scheduler_core *core, const member_slot *s, const wire_contro
         a->status =
             value_table_add(core->services.store.values, key, c->u.store.delta, &a->value, &why);
     if (!core_persist(core)) return;
-    say(core, s, id, (pen_status)a->status, why.text, a->value);
+    reply(core, s, id, (pen_status)a->status, why.text, a->value);
     if (a->status == PEN_OK) wake(core, key);
 }
 
@@ -74,11 +74,11 @@ void core_kv_ask(scheduler_core *core, member_slot *s, const wire_control *messa
     const int32_t op  = message->u.store.op;
     if (!id || (op != WIRE_STORE_GET && id < message->u.store.done_below)) return;
     if (strlen(key) >= VALUE_KEY_BYTES || op < WIRE_STORE_SET || op > WIRE_STORE_ADD) {
-        say(core, s, id, PEN_INVALID_ARGUMENT, "a key has at most 511 bytes", 0);
+        reply(core, s, id, PEN_INVALID_ARGUMENT, "a key has at most 511 bytes", 0);
         return;
     }
     if (!kv_reserve(&core->services.store, core->members.roster.workers.n)) {
-        say(core, s, id, PEN_NO_MEMORY, "the scheduler has no memory for the store", 0);
+        reply(core, s, id, PEN_NO_MEMORY, "the scheduler has no memory for the store", 0);
         return;
     }
     if (op != WIRE_STORE_GET)

@@ -11,7 +11,7 @@
  *            data to it is under way and no goodbye came.  A peer that closed a connection on purpose, to get its
  *            memory back, opens another of the same lane with a higher number (dial): then nothing was lost.
  * Credit.    Bytes of a call that a peer has not used up yet are bounded: by `eager` before its header has arrived, by
- *            `window` later.  Letters (messages of p2p.c) have a budget of their own.  A letter that is large or beyond
+ *            `window` later.  P2p messages (messages of p2p.c) have a budget of their own.  A p2p message that is large or beyond
  *            the budget is only announced, and is sent when the receiver has a place for it.
  */
 #ifndef WORKER_COLL_MESH_INTERNAL_H
@@ -56,8 +56,8 @@ typedef struct {
     uint64_t *caller;       /* [lanes] number of its connection at the listener, plus one */
     uint32_t *dial;         /* [lanes] how often it has opened that one */
     uint32_t next_lane;
-    uint64_t letters_out, letters_back;  /* bytes sent unasked; used up by the peer */
-    uint64_t letters_used, letters_told; /* of its bytes: used up here; reported to it */
+    uint64_t p2p_out, p2p_back;  /* bytes sent unasked; used up by the peer */
+    uint64_t p2p_used, p2p_told; /* of its bytes: used up here; reported to it */
 } mesh_peer;
 
 typedef enum {
@@ -91,7 +91,7 @@ struct mesh {
     mesh_early_queue early; /* for groups that do not exist yet */
     uint64_t *gone;         /* ids of destroyed groups */
     size_t n_gone, parked_bytes;
-    uint64_t next_message;        /* ids of letters that are only announced */
+    uint64_t next_message;        /* ids of p2p messages that are only announced */
     uint32_t n_dialling, n_posts; /* connections that are not up; messages that wait for one */
     uint32_t n_suspects;          /* peers */
     uint64_t looked_ms;           /* last check for missing connections */
@@ -212,9 +212,9 @@ struct wire_team {
     wire_mate *mate; /* [size] */
     wire_plan plan[WIRE_PLANS];
     wire_run run;
-    mesh_message *receiving, *sending;   /* in the order of the calls */
-    mesh_early_queue letters;            /* that no receive has matched yet */
-    uint64_t *letters_to, *letters_from; /* [size] newest numbers, given and seen */
+    mesh_message *receiving, *sending; /* in the order of the calls */
+    mesh_early_queue p2p_messages;     /* that no receive has matched yet */
+    uint64_t *p2p_to, *p2p_from;       /* [size] newest numbers, given and seen */
 };
 
 /* ---- wire.c ------------------------------------------------------------------------------------------------------ */
@@ -226,7 +226,7 @@ void wire_free(wire_team *team);
 /* ---- p2p.c ------------------------------------------------------------------------------------------------------- */
 void p2p_take(wire_team *team, int from, const wire_peer *head, buf *body);
 void p2p_credit(mesh *m, int rank, uint64_t credit);
-void p2p_used_up(mesh *m, int rank, const wire_peer *head); /* this letter is no longer kept */
+void p2p_used_up(mesh *m, int rank, const wire_peer *head); /* this p2p message is no longer kept */
 void p2p_lost(wire_team *team, int position, mesh_loss loss, const char *how);
 void p2p_free(wire_team *team);
 

@@ -96,7 +96,7 @@ bool mesh_is_owing(const mesh *m, const void *owner)
 }
 
 /* Its connection ended and data was lost: the debt records whose. */
-static void cut(mesh_tx_ref *h)
+static void cancel(mesh_tx_ref *h)
 {
     h->debt->is_cancelled = true;
     h->debt->cut_by       = h->link->rank;
@@ -105,7 +105,7 @@ static void cut(mesh_tx_ref *h)
 void mesh_cancel_lent(mesh *m, const mesh_link *l)
 {
     for (mesh_tx_ref *h = m->lent; h != NULL; h = h->next)
-        if (h->link == l) cut(h);
+        if (h->link == l) cancel(h);
 }
 
 void mesh_doubt(mesh *m, const mesh_link *l)
@@ -116,7 +116,7 @@ void mesh_doubt(mesh *m, const mesh_link *l)
 
 static void decide(mesh *m, mesh_tx_ref *h, bool is_cancelled)
 {
-    if (is_cancelled) cut(h);
+    if (is_cancelled) cancel(h);
     h->is_doubtful = false;
     if (h->is_back) settle_one(m, h);
 }

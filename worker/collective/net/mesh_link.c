@@ -123,8 +123,8 @@ static uint32_t choose_lane(mesh *m, mesh_peer *p, const wire_peer *head, size_t
     return p->next_lane++ % (uint32_t)m->o.lanes;
 }
 
-static pen_status say(mesh *m, mesh_link *l, wire_peer *head, const void *data, size_t bytes,
-                      runner_debt *debt, pen_error *why)
+static pen_status send_frame(mesh *m, mesh_link *l, wire_peer *head, const void *data, size_t bytes,
+                             runner_debt *debt, pen_error *why)
 {
     head->job           = m->job;
     head->from          = m->peer[m->self].incarnation;
@@ -150,18 +150,18 @@ pen_status mesh_send_frame(mesh *m, int rank, wire_peer *head, const void *data,
     mesh_peer *p = &m->peer[rank];
     if (p->is_lost) return why_set(why, PEN_PEER_LOST, "rank %d is gone", rank);
     if (p->has_left) return PEN_OK; /* it needs nothing more */
-    return say(m, &p->link[choose_lane(m, p, head, bytes)], head, data, bytes, debt, why);
+    return send_frame(m, &p->link[choose_lane(m, p, head, bytes)], head, data, bytes, debt, why);
 }
 
 /* Closes the connection; the first message on its successor tells the peer that this was on purpose. */
 static void reopen(mesh_link *l)
 {
     mesh_peer *p   = &l->m->peer[l->rank];
-    wire_peer head = {.kind = WIRE_CREDIT, .credit = p->letters_used};
+    wire_peer head = {.kind = WIRE_CREDIT, .credit = p->p2p_used};
     pen_error why;
     mesh_close_link(l, 0);
     if (p->is_lost || p->has_left) return;
-    if (say(l->m, l, &head, NULL, 0, NULL, &why) == PEN_OK) p->letters_told = p->letters_used;
+    if (send_frame(l->m, l, &head, NULL, 0, NULL, &why) == PEN_OK) p->p2p_told = p->p2p_used;
 }
 
 static void reopen_links_of(mesh *m, const void *owner)

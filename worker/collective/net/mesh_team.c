@@ -55,7 +55,7 @@ static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, in
     if (t == NULL) return NULL;
     *t        = (wire_team){.m = m, .id = id, .size = size, .rank = rank};
     t->arrays = ARRAYS_NEW(ARRAY(t->ranks, n), ARRAY(t->position, (size_t)m->n_peers),
-                           ARRAY(t->mate, n), ARRAY(t->letters_to, n), ARRAY(t->letters_from, n));
+                           ARRAY(t->mate, n), ARRAY(t->p2p_to, n), ARRAY(t->p2p_from, n));
     if (t->arrays == NULL) {
         free(t);
         return NULL;

@@ -1,12 +1,12 @@
-/* p2p.c - letters, the messages between two members: matched by group, sender and tag, in the order sent.
+/* p2p.c - p2p messages, the messages between two members: matched by group, sender and tag, in the order sent.
  *
  * DESIGN
- * Small      letters are sent at once with their bytes, within the receiver's budget for unread letters.
+ * Small      p2p messages are sent at once with their bytes, within the receiver's budget for unread letters.
  * Others     are announced.  When a receive matches one, the receiver clears it, and its sections arrive on any lane,
  *            directly in the receive's buffer.  A send therefore never fills a peer's memory, and sends and receives
  *            that have all begun cannot wait for each other in a circle.
- * Order      of matching is the order of announcement; numbers reveal a letter that was lost with a connection.
- * Unfit      letters (too large for the buffer, another type) fail the receive and stay for a later one.
+ * Order      of matching is the order of announcement; numbers reveal a p2p message that was lost with a connection.
+ * Unfit      p2p messages (too large for the buffer, another type) fail the receive and stay for a later one.
  */
 #include "common/base/crc.h"
 #include "common/base/why.h"
@@ -30,8 +30,8 @@ struct mesh_message {
     uint8_t *data;
     size_t n, element;
     pen_dtype dtype;
-    uint64_t id;                  /* of an announced letter, with its sender */
-    size_t bytes, moved, allowed; /* of the letter; allowed: cleared so far */
+    uint64_t id;                  /* of an announced p2p message, with its sender */
+    size_t bytes, moved, allowed; /* of the p2p message; allowed: cleared so far */
     bool is_send;
     runner_debt debt;
     mesh_result result;
@@ -78,7 +78,7 @@ static size_t budget(const mesh *m)
 void p2p_credit(mesh *m, int rank, uint64_t credit)
 {
     mesh_peer *p = &m->peer[rank];
-    if (credit > p->letters_back && credit <= p->letters_out) p->letters_back = credit;
+    if (credit > p->p2p_back && credit <= p->p2p_out) p->p2p_back = credit;
 }
 
 void p2p_used_up(mesh *m, int rank, const wire_peer *head)
@@ -86,14 +86,13 @@ void p2p_used_up(mesh *m, int rank, const wire_peer *head)
     mesh_peer *p = &m->peer[rank];
     pen_error why;
     if (head->kind != WIRE_LETTER || head->flags & WIRE_CALL_FIRST || rank == m->self) return;
-    p->letters_used += head->payload_bytes + COST_BYTES;
-    if (p->letters_used - p->letters_told < budget(m) / 4) return;
-    wire_peer credit = {.kind = WIRE_CREDIT, .credit = p->letters_used};
-    if (mesh_send_frame(m, rank, &credit, NULL, 0, NULL, &why) == PEN_OK)
-        p->letters_told = p->letters_used;
+    p->p2p_used += head->payload_bytes + COST_BYTES;
+    if (p->p2p_used - p->p2p_told < budget(m) / 4) return;
+    wire_peer credit = {.kind = WIRE_CREDIT, .credit = p->p2p_used};
+    if (mesh_send_frame(m, rank, &credit, NULL, 0, NULL, &why) == PEN_OK) p->p2p_told = p->p2p_used;
 }
 
-/* ---- moving announced letters ----------------------------------------------------------------- */
+/* ---- moving announced p2p messages ----------------------------------------------------------------- */
 static pen_status clear(mesh_message *one, pen_error *why)
 {
     one->allowed = one->moved + WINDOW_BYTES;
@@ -208,7 +207,7 @@ static bool fits(mesh_message *one, int from, const wire_peer *head)
     return false;
 }
 
-/* A letter to oneself is copied from the sender's buffer. */
+/* A p2p message to oneself is copied from the sender's buffer. */
 static void take_own(mesh_message *one, const wire_peer *head)
 {
     mesh_message *from = find(one->team->sending, SEND_ANNOUNCED, one->team->rank, head->id);
@@ -265,36 +264,36 @@ static bool offer(wire_team *team, int from, const wire_peer *head, const buf *b
 
 static void on_message(wire_team *team, int from, const wire_peer *head, buf *body)
 {
-    if (head->seq <= team->letters_from[from]) {
+    if (head->seq <= team->p2p_from[from]) {
         mesh_refuse(team->m, "it came before", head);
         return;
     }
-    if (head->seq > team->letters_from[from] + 1)
+    if (head->seq > team->p2p_from[from] + 1)
         p2p_lost(team, from, MESH_BROKE, "its connection lost a message");
-    team->letters_from[from] = head->seq;
-    if (!offer(team, from, head, body)) mesh_park(team->m, &team->letters, head, body);
+    team->p2p_from[from] = head->seq;
+    if (!offer(team, from, head, body)) mesh_park(team->m, &team->p2p_messages, head, body);
 }
 
-/* Takes the oldest kept letter that matches. */
+/* Takes the oldest kept p2p message that matches. */
 static void look_through(mesh_message *one)
 {
     wire_team *team = one->team;
-    mesh_parked *p  = team->letters;
+    mesh_parked *p  = team->p2p_messages;
     while (p != NULL && !matches(one, team->position[p->head.rank], p->head.tag)) p = p->next;
     if (p == NULL || !fits(one, team->position[p->head.rank], &p->head)) return;
-    mesh_unpark(team->m, &team->letters, p);
+    mesh_unpark(team->m, &team->p2p_messages, p);
     accept_message(one, team->position[p->head.rank], &p->head, p->body);
     mesh_drop(p);
 }
 
 static void forget_announced(wire_team *team, int from, uint64_t id)
 {
-    mesh_parked *p = team->letters;
+    mesh_parked *p = team->p2p_messages;
     while (p != NULL && (team->position[p->head.rank] != from || p->head.id != id ||
                          (p->head.flags & WIRE_CALL_FIRST) == 0))
         p = p->next;
     if (p == NULL) return;
-    mesh_unpark(team->m, &team->letters, p);
+    mesh_unpark(team->m, &team->p2p_messages, p);
     mesh_drop(p);
 }
 
@@ -370,8 +369,8 @@ static pen_status send_message(mesh_message *one, wire_peer *head, pen_error *wh
     mesh *m           = one->team->m;
     mesh_peer *p      = &m->peer[one->team->ranks[one->peer]];
     const size_t cost = one->bytes + COST_BYTES, most = budget(m);
-    const bool is_small = one->bytes <= SMALL_BYTES && cost <= most / 4 &&
-                          p->letters_out - p->letters_back + cost <= most;
+    const bool is_small =
+        one->bytes <= SMALL_BYTES && cost <= most / 4 && p->p2p_out - p->p2p_back + cost <= most;
     if (is_small) {
         head->crc  = crc32c(0, one->data, one->bytes);
         one->state = SEND_LEAVING;
@@ -381,7 +380,7 @@ static pen_status send_message(mesh_message *one, wire_peer *head, pen_error *wh
     }
     pen_status status = mesh_send_frame(m, one->team->ranks[one->peer], head, one->data,
                                         is_small ? one->bytes : 0, &one->debt, why);
-    if (status == PEN_OK && is_small) p->letters_out += cost;
+    if (status == PEN_OK && is_small) p->p2p_out += cost;
     return status;
 }
 
@@ -392,7 +391,7 @@ static void send_own(mesh_message *one, wire_peer *head)
     head->rank      = team->m->self;
     head->flags     = WIRE_CALL_FIRST;
     one->state      = SEND_ANNOUNCED;
-    if (!offer(team, team->rank, head, NULL)) mesh_park(team->m, &team->letters, head, NULL);
+    if (!offer(team, team->rank, head, NULL)) mesh_park(team->m, &team->p2p_messages, head, NULL);
 }
 
 pen_status mesh_send(wire_team *team, int to, int tag, const void *data, size_t n, pen_dtype dtype,
@@ -409,7 +408,7 @@ pen_status mesh_send(wire_team *team, int to, int tag, const void *data, size_t 
     one->id        = ++team->m->next_message;
     wire_peer head = {.kind  = WIRE_LETTER,
                       .group = team->id,
-                      .seq   = team->letters_to[to] + 1,
+                      .seq   = team->p2p_to[to] + 1,
                       .total = n,
                       .tag   = tag,
                       .dtype = (uint32_t)dtype,
@@ -425,7 +424,7 @@ pen_status mesh_send(wire_team *team, int to, int tag, const void *data, size_t 
         free(one);
         return status;
     }
-    team->letters_to[to]++;
+    team->p2p_to[to]++;
     *message = one;
     return PEN_OK;
 }
@@ -494,7 +493,7 @@ void p2p_free(wire_team *team)
 {
     while (team->receiving != NULL) mesh_cancel(team->receiving);
     while (team->sending != NULL) mesh_cancel(team->sending);
-    for (mesh_parked *p; (p = mesh_unpark_first(team->m, &team->letters)) != NULL;) {
+    for (mesh_parked *p; (p = mesh_unpark_first(team->m, &team->p2p_messages)) != NULL;) {
         p2p_used_up(team->m, p->head.rank, &p->head);
         mesh_drop(p);
     }

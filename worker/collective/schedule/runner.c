@@ -60,7 +60,7 @@ static bool is_single_units(const schedule *s)
 }
 
 /* All members must split alike, so only what they have in common may decide. */
-static void cut(runner *r)
+static void into_segments(runner *r)
 {
     const schedule *s = r->plan->s;
     const size_t n    = r->call.n;
@@ -180,7 +180,7 @@ pen_status runner_start(runner *r, const runner_plan *p, const coll_call *call, 
     r->next_segment = r->active = 0;
     r->turn                     = 1;
     bool is_placed              = place_buffers(r);
-    if (is_placed) cut(r);
+    if (is_placed) into_segments(r);
     if (!is_placed || !place_tracks(r))
         return why_set(why, PEN_NO_MEMORY, "no memory for a %s of %zu elements",
                        coll_kind_name(call->kind), call->n);

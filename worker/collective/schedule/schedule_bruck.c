@@ -52,7 +52,7 @@ static uint32_t blocks_with(int distance, int size)
 }
 
 /* Slots: n for the blocks, then the packed blocks to send, then the received ones. */
-static void ps_client(schedule_draft *d, int size, int rank, int distance)
+static void exchange(schedule_draft *d, int size, int rank, int distance)
 {
     uint32_t blocks = blocks_with(distance, size), pack = (uint32_t)size;
     uint32_t came = pack + (uint32_t)size / 2, at = 0;
@@ -72,7 +72,7 @@ static void all_to_all(schedule_draft *d, int size, int rank)
     draft_copy(d, range_out((uint32_t)rank, 1), range_in((uint32_t)rank, 1));
     for (int i = 1; i < size; i++)
         draft_copy(d, block((uint32_t)i), range_in((uint32_t)((rank + i) % size), 1));
-    for (int distance = 1; distance < size; distance *= 2) ps_client(d, size, rank, distance);
+    for (int distance = 1; distance < size; distance *= 2) exchange(d, size, rank, distance);
     draft_step(d);
     for (int i = 1; i < size; i++)
         draft_copy(d, range_out((uint32_t)((rank - i + size) % size), 1), block((uint32_t)i));

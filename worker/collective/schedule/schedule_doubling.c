@@ -40,7 +40,7 @@ static void all_gather(schedule_draft *d, int size, int rank)
 }
 
 /* Exchanges among the first `inner` members; those with a guest have its input in OUT, folded. */
-static void ps_client(schedule_draft *d, int size, int rank, int inner)
+static void exchange(schedule_draft *d, int size, int rank, int inner)
 {
     move_range whole = range_out(0, 1), came = range_temp(0, 0, 0, 1);
     bool raw = rank + inner >= size;
@@ -73,7 +73,7 @@ static void all_reduce(schedule_draft *d, int size, int rank, int inner)
         draft_recv(d, guest, came);
         draft_fold_pair(d, whole, false, range_in(0, 1), rank, true, came, guest);
     }
-    ps_client(d, size, rank, inner);
+    exchange(d, size, rank, inner);
     draft_step(d);
     if (guest < size) draft_send(d, guest, whole);
 }

@@ -42,9 +42,9 @@ static void step_decided(void *user, void *token, const ps_client_outcome *outco
 static void first_values_came(io_thread *c, const pen_error *why)
 {
     pen_error failure;
-    const io_init_state state = why == NULL ? io_init_next(c, &failure) : CLIENT_DRAW_OVER;
-    if (state == CLIENT_DRAW_UNDER_WAY) return;
-    if (state == CLIENT_DRAW_FAILED) why = &failure;
+    const io_init_state state = why == NULL ? io_init_next(c, &failure) : IO_INIT_OVER;
+    if (state == IO_INIT_UNDER_WAY) return;
+    if (state == IO_INIT_FAILED) why = &failure;
     c->is_loading = false;
     io_init_fini(c);
     io_end(&c->commit, why);
@@ -99,8 +99,8 @@ static pen_status make_ps_client(io_thread *c, int64_t step, int64_t applied, pe
         .rank             = c->ctx->env.rank,
         .n_shards         = c->n_shards,
         .lanes            = (uint32_t)s->lanes,
-        .term             = c->record.term,
-        .epoch            = c->record.epoch,
+        .term             = c->view.term,
+        .epoch            = c->view.epoch,
         .from             = membership_client_membership(c->membership_client)->incarnation,
         .to               = c->route.to,
         .n_workers        = c->n_workers,
@@ -123,7 +123,7 @@ static void epoch_came(void *user, const wire_control *m)
 {
     io_thread *c = user;
     pen_error why;
-    const bool is_first = c->record.term == 0;
+    const bool is_first = c->view.term == 0;
     if (io_route_epoch(c, m, &why) != PEN_OK) {
         io_report(c, &why);
         return;
@@ -139,7 +139,7 @@ static void epoch_came(void *user, const wire_control *m)
 
 static pen_status on_plan(io_thread *c, const wire_control *m, pen_error *why)
 {
-    if (c->record.n_servers == 0) return PEN_OK; /* nothing is partitioned */
+    if (c->view.n_servers == 0) return PEN_OK; /* nothing is partitioned */
     pen_status status = plan_create(&c->ctx->model.wire, &c->plan, why);
     if (status == PEN_OK) status = io_route_plan(c, m, why);
     if (status != PEN_OK) return status;

@@ -228,7 +228,7 @@ void io_recorder_please(void *user, uint64_t id, uint64_t asker)
     m.u.record.asker = asker;
     m.u.record.rank  = c->ctx->env.rank;
     if (text != NULL) m.u.record.data = newest_lines(text, &m.u.record.data_size);
-    membership_client_say(c->membership_client, &m);
+    membership_client_send(c->membership_client, &m);
     free(text);
 }
 

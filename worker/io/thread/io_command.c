@@ -9,7 +9,7 @@
 static void send_message(void *user, const wire_control *message)
 {
     io_thread *c = user;
-    membership_client_say(c->membership_client, message);
+    membership_client_send(c->membership_client, message);
 }
 
 /* ---- requests of the program -------------------------------------------------------------------- */

@@ -17,7 +17,7 @@ bool io_is_initializing(const io_thread *c, const void *token)
 
 void io_init_fini(io_thread *c)
 {
-    for (int i = 0; i < CLIENT_DRAWN_MAX; i++) {
+    for (int i = 0; i < IO_INIT_MAX; i++) {
         free(c->initializing.piece[i]);
         c->initializing.piece[i] = NULL;
     }
@@ -27,21 +27,21 @@ void io_init_fini(io_thread *c)
 static const plan_chunk *next_chunk(io_thread *c)
 {
     for (; c->initializing.next < c->plan->n_chunks; c->initializing.next++) {
-        const plan_chunk *cut = &c->plan->chunk[c->initializing.next];
-        const pen_tensor *t   = c->ctx->model.tensor[cut->tensor];
-        if (!t->stays && t->param == NULL) return cut;
+        const plan_chunk *planned = &c->plan->chunk[c->initializing.next];
+        const pen_tensor *t       = c->ctx->model.tensor[planned->tensor];
+        if (!t->stays && t->param == NULL) return planned;
     }
     return NULL;
 }
 
 static bool draw_one(io_thread *c, ps_client_request *r, int at)
 {
-    const plan_chunk *cut = next_chunk(c);
-    const pen_tensor *t   = c->ctx->model.tensor[cut->tensor];
-    void *piece           = calloc(cut->count, plan_dtype_bytes(t->desc.dtype));
+    const plan_chunk *planned = next_chunk(c);
+    const pen_tensor *t       = c->ctx->model.tensor[planned->tensor];
+    void *piece               = calloc(planned->count, plan_dtype_bytes(t->desc.dtype));
     if (piece == NULL) return false;
     c->initializing.piece[at] = piece;
-    (void)param_memory_init_as_is(t, cut->start, cut->count, piece);
+    (void)param_memory_init_as_is(t, planned->start, planned->count, piece);
     ps_client_add_chunk(c->ps_client, r, PS_INIT, c->initializing.next++, piece, NULL);
     return true;
 }
@@ -50,14 +50,14 @@ io_init_state io_init_next(io_thread *c, pen_error *why)
 {
     const uint64_t now = loop_now_ms(c->loop);
     io_init_fini(c);
-    if (!c->initializing.is_sender || next_chunk(c) == NULL) return CLIENT_DRAW_OVER;
+    if (!c->initializing.is_sender || next_chunk(c) == NULL) return IO_INIT_OVER;
     ps_client_request *r = ps_client_open(c->ps_client, now);
     bool has_memory      = r != NULL;
-    for (int i = 0; i < CLIENT_DRAWN_MAX && has_memory && next_chunk(c) != NULL; i++)
+    for (int i = 0; i < IO_INIT_MAX && has_memory && next_chunk(c) != NULL; i++)
         has_memory = draw_one(c, r, i);
     /* Closed also after a failure: chunks added before memory ran out are still read. */
     if (r != NULL) ps_client_close(c->ps_client, r, &c->initializing, c->commit->deadline_ms, now);
-    if (has_memory) return CLIENT_DRAW_UNDER_WAY;
+    if (has_memory) return IO_INIT_UNDER_WAY;
     why_set(why, PEN_NO_MEMORY, "no memory for the first values of the model");
-    return CLIENT_DRAW_FAILED;
+    return IO_INIT_FAILED;
 }

@@ -262,7 +262,7 @@ void io_send_unreached(io_thread *c, int32_t role, int32_t rank, const char *add
     const wire_control m = {
         .kind        = WIRE_UNREACHED,
         .u.unreached = {.role = role, .rank = rank, .address = address, .words = words}};
-    membership_client_say(c->membership_client, &m);
+    membership_client_send(c->membership_client, &m);
 }
 
 /* Also while the program runs its own code: on a disconnected host only this thread can report it. */
@@ -287,10 +287,9 @@ static void look_at_control(io_thread *c, uint64_t now_ms)
 /* Rank of the server; -1: not in the view. */
 static int32_t server_at(const io_thread *c, const char *address)
 {
-    for (uint32_t i = 0; i < c->record.n_servers; i++)
-        for (uint32_t a = 0; a < c->record.server[i].n_addresses; a++)
-            if (strcmp(c->record.server[i].address[a], address) == 0)
-                return c->record.server[i].rank;
+    for (uint32_t i = 0; i < c->view.n_servers; i++)
+        for (uint32_t a = 0; a < c->view.server[i].n_addresses; a++)
+            if (strcmp(c->view.server[i].address[a], address) == 0) return c->view.server[i].rank;
     return -1;
 }
 

@@ -12,7 +12,7 @@ static bool lacks_servers(const io_thread *c, const request *r)
     const bool needs = r->kind == REQUEST_VERB || r->kind == REQUEST_STEP ||
                        r->kind == REQUEST_PULL_FREE || r->kind == REQUEST_FETCH ||
                        r->kind == REQUEST_SNAPSHOT;
-    return needs && c->record.term != 0 && c->record.n_servers == 0;
+    return needs && c->view.term != 0 && c->view.n_servers == 0;
 }
 
 bool io_refuses(io_thread *c, request *r)
@@ -54,7 +54,7 @@ static void begin(void *user)
     switch (r->kind) {
     case REQUEST_JOIN:
         c->join = r;
-        if (c->record.term != 0) io_end(&c->join, NULL);
+        if (c->view.term != 0) io_end(&c->join, NULL);
         break;
     case REQUEST_COMMIT:
         c->commit = r;

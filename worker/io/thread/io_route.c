@@ -10,7 +10,7 @@
 
 bool io_is_member(const io_thread *c)
 {
-    const wire_member *self = io_find(c->record.worker, c->record.n_workers, c->ctx->env.rank);
+    const wire_member *self = io_find(c->view.worker, c->view.n_workers, c->ctx->env.rank);
     return self != NULL &&
            self->incarnation == membership_client_membership(c->membership_client)->incarnation;
 }
@@ -26,15 +26,15 @@ static void free_texts(char **text, uint32_t n)
 static bool name_hosts(io_thread *c)
 {
     uint32_t n = c->n_workers;
-    for (uint32_t i = 0; i < c->record.n_workers; i++) {
-        const int32_t rank = c->record.worker[i].rank;
+    for (uint32_t i = 0; i < c->view.n_workers; i++) {
+        const int32_t rank = c->view.worker[i].rank;
         if (rank >= 0 && rank < WIRE_ITEMS_MAX && (uint32_t)rank >= n) n = (uint32_t)rank + 1;
     }
     char **host           = calloc(n + 1, sizeof *host);
     uint64_t *incarnation = calloc(n + 1, sizeof *incarnation);
     bool whole            = host != NULL && incarnation != NULL;
     for (uint32_t i = 0; i < n && whole; i++) {
-        const wire_member *w = io_find(c->record.worker, c->record.n_workers, (int32_t)i);
+        const wire_member *w = io_find(c->view.worker, c->view.n_workers, (int32_t)i);
         incarnation[i]       = w != NULL ? w->incarnation : 0;
         const char *before   = i < c->n_workers ? c->worker_host[i] : "unknown";
         host[i]              = strdup(w != NULL ? w->host : before);
@@ -99,22 +99,22 @@ static bool begin_routes(io_routes *r, uint32_t n)
 static bool follow_order(const io_thread *c, io_routes *r)
 {
     uint32_t shard = 0;
-    for (uint32_t i = 0; i < c->record.n_servers; i++)
-        for (uint32_t a = 0; a < c->record.server[i].n_addresses && shard < c->n_shards; a++)
-            if (!set_route(r, shard++, &c->record.server[i], a)) return false;
+    for (uint32_t i = 0; i < c->view.n_servers; i++)
+        for (uint32_t a = 0; a < c->view.server[i].n_addresses && shard < c->n_shards; a++)
+            if (!set_route(r, shard++, &c->view.server[i], a)) return false;
     return true;
 }
 
 static bool make_routes(const io_thread *c, io_routes *r)
 {
-    const bool is_newest     = c->record.n_replicas > 0;
-    const wire_replica *copy = is_newest ? c->record.replica : c->first_place;
-    const uint32_t n         = is_newest ? c->record.n_replicas : c->n_first_places;
+    const bool is_newest     = c->view.n_replicas > 0;
+    const wire_replica *copy = is_newest ? c->view.replica : c->first_place;
+    const uint32_t n         = is_newest ? c->view.n_replicas : c->n_first_places;
     if (!begin_routes(r, c->n_shards)) return false;
     if (n == 0) return follow_order(c, r);
     for (uint32_t i = 0; i < n; i++) {
         if (copy[i].role != WIRE_PRIMARY || copy[i].shard >= c->n_shards) continue;
-        const wire_member *s = io_find(c->record.server, c->record.n_servers, copy[i].server);
+        const wire_member *s = io_find(c->view.server, c->view.n_servers, copy[i].server);
         if (s != NULL && !set_route(r, copy[i].shard, s, copy[i].place)) return false;
     }
     return true;
@@ -131,8 +131,8 @@ static bool is_other(const io_routes *a, const io_routes *b, uint32_t shard)
 static void install(io_thread *c, const io_routes *next, const wire_control *m)
 {
     if (c->ps_client == NULL) return;
-    const ps_client_view view = {.term            = c->record.term,
-                                 .epoch           = c->record.epoch,
+    const ps_client_view view = {.term            = c->view.term,
+                                 .epoch           = c->view.epoch,
                                  .to              = next->to,
                                  .members_changed = m->u.epoch.members_changed,
                                  .step            = m->u.epoch.step,
@@ -159,7 +159,7 @@ static pen_status reroute(io_thread *c, const wire_control *m, pen_error *why)
 }
 
 /* ---- PLAN ------------------------------------------------------------------------------------ */
-static uint32_t count_threads(const io_recorder *r)
+static uint32_t count_threads(const io_view *r)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_servers; i++) n += r->server[i].n_addresses;
@@ -175,7 +175,7 @@ static wire_replica *copy_replicas(const wire_replica *from, uint32_t n)
 
 pen_status io_route_plan(io_thread *c, const wire_control *m, pen_error *why)
 {
-    c->n_shards    = m->u.plan.n_shards > 0 ? m->u.plan.n_shards : count_threads(&c->record);
+    c->n_shards    = m->u.plan.n_shards > 0 ? m->u.plan.n_shards : count_threads(&c->view);
     c->ranks_max   = m->u.plan.ranks_max;
     c->first_place = copy_replicas(m->u.plan.replica, m->u.plan.n_replicas);
     if (c->first_place == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
@@ -186,7 +186,7 @@ pen_status io_route_plan(io_thread *c, const wire_control *m, pen_error *why)
 /* ---- EPOCH ----------------------------------------------------------------------------------- */
 void io_notify_members(io_thread *c, int64_t after)
 {
-    const io_recorder *r = &c->record;
+    const io_view *r     = &c->view;
     member_list *m       = &c->ctx->members;
     const bool has_begun = atomic_load(&c->ctx->step_index) >= 0;
     int32_t *rank        = calloc(r->n_workers + 1, sizeof *rank);
@@ -207,12 +207,12 @@ static void notify_program(io_thread *c, const wire_control *m)
 
 pen_status io_route_epoch(io_thread *c, const wire_control *m, pen_error *why)
 {
-    io_recorder next;
-    if (!io_recorder_copy(&next, m))
+    io_view next;
+    if (!io_view_copy(&next, m))
         return why_set(why, PEN_NO_MEMORY, "no memory for the view of %u workers",
                        m->u.epoch.n_workers);
-    io_recorder before  = c->record;
-    c->record           = next;
+    io_view before      = c->view;
+    c->view             = next;
     const bool is_whole = name_hosts(c);
     pen_status status   = is_whole
                               ? PEN_OK
@@ -222,7 +222,7 @@ pen_status io_route_epoch(io_thread *c, const wire_control *m, pen_error *why)
     forget_old_hosts(c);
     notify_program(c, m);
     if (before.term != 0) io_notify_events(c, &before);
-    io_recorder_free(&before);
+    io_view_free(&before);
     return status;
 }
 
@@ -232,5 +232,5 @@ void io_route_fini(io_thread *c)
     free_texts(c->worker_host, c->n_workers);
     free(c->incarnation);
     free(c->first_place);
-    io_recorder_free(&c->record);
+    io_view_free(&c->view);
 }

@@ -36,7 +36,7 @@ typedef struct { /* a copy of the message of an epoch */
     uint32_t n_workers, n_servers, n_replicas;
     const wire_member *worker, *server;
     const wire_replica *replica;
-} io_recorder;
+} io_view;
 
 typedef struct {    /* [n_shards] */
     uint64_t *to;   /* incarnations of the servers that hold them; 0: no server does */
@@ -46,12 +46,12 @@ typedef struct {    /* [n_shards] */
 
 typedef struct io_trace io_trace;
 
-enum { CLIENT_DRAWN_MAX = 4 }; /* chunks of initial values in flight at a time */
+enum { IO_INIT_MAX = 4 }; /* chunks of initial values in flight at a time */
 
 typedef struct {
     bool is_sender;
     uint32_t next; /* chunk */
-    void *piece[CLIENT_DRAWN_MAX];
+    void *piece[IO_INIT_MAX];
 } io_init_progress;
 
 struct io_thread {
@@ -72,7 +72,7 @@ struct io_thread {
     loop_timer timer, look; /* look: io_look() */
 
     /* From EPOCH on: io_route.c. */
-    io_recorder record;             /* the newest view */
+    io_view view;                   /* the newest view */
     uint32_t n_workers;             /* highest rank so far, plus one */
     uint64_t *incarnation;          /* [n_workers] 0: absent */
     char **worker_host, **old_host; /* [n_workers]; old_host: while a view is installed */
@@ -140,9 +140,9 @@ void io_disconnect_shard(io_thread *c, uint32_t shard); /* all its lanes: the sh
 bool io_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
 const char *io_probe(void *user); /* what answers at the scheduler's address */
 
-/* io_recorder.c */
-bool io_recorder_copy(io_recorder *to, const wire_control *epoch); /* false: no memory */
-void io_recorder_free(io_recorder *r);
+/* io_view.c */
+bool io_view_copy(io_view *to, const wire_control *epoch); /* false: no memory */
+void io_view_free(io_view *r);
 const wire_member *io_find(const wire_member *member, uint32_t n, int32_t rank); /* NULL: none */
 
 /* io_route.c */
@@ -158,7 +158,7 @@ void io_on_place(io_thread *c, const wire_control *epoch);
 
 /* io_event.c */
 /* Events of workers that came or left since `before`. */
-void io_notify_events(io_thread *c, const io_recorder *before);
+void io_notify_events(io_thread *c, const io_view *before);
 void io_tell(io_thread *c, pen_event_kind kind, int32_t rank, const char *text);
 
 /* io_command.c */
@@ -196,7 +196,7 @@ bool io_gives_back(const io_thread *c);
 void io_returned(void *user, uint32_t tensor);
 
 /* io_init.c: initial values of tensors that no worker holds whole */
-typedef enum { CLIENT_DRAW_OVER, CLIENT_DRAW_UNDER_WAY, CLIENT_DRAW_FAILED } io_init_state;
+typedef enum { IO_INIT_OVER, IO_INIT_UNDER_WAY, IO_INIT_FAILED } io_init_state;
 io_init_state io_init_next(io_thread *c, pen_error *why); /* after the chunks before have arrived */
 bool io_is_initializing(const io_thread *c, const void *token);
 void io_init_fini(io_thread *c);

@@ -39,8 +39,8 @@ static bool has_copies(const io_thread *c)
 {
     for (uint32_t i = 0; i < c->n_first_places; i++)
         if (c->first_place[i].role != WIRE_PRIMARY) return true;
-    for (uint32_t i = 0; i < c->record.n_replicas; i++)
-        if (c->record.replica[i].role != WIRE_PRIMARY) return true;
+    for (uint32_t i = 0; i < c->view.n_replicas; i++)
+        if (c->view.replica[i].role != WIRE_PRIMARY) return true;
     return false;
 }
 

@@ -14,7 +14,7 @@ pen_status device_copies_no_memory(pen_error *why)
 
 static void destroy(device_copies *m)
 {
-    for (int i = 0; i < MIRROR_AHEAD; i++)
+    for (int i = 0; i < DEVICE_COPIES_AHEAD; i++)
         if (m->ahead[i] != NULL) m->pinned_pairs.ops->event_free(m->ahead[i]);
     pinned_pairs_close(&m->pinned_pairs);
     pthread_mutex_destroy(&m->lock);
@@ -31,7 +31,7 @@ static pen_status create(pen_ctx *ctx, const device_ops *ops, int device, pen_er
     pthread_cond_init(&m->comes, NULL);
     pthread_cond_init(&m->drained, NULL);
     pen_status status = pinned_pairs_open(&m->pinned_pairs, ops, device, why);
-    for (int i = 0; i < MIRROR_AHEAD && status == PEN_OK; i++) {
+    for (int i = 0; i < DEVICE_COPIES_AHEAD && status == PEN_OK; i++) {
         m->ahead[i] = ops->event_new();
         if (m->ahead[i] == NULL) status = device_copies_no_memory(why);
     }

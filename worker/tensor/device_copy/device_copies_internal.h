@@ -12,7 +12,9 @@
 
 #include <stdatomic.h>
 
-enum { MIRROR_AHEAD = 2 }; /* units that may be released before the device has computed them */
+enum {
+    DEVICE_COPIES_AHEAD = 2
+}; /* units that may be released before the device has computed them */
 
 typedef struct device_copies_job { /* a copy in progress */
     struct device_copies_job *next, *prev;
@@ -35,7 +37,7 @@ struct device_copies {
     uint32_t n_down; /* gradients not handed over yet */
     bool is_stopping;
     _Atomic device_stream stream; /* the program's */
-    device_event *ahead[MIRROR_AHEAD];
+    device_event *ahead[DEVICE_COPIES_AHEAD];
     uint64_t n_released;
 };
 

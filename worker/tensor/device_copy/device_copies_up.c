@@ -35,7 +35,7 @@ static pen_status wait_for_older(pen_ctx *ctx, pen_error *why)
     if (ctx->stage < 2) return PEN_OK;
     pthread_mutex_lock(&m->lock);
     device_event *older =
-        m->n_released >= MIRROR_AHEAD ? m->ahead[m->n_released % MIRROR_AHEAD] : NULL;
+        m->n_released >= DEVICE_COPIES_AHEAD ? m->ahead[m->n_released % DEVICE_COPIES_AHEAD] : NULL;
     pthread_mutex_unlock(&m->lock);
     return older != NULL ? pinned_pair_wait(&m->pinned_pairs, older, ctx->settings.deadline_ms, why)
                          : PEN_OK;
@@ -73,8 +73,8 @@ pen_status device_copies_release(pen_ctx *ctx, const pen_unit *handle, void *str
         if (w != NULL) status = pinned_pair_note_use(&m->pinned_pairs, w, stream, why);
     }
     if (status == PEN_OK && ctx->stage >= 2)
-        status = m->pinned_pairs.ops->event_record(m->ahead[m->n_released++ % MIRROR_AHEAD], stream,
-                                                   why);
+        status = m->pinned_pairs.ops->event_record(m->ahead[m->n_released++ % DEVICE_COPIES_AHEAD],
+                                                   stream, why);
     pthread_mutex_unlock(&m->lock);
     m->pinned_pairs.ops->leave();
     return status;

@@ -1,4 +1,4 @@
-/* mesh_letter_test.c - many meshes in one process: messages between two members. */
+/* mesh_p2p_test.c - many meshes in one process: messages between two members. */
 #include "mesh_rig.h"
 
 #include <unistd.h>

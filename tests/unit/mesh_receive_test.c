@@ -1,4 +1,4 @@
-/* mesh_hear_test.c - many meshes in one process: mismatches, early and late members, damage. */
+/* mesh_receive_test.c - many meshes in one process: mismatches, early and late members, damage. */
 #include "mesh_rig.h"
 
 #include <unistd.h>
