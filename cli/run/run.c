@@ -104,16 +104,17 @@ static void stop(launcher *l, bool is_scheduler)
     }
 }
 
-/* The scheduler stops last, to receive all exits.  If the user interrupts the job it stops first, so that other machines
- * learn that the job was stopped instead of restarting after a lost server. */
+/* The scheduler stops last, to receive all exits.  If the user interrupts a job of several machines it stops first, so
+ * that the others learn that the job was stopped instead of restarting after a lost server. */
 static void stop_all(launcher *l, uint64_t now)
 {
-    const bool is_first = l->interrupted != 0 && launcher_alive(l, PEN_SCHEDULER) > 0;
+    const bool is_first =
+        l->interrupted != 0 && l->options.nnodes > 1 && launcher_alive(l, PEN_SCHEDULER) > 0;
     if (l->stopping) return;
     l->stopping   = true;
     l->kill_at_ms = now + (uint64_t)l->options.grace_s * 1000;
     stop(l, is_first);
-    if (is_first && l->options.nnodes > 1) poll(NULL, 0, TELL_MS);
+    if (is_first) poll(NULL, 0, TELL_MS);
     stop(l, !is_first);
 }
 

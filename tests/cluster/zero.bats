@@ -70,7 +70,7 @@ words_of_mode() {
                 END {off = resident > counted ? resident - counted : counted - resident
                      room = counted / 20 + n * 4 * 65536
                      printf "%s, %d workers: %d bytes counted, %d resident, %.0f %% of the room\n", mode, n, counted, resident, 100 * off / room
-                     # Sharded modes have three more buckets, each with room for its owner's sum.
+                     # Sharded modes have three more buckets, each with room for the sum of its owner.
                      more = counted / n - foretold - (mode == "allreduce" ? 0 : 3 * 4 * 262144 * (1 + 1 / n))
                      if (more < 0) more = -more
                      printf "%d bytes a worker foretold without buckets, %.2f %% off\n", foretold, 100 * more / foretold
