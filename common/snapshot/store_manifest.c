@@ -86,7 +86,7 @@ static void write_tensor(writer *w, const store_tensor *row)
 uint8_t *store_manifest_encode(const store_manifest *m, size_t *size)
 {
     writer w = {0};
-    write_u64(&w, 0); /* placeholder for the CRC */
+    write_u64(&w, 0); /* room for the CRC, which is written last */
     write_u64(&w, m->format);
     write_text(&w, m->version);
     write_u64(&w, (uint64_t)m->step);

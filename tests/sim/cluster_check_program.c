@@ -252,7 +252,7 @@ void check_end(cluster *c)
                 (c->plan.must_go_on &&
                  (is_turned_away(w) ||
                   is_no_member(w->life, w->birth,
-                               membership_client_membership(w->membership_client)->incarnation)));
+                               membership_client_core(w->membership_client)->incarnation)));
         c->result.failed += w->life == LIFE_FAILED;
         c->result.unreachable += w->why.status == PEN_UNREACHABLE;
         if (w->life == LIFE_RUNS)

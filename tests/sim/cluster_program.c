@@ -283,8 +283,8 @@ bool sim_program_advance(sim_worker *w)
             wait_for_others(w);
         return true;
     case AT_LEAVE:
-        membership_leave(membership_client_membership(w->membership_client), now);
-        w->c->goodbye[w->rank] = membership_client_membership(w->membership_client)->incarnation;
+        membership_leave(membership_client_core(w->membership_client), now);
+        w->c->goodbye[w->rank] = membership_client_core(w->membership_client)->incarnation;
         w->at                  = AT_LEAVING;
         return true;
     case AT_LEAVING:

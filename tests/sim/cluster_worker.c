@@ -229,26 +229,25 @@ void sim_worker_exchange(sim_worker *w)
     const sim_plan *p                      = &w->c->plan;
     ps_client_setup setup;
     find_routes(w);
-    setup =
-        (ps_client_setup){.plan     = w->c->cut,
-                          .model    = &w->c->model,
-                          .shard    = w->shard_of,
-                          .rule     = rule_of(w->c),
-                          .rank     = (int32_t)w->rank,
-                          .n_shards = w->n_shards,
-                          .lanes    = p->lanes,
-                          .term     = w->view.term,
-                          .epoch    = w->view.epoch,
-                          .from = membership_client_membership(w->membership_client)->incarnation,
-                          .to   = w->routes[w->route].to,
-                          .n_workers        = w->c->n_workers,
-                          .worker_host      = hosts,
-                          .server           = servers,
-                          .warn_ms          = p->warn_ms,
-                          .step             = w->first_step,
-                          .applied          = w->first_applied,
-                          .is_late          = w->is_late,
-                          .may_lose_members = may_lose_members(p)};
+    setup = (ps_client_setup){.plan     = w->c->cut,
+                              .model    = &w->c->model,
+                              .shard    = w->shard_of,
+                              .rule     = rule_of(w->c),
+                              .rank     = (int32_t)w->rank,
+                              .n_shards = w->n_shards,
+                              .lanes    = p->lanes,
+                              .term     = w->view.term,
+                              .epoch    = w->view.epoch,
+                              .from     = membership_client_core(w->membership_client)->incarnation,
+                              .to       = w->routes[w->route].to,
+                              .n_workers        = w->c->n_workers,
+                              .worker_host      = hosts,
+                              .server           = servers,
+                              .warn_ms          = p->warn_ms,
+                              .step             = w->first_step,
+                              .applied          = w->first_applied,
+                              .is_late          = w->is_late,
+                              .may_lose_members = may_lose_members(p)};
 
     setup.retry = retry_policy_make(p->retry_ms, p->task.seed + w->rank);
     pen_error why;
@@ -307,7 +306,7 @@ static bool is_member(const sim_worker *w)
 {
     for (uint32_t i = 0; i < w->view.n_workers; i++)
         if (w->view.worker[i].incarnation ==
-            membership_client_membership(w->membership_client)->incarnation)
+            membership_client_core(w->membership_client)->incarnation)
             return true;
     return false;
 }
@@ -370,11 +369,10 @@ static void failed(void *user, const pen_error *why)
 {
     sim_worker *w = user;
     sim_note(w->c, "rank %u fails: %s", w->rank, why->text);
-    check_lost_scheduler(w->c, w->control.name, membership_client_membership(w->membership_client),
-                         why);
+    check_lost_scheduler(w->c, w->control.name, membership_client_core(w->membership_client), why);
     const bool is_alone = why->status == PEN_UNREACHABLE && w->is_late && !w->is_committed;
     if (!is_alone && why->role != PEN_SCHEDULER &&
-        membership_client_membership(w->membership_client)->incarnation != 0)
+        membership_client_core(w->membership_client)->incarnation != 0)
         check_failure(w->c, why); /* else it concerns this one alone */
     sim_worker_remember(w, why);
     requests_fail(w->requests, why);
@@ -486,16 +484,16 @@ static bool drain_control(sim_worker *w)
     bool any = false;
     for (; net_recv(w->c, &w->control, &event); any = true) {
         if (event.kind == TRANSPORT_UP)
-            membership_up(membership_client_membership(w->membership_client), now_of(w));
+            membership_up(membership_client_core(w->membership_client), now_of(w));
         if (event.kind == TRANSPORT_DOWN)
-            membership_down(membership_client_membership(w->membership_client), now_of(w));
+            membership_down(membership_client_core(w->membership_client), now_of(w));
         if (event.kind == TRANSPORT_MESSAGE && net_hear(w->c, &w->control, &event, &message)) {
             membership_client_receive(w->membership_client, &message, now_of(w));
             requests_receive(w->requests, &message, now_of(w));
         }
         buf_release(event.body);
         check_incarnation(w->c, w->control.name, &w->incarnation,
-                          membership_client_membership(w->membership_client)->incarnation);
+                          membership_client_core(w->membership_client)->incarnation);
     }
     return any;
 }
@@ -572,8 +570,8 @@ bool sim_worker_turn(sim_worker *w)
     if (w->life != LIFE_RUNS || w->stalled_until_ms > w->c->now_ms) return false;
     w->stalled_until_ms = 0;
     bool any            = drain_control(w);
-    if (membership_due(membership_client_membership(w->membership_client)) <= now_of(w))
-        membership_tick(membership_client_membership(w->membership_client), now_of(w));
+    if (membership_due(membership_client_core(w->membership_client)) <= now_of(w))
+        membership_tick(membership_client_core(w->membership_client), now_of(w));
     if (requests_due(w->requests) <= now_of(w)) requests_tick(w->requests, now_of(w));
     if (w->ps_client != NULL) any |= turn_exchange(w);
     (void)sim_worker_reaches(w);
@@ -599,7 +597,7 @@ uint64_t sim_worker_due(const sim_worker *w)
 {
     if (w->life != LIFE_RUNS) return UINT64_MAX;
     if (w->stalled_until_ms > w->c->now_ms) return w->stalled_until_ms;
-    uint64_t due = least(membership_due(membership_client_membership(w->membership_client)),
+    uint64_t due = least(membership_due(membership_client_core(w->membership_client)),
                          requests_due(w->requests));
     if (w->ps_client != NULL) due = least(due, ps_client_due(w->ps_client));
     if (w->at == AT_FIRST_HALF || w->at == AT_SECOND_HALF) due = least(due, w->wake_ms);

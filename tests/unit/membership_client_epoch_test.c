@@ -149,7 +149,7 @@ static void joined(world *w)
     *w                   = (world){.now = 5000};
     w->membership_client = membership_client_create(&setup, &actions, w, w->now, &why);
     assert_non_null(w->membership_client);
-    membership_up(membership_client_membership(w->membership_client), w->now);
+    membership_up(membership_client_core(w->membership_client), w->now);
     assert_int_equal(w->hello_from, 0);
     welcome(w, SELF, 3);
     epoch(w, 3, 1);
@@ -167,14 +167,14 @@ static void test_membership_client_goes_on_while_the_scheduler_is_away(void **st
     world w;
     joined(&w);
     pass(&w, 3000, true);
-    membership_down(membership_client_membership(w.membership_client), w.now);
+    membership_down(membership_client_core(w.membership_client), w.now);
     pass(&w, 30000, false);
     assert_int_equal(w.n_failed, 0);
     assert_int_equal(w.n_logs, 1); /* reported once */
     assert_string_equal(w.log,
                         "the scheduler at 10.0.0.7:29500 is away; going on without it for at "
                         "most 60 s");
-    membership_up(membership_client_membership(w.membership_client), w.now);
+    membership_up(membership_client_core(w.membership_client), w.now);
     assert_int_equal(w.hello_from, SELF); /* the scheduler knows us by that */
     welcome(&w, SELF, 4);
     assert_string_equal(w.log, "the scheduler at 10.0.0.7:29500 is back");
@@ -190,7 +190,7 @@ static void test_membership_client_ends_when_the_scheduler_is_away_for_too_long(
     (void)state;
     world w;
     joined(&w);
-    membership_down(membership_client_membership(w.membership_client), w.now);
+    membership_down(membership_client_core(w.membership_client), w.now);
     pass(&w, GRACE_MS - 1, false);
     assert_int_equal(w.n_failed, 0);
     pass(&w, 1, false);
@@ -204,9 +204,9 @@ static void test_membership_client_rejects_a_scheduler_that_does_not_know_it(voi
     (void)state;
     world w;
     joined(&w);
-    membership_down(membership_client_membership(w.membership_client), w.now);
+    membership_down(membership_client_core(w.membership_client), w.now);
     pass(&w, 5000, false);
-    membership_up(membership_client_membership(w.membership_client), w.now);
+    membership_up(membership_client_core(w.membership_client), w.now);
     welcome(&w, 77, 9);
     assert_int_equal(w.n_failed, 1);
     assert_int_equal(w.why.status, PEN_NOT_A_MEMBER);
@@ -220,12 +220,12 @@ static void test_membership_client_leaves_when_the_scheduler_is_back(void **stat
     (void)state;
     world w;
     joined(&w);
-    membership_down(membership_client_membership(w.membership_client), w.now);
+    membership_down(membership_client_core(w.membership_client), w.now);
     pass(&w, 500, false);
-    membership_leave(membership_client_membership(w.membership_client), w.now);
+    membership_leave(membership_client_core(w.membership_client), w.now);
     pass(&w, 10000, false);
     assert_int_equal(w.n_left, 0);
-    membership_up(membership_client_membership(w.membership_client), w.now);
+    membership_up(membership_client_core(w.membership_client), w.now);
     welcome(&w, SELF, 4);
     assert_true(w.sent[WIRE_BYE] > 0);
     hear(&w, (wire_control){.kind = WIRE_BYED});

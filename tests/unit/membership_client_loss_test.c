@@ -127,7 +127,7 @@ static void joined(world *w)
     *w                   = (world){.now = 5000};
     w->membership_client = membership_client_create(&setup, &actions, w, w->now, &why);
     assert_non_null(w->membership_client);
-    membership_up(membership_client_membership(w->membership_client), w->now);
+    membership_up(membership_client_core(w->membership_client), w->now);
     welcome(w);
     hear(w, (wire_control){.kind = WIRE_EPOCH, .u.epoch.job = ""});
 }

@@ -10,10 +10,10 @@ static inline void membership_client_pass(membership_client *l, uint64_t *now, c
 {
     const uint64_t until = *now + ms;
     while (*now < until) {
-        const uint64_t due = membership_due(membership_client_membership(l));
+        const uint64_t due = membership_due(membership_client_core(l));
         const int before   = *beats;
         *now               = due > until ? until : due > *now ? due : *now + 1;
-        membership_tick(membership_client_membership(l), *now);
+        membership_tick(membership_client_core(l), *now);
         if (answers && *beats > before)
             membership_client_receive(l, &(wire_control){.kind = WIRE_BEAT_ACK}, *now);
     }

@@ -119,7 +119,7 @@ static void joined(world *w)
     *w                   = (world){.now = 5000};
     w->membership_client = membership_client_create(&setup, &actions, w, w->now, &why);
     assert_non_null(w->membership_client);
-    membership_up(membership_client_membership(w->membership_client), w->now);
+    membership_up(membership_client_core(w->membership_client), w->now);
     welcome(w);
     hear(w, (wire_control){.kind = WIRE_EPOCH, .u.epoch.job = ""});
 }
@@ -138,7 +138,7 @@ static void test_membership_client_reports_the_last_will_after_the_connection_br
     leave_will(&w, "an old will");
     leave_will(&w, "the scheduler is gone; step 418");
     pass(&w, 3000, true);
-    membership_down(membership_client_membership(w.membership_client), w.now);
+    membership_down(membership_client_core(w.membership_client), w.now);
     pass(&w, 999, false);
     assert_int_equal(w.n_failed, 0);
     pass(&w, 1, false);
@@ -174,7 +174,7 @@ static void test_membership_client_has_its_own_sentence_without_a_last_will(void
     (void)state;
     world w;
     joined(&w);
-    membership_down(membership_client_membership(w.membership_client), w.now);
+    membership_down(membership_client_core(w.membership_client), w.now);
     pass(&w, 1000, false);
     assert_string_equal(w.why.text, "the scheduler at 10.0.0.7:29500 is gone: its connection broke "
                                     "and did not come back");
@@ -187,10 +187,10 @@ static void test_membership_client_goes_on_when_the_scheduler_welcomes_it_back(v
     (void)state;
     world w;
     joined(&w);
-    membership_down(membership_client_membership(w.membership_client), w.now);
+    membership_down(membership_client_core(w.membership_client), w.now);
     pass(&w, 900, false);
     const int hellos = w.sent[WIRE_HELLO];
-    membership_up(membership_client_membership(w.membership_client), w.now);
+    membership_up(membership_client_core(w.membership_client), w.now);
     assert_int_equal(w.sent[WIRE_HELLO], hellos + 1);
     pass(&w, 800, false);
     welcome(&w);
@@ -204,9 +204,9 @@ static void test_membership_client_does_not_take_a_bare_connection_for_the_sched
     (void)state;
     world w;
     joined(&w);
-    membership_down(membership_client_membership(w.membership_client), w.now);
+    membership_down(membership_client_core(w.membership_client), w.now);
     pass(&w, 500, false);
-    membership_up(membership_client_membership(w.membership_client),
+    membership_up(membership_client_core(w.membership_client),
                   w.now);                         /* another process has its port now */
     hear(&w, (wire_control){.kind = WIRE_HELLO}); /* or we dialled ourselves */
     pass(&w, 1299, false);
@@ -221,11 +221,11 @@ static void test_membership_client_counts_a_broken_connection_from_its_first_bre
     (void)state;
     world w;
     joined(&w);
-    membership_down(membership_client_membership(w.membership_client), w.now);
+    membership_down(membership_client_core(w.membership_client), w.now);
     for (int i = 0; i < 9; i++) {
         pass(&w, 100, false);
-        membership_up(membership_client_membership(w.membership_client), w.now);
-        membership_down(membership_client_membership(w.membership_client), w.now);
+        membership_up(membership_client_core(w.membership_client), w.now);
+        membership_down(membership_client_core(w.membership_client), w.now);
     }
     assert_int_equal(w.n_failed, 0);
     pass(&w, 100, false);
@@ -240,7 +240,7 @@ static void test_membership_client_blames_no_member_for_its_own_pause(void **sta
     joined(&w);
     pass(&w, 3000, true);
     w.now += 9900; /* stopped and continued */
-    membership_tick(membership_client_membership(w.membership_client), w.now);
+    membership_tick(membership_client_core(w.membership_client), w.now);
     pass(&w, 5000, true);
     assert_int_equal(w.n_failed, 0);
     membership_client_destroy(w.membership_client);
@@ -258,7 +258,7 @@ static void test_membership_client_asks_for_another_connection_after_each_quarte
     assert_int_equal(w.n_renewed, 1);
     pass(&w, LEASE_MS / 2, false);
     assert_int_equal(w.n_renewed, 3);
-    membership_up(membership_client_membership(w.membership_client), w.now);
+    membership_up(membership_client_core(w.membership_client), w.now);
     welcome(&w);
     pass(&w, 60000, true);
     assert_int_equal(w.n_renewed, 3);
@@ -286,8 +286,8 @@ static void test_membership_client_leaves_without_error_if_the_scheduler_is_gone
     (void)state;
     world w;
     joined(&w);
-    membership_leave(membership_client_membership(w.membership_client), w.now);
-    membership_down(membership_client_membership(w.membership_client), w.now);
+    membership_leave(membership_client_core(w.membership_client), w.now);
+    membership_down(membership_client_core(w.membership_client), w.now);
     pass(&w, 1000, false);
     assert_int_equal(w.n_failed, 0);
     assert_int_equal(w.n_left, 1);

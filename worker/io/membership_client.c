@@ -219,7 +219,7 @@ void membership_client_place(const membership_client *self, int32_t *local_rank,
     *node       = self->node;
 }
 
-membership *membership_client_membership(membership_client *self)
+membership *membership_client_core(membership_client *self)
 {
     return &self->member;
 }

@@ -89,7 +89,7 @@ const void *membership_client_states(const membership_client *self, size_t *size
 void membership_client_report(membership_client *self, const pen_error *why);
 
 /* The member underneath: connection events, time and leaving go to it. */
-membership *membership_client_membership(membership_client *self);
+membership *membership_client_core(membership_client *self);
 
 /* The place in WELCOME, for a worker that is not in a view yet; -1: none. */
 void membership_client_place(const membership_client *self, int32_t *local_rank, int32_t *node);

@@ -91,30 +91,30 @@ static pen_status make_ps_client(io_thread *c, int64_t step, int64_t applied, pe
     const uint64_t seed                    = s->seed + (uint64_t)c->ctx->env.rank;
     const bool is_elastic =
         c->ranks_max > (uint32_t)c->ctx->env.world_size || context_is_elastic(c->ctx);
-    const ps_client_setup setup = {
-        .plan             = c->plan,
-        .model            = &c->ctx->model.wire,
-        .shard            = c->shard,
-        .rule             = c->ctx->rule,
-        .rank             = c->ctx->env.rank,
-        .n_shards         = c->n_shards,
-        .lanes            = (uint32_t)s->lanes,
-        .term             = c->view.term,
-        .epoch            = c->view.epoch,
-        .from             = membership_client_membership(c->membership_client)->incarnation,
-        .to               = c->route.to,
-        .n_workers        = c->n_workers,
-        .worker           = c->incarnation,
-        .worker_host      = (const char *const *)c->worker_host,
-        .server           = (const char *const *)c->route.server,
-        .warn_ms          = s->warn_ms,
-        .retry            = retry_policy_make(s->retry_ms, seed),
-        .step             = step,
-        .applied          = applied,
-        .may_lose_members = is_elastic,
-        .is_late          = c->is_late,
-        .gives_back       = io_gives_back(c)};
-    c->ps_client = ps_client_create(&setup, &actions, c, why);
+    const ps_client_setup setup = {.plan     = c->plan,
+                                   .model    = &c->ctx->model.wire,
+                                   .shard    = c->shard,
+                                   .rule     = c->ctx->rule,
+                                   .rank     = c->ctx->env.rank,
+                                   .n_shards = c->n_shards,
+                                   .lanes    = (uint32_t)s->lanes,
+                                   .term     = c->view.term,
+                                   .epoch    = c->view.epoch,
+                                   .from =
+                                       membership_client_core(c->membership_client)->incarnation,
+                                   .to               = c->route.to,
+                                   .n_workers        = c->n_workers,
+                                   .worker           = c->incarnation,
+                                   .worker_host      = (const char *const *)c->worker_host,
+                                   .server           = (const char *const *)c->route.server,
+                                   .warn_ms          = s->warn_ms,
+                                   .retry            = retry_policy_make(s->retry_ms, seed),
+                                   .step             = step,
+                                   .applied          = applied,
+                                   .may_lose_members = is_elastic,
+                                   .is_late          = c->is_late,
+                                   .gives_back       = io_gives_back(c)};
+    c->ps_client                = ps_client_create(&setup, &actions, c, why);
     return c->ps_client != NULL ? PEN_OK : why->status;
 }
 

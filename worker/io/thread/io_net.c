@@ -71,11 +71,9 @@ static bool drain_control(void *user)
     for (; n < BATCH && lifeline_recv(c->control, &event) == PEN_OK; n++) {
         switch (event.kind) {
         case TRANSPORT_MESSAGE: on_control(c, &event, now); break;
-        case TRANSPORT_UP:
-            membership_up(membership_client_membership(c->membership_client), now);
-            break;
+        case TRANSPORT_UP: membership_up(membership_client_core(c->membership_client), now); break;
         case TRANSPORT_DOWN:
-            membership_down(membership_client_membership(c->membership_client), now);
+            membership_down(membership_client_core(c->membership_client), now);
             break;
         case TRANSPORT_REFUSED: control_refused(c, event.note); break;
         }
@@ -278,10 +276,8 @@ static void look_at_control(io_thread *c, uint64_t now_ms)
     snprintf(remedy, sizeof remedy, "`penstock doctor --master-addr %.300s` tests the connection",
              ctx->env.addr);
     lifeline_watch(
-        c->control,
-        membership_silence_ms(membership_client_membership(c->membership_client), now_ms),
-        membership_client_membership(c->membership_client)->setup.lease_ms, who, whom, remedy,
-        now_ms);
+        c->control, membership_silence_ms(membership_client_core(c->membership_client), now_ms),
+        membership_client_core(c->membership_client)->setup.lease_ms, who, whom, remedy, now_ms);
 }
 
 /* Rank of the server; -1: not in the view. */

@@ -46,7 +46,7 @@ static void begin(void *user)
     const uint64_t now = loop_now_ms(c->loop);
     if (r->kind == REQUEST_LEAVE) {
         c->leave = r;
-        membership_leave(membership_client_membership(c->membership_client), now);
+        membership_leave(membership_client_core(c->membership_client), now);
         io_after(c);
         return;
     }

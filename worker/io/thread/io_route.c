@@ -12,7 +12,7 @@ bool io_is_member(const io_thread *c)
 {
     const wire_member *self = io_find(c->view.worker, c->view.n_workers, c->ctx->env.rank);
     return self != NULL &&
-           self->incarnation == membership_client_membership(c->membership_client)->incarnation;
+           self->incarnation == membership_client_core(c->membership_client)->incarnation;
 }
 
 static void free_texts(char **text, uint32_t n)

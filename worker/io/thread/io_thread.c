@@ -71,7 +71,7 @@ static void tick(void *user)
 {
     io_thread *c       = user;
     const uint64_t now = loop_now_ms(c->loop);
-    membership_tick(membership_client_membership(c->membership_client), now);
+    membership_tick(membership_client_core(c->membership_client), now);
     requests_tick(c->requests, now);
     if (c->ps_client != NULL) ps_client_tick(c->ps_client, now);
     if (c->disputes != NULL && now >= c->dispute_due_ms) end_disputes(c, &c->dispute);
@@ -93,7 +93,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 void io_after(io_thread *c)
 {
     request_notify(&c->ctx->requests);
-    uint64_t due = least(membership_due(membership_client_membership(c->membership_client)),
+    uint64_t due = least(membership_due(membership_client_core(c->membership_client)),
                          requests_due(c->requests));
     if (c->ps_client != NULL) due = least(due, ps_client_due(c->ps_client));
     if (c->commit != NULL && c->commit->deadline_ms != 0) due = least(due, c->commit->deadline_ms);
