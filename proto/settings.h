@@ -37,6 +37,10 @@ extern const config_row settings_foreign[];
     X(world_size, I64, "-1", -1, SETTINGS_WORKERS_MAX, NULL,                                                           \
       "Number of workers; -1 reads WORLD_SIZE or another launcher's variable. The scheduler otherwise takes it "       \
       "from the first worker that joins.")
+#define SETTING_LOCAL_WORLD_SIZE(X)                                                                                    \
+    X(local_world_size, I64, "-1", -1, 1048576, NULL,                                                                  \
+      "Number of workers on this machine; -1 reads LOCAL_WORLD_SIZE or asks the scheduler. The scheduler of "          \
+      "`penstock run` refuses machines with another number.")
 #define SETTING_SERVERS(X)                                                                                             \
     X(servers, I64, "-1", -1, SETTINGS_SERVERS_MAX, NULL,                                                              \
       "Number of servers; -1: the scheduler takes it from the first worker that joins.")

@@ -140,8 +140,7 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     SETTING_HOST(X) SETTING_HOST_ID(X) SETTING_RANK(X) SETTING_WORLD_SIZE(X)                                           \
     X(local_rank,       I64,  "-1",     -1,   1048576,  NULL,                                                          \
       "Rank among the workers of this machine; -1 reads LOCAL_RANK or asks the scheduler.")                            \
-    X(local_world_size, I64,  "-1",     -1,   1048576,  NULL,                                                          \
-      "Number of workers on this machine; -1 reads LOCAL_WORLD_SIZE or asks the scheduler.")                           \
+    SETTING_LOCAL_WORLD_SIZE(X)                                                                                        \
     SETTING_SERVERS(X) SETTING_MASTER_ADDR(X) SETTING_MASTER_PORT(X) SETTING_PORT(X)                                   \
     X(scheduler,        ENUM, "auto",   0,    0,        worker_scheduler_choices,                                      \
       "Whether rank 0 hosts the scheduler: external never, hosted always, auto if the port is free.")                  \

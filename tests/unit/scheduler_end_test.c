@@ -204,6 +204,36 @@ static void test_core_waits_for_the_worker_of_a_late_launcher(void **state)
     drop_job(j);
 }
 
+static void test_core_turns_away_a_machine_with_another_number_of_workers(void **state)
+{
+    (void)state;
+    job *j         = make_job((const char *const[]){"world_size=4", NULL});
+    wire_control c = hello_of(WIRE_LAUNCHER, -1, 0, 0, 91000);
+    launcher_starts(j, LAUNCHER_PEER, 2);
+    c.u.hello.local_world_size = 3;
+    assert_int_equal(hello(j, LAUNCHER_PEER + 1, &c), 0);
+    assert_verdict(j, LAUNCHER_PEER + 1, PEN_BAD_SETTING,
+                   "this machine starts 3 workers, but devbox starts 2; all machines need the same "
+                   "--nproc-per-node");
+    assert_int_equal(count(j, WIRE_VERDICT), 1); /* the job goes on */
+    drop_job(j);
+}
+
+static void test_core_knows_the_workers_of_machine_0_before_its_launcher_joins(void **state)
+{
+    (void)state;
+    job *j         = make_job((const char *const[]){"world_size=4", "local_world_size=2", NULL});
+    wire_control c = hello_of(WIRE_LAUNCHER, -1, 0, 0, 91000);
+    c.u.hello.local_world_size = 3;
+    assert_int_equal(hello(j, LAUNCHER_PEER + 1, &c), 0);
+    assert_verdict(j, LAUNCHER_PEER + 1, PEN_BAD_SETTING,
+                   "this machine starts 3 workers, but machine 0 starts 2; all machines need the "
+                   "same --nproc-per-node");
+    assert_int_equal(count(j, WIRE_VERDICT), 1);
+    launcher_starts(j, LAUNCHER_PEER, 2);
+    drop_job(j);
+}
+
 static void test_core_turns_latecomers_away_after_the_end(void **state)
 {
     (void)state;
@@ -259,6 +289,8 @@ int main(void)
         cmocka_unit_test(test_core_names_a_program_that_ended_without_joining_when_another_joins),
         cmocka_unit_test(test_core_waits_for_a_missing_machine_as_long_as_for_workers),
         cmocka_unit_test(test_core_waits_for_the_worker_of_a_late_launcher),
+        cmocka_unit_test(test_core_turns_away_a_machine_with_another_number_of_workers),
+        cmocka_unit_test(test_core_knows_the_workers_of_machine_0_before_its_launcher_joins),
         cmocka_unit_test(test_core_turns_latecomers_away_after_the_end),
         cmocka_unit_test(test_core_does_not_wait_for_ever_for_a_server_that_was_asked_to_end),
         cmocka_unit_test(test_core_treats_a_server_that_leaves_in_training_as_lost),

@@ -324,9 +324,35 @@ static pen_status hello_server(scheduler_core *core, uint32_t peer, const wire_c
 }
 
 /* ---- observers ------------------------------------------------------------------------------- */
+static pen_status refuse_launcher(int32_t workers, const char *other, int64_t its, pen_error *why)
+{
+    return why_set(why, PEN_BAD_SETTING,
+                   "this machine starts %d worker%s, but %.64s starts %d; all machines need the "
+                   "same --nproc-per-node",
+                   (int)workers, workers == 1 ? "" : "s", other, (int)its);
+}
+
+/* Ranks are counted by machines of equal size.  Machine 0's may be known before its launcher has joined. */
+static pen_status check_launcher(const scheduler_core *core, const wire_control *c, pen_error *why)
+{
+    const int32_t workers = c->u.hello.local_world_size;
+    const int64_t first   = core->job.settings.local_world_size;
+    if (first > 0 && workers != first) return refuse_launcher(workers, "machine 0", first, why);
+    MEMBER_SLOT_EACH(s, &core->members.roster.observers) {
+        const bool is_other = s->role == WIRE_LAUNCHER && s->is_bound &&
+                              s->nonce != c->u.hello.nonce && s->said_local_size > 0;
+        if (is_other && s->said_local_size != workers)
+            return refuse_launcher(workers, s->host[0] ? s->host : "another machine",
+                                   s->said_local_size, why);
+    }
+    return PEN_OK;
+}
+
 static pen_status hello_observer(scheduler_core *core, uint32_t peer, const wire_control *c,
                                  pen_error *why)
 {
+    const bool starts = c->u.hello.role == WIRE_LAUNCHER && c->u.hello.local_world_size > 0;
+    if (starts && check_launcher(core, c, why) != PEN_OK) return why->status;
     member_slot *s = roster_observer(&core->members.roster, c->u.hello.role, c->u.hello.nonce);
     if (!s || member_slot_describe(s, c) != PEN_OK)
         return why_set(why, PEN_NO_MEMORY, "the scheduler has no room for another %s",
