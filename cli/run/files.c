@@ -1,6 +1,7 @@
 /* files.c - configuration files of accelerate and DeepSpeed, as `penstock run` uses them. */
 #include "cli/run/files.h"
 #include "cli/command.h"
+#include "cli/run/count.h"
 #include "common/base/why.h"
 #include "worker/train/schedule/batch_plan.h"
 #include "worker/worker_files.h"
@@ -220,7 +221,8 @@ static pen_status take_start(run_options *o, pen_error *why)
                    seen != NULL ? "environment" : cuda->source);
         setenv("CUDA_VISIBLE_DEVICES", cuda->value, 0);
     }
-    return share_processes(o, why);
+    status = count_workers(o, why);
+    return status == PEN_OK ? share_processes(o, why) : status;
 }
 
 static void print_line(const char *line, void *user)
@@ -292,8 +294,8 @@ static json_t *value_of(const resolved_value *v)
     char *end;
     const double number = strtod(v->value, &end);
     const bool is_plain = *end == '\0' && end != v->value;
-    if (row->type == CONFIG_BOOL && strcmp(v->value, "yes") == 0) return json_true();
-    if (row->type == CONFIG_BOOL && strcmp(v->value, "no") == 0) return json_false();
+    if (config_is_switch(row) && strcmp(v->value, "yes") == 0) return json_true();
+    if (config_is_switch(row) && strcmp(v->value, "no") == 0) return json_false();
     if ((row->type == CONFIG_U64 || row->type == CONFIG_I64) && is_plain)
         return json_integer((json_int_t)number);
     if (row->type == CONFIG_F64 && is_plain) return json_real(number);

@@ -47,7 +47,7 @@ pen_status launcher_start_server(launcher *l, int rank, pen_error *why);
 pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_error *why);
 size_t launcher_capacity(const run_options *o); /* processes on this machine, at most */
 
-/* The machine of a server or worker, and the worker's local rank. */
+/* The machine of a server or worker, and the worker's local rank; -1: not started by a launcher. */
 int launcher_node_of_server(const run_options *o, int rank);
 int launcher_node_of_worker(const run_options *o, int rank, int *local_rank);
 

@@ -2,9 +2,9 @@
 #include "cli/run/options.h"
 #include "cli/command.h"
 #include "cli/config/key_flags.h"
+#include "cli/run/external.h"
 #include "cli/run/files.h"
 #include "common/base/why.h"
-#include "common/compute/device/device.h"
 #include "common/compute/optim/optim.h"
 #include "common/net/own_address.h"
 #include "server/process/server_settings.h"
@@ -20,6 +20,7 @@
 
 enum {
     KEY_NPROC = 256,
+    KEY_VISIBLE,
     KEY_NNODES,
     KEY_NODE_RANK,
     KEY_MASTER_ADDR,
@@ -52,6 +53,7 @@ enum {
 const struct argp_option run_options_rows[] = {
     {0, 0, 0, 0, "What to start", 1},
     {"nproc-per-node",     KEY_NPROC,        "N",      0, "Workers per machine (1); gpu: one per CUDA device, cpu: one per core, auto: gpu if there is one, else cpu; MIN:MAX or MIN:N:MAX: elastic, starting with MAX or N", 1},
+    {"visible-devices",    KEY_VISIBLE,      "WHICH",  0, "CUDA devices each worker sees: own, the one of its local rank, or all (own)", 1},
     {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers on all machines together (0); MIN:MAX or MIN:N:MAX: elastic", 1},
     {"replicas",           KEY_REPLICAS,     "R",      0, "Copies of each shard on other servers: 0, 1 or 2 (0)", 1},
     {"mode",               KEY_MODE,         "MODE",   0, "Training mode: ddp, zero1, zero2 or zero3 (or FSDP's names) without servers; ps-bsp, ps-hier, ps-ssp, ps-async, zero2 or zero3 with servers", 1},
@@ -105,6 +107,8 @@ const struct argp_option run_options_rows[] = {
     "torchrun's flags are accepted, with - or _.  Every setting of the job (see --settings) is a " \
     "flag too, for example --lease-ms 5000, and reaches all processes as PENSTOCK_<NAME>.  " \
     "torchrun's PET_ variables, for example PET_NNODES, replace missing flags.\n\n" \
+    "With --scheduler external, scheduler and servers run elsewhere: this command starts the workers " \
+    "of its machine only, and leaves restarts of the job to who starts it.\n\n" \
     "With --on-worker-loss continue the job continues without a dead worker; the exit code is 0 if " \
     "all others exit with 0.  With wait the step waits for the worker, which is restarted up to " \
     "--max-restarts times.  With --replicas the copies take over from a dead server at once, and " \
@@ -190,30 +194,25 @@ static void parse_range(struct argp_state *state, const char *flag, const char *
                      name_of(state, flag, name), text);
 }
 
-/* Visible CUDA devices; 0 with the reason in note. */
-static int count_gpus(char note[256])
-{
-    const device_ops *ops = device_beside_host(note, 256);
-    if (ops == NULL) return 0;
-    return ops->count();
-}
-
 static void parse_nproc(struct argp_state *state, const char *text, run_options *o)
 {
-    char note[256], name[64];
-    const bool is_auto = strcmp(text, "auto") == 0, is_gpu = strcmp(text, "gpu") == 0;
-    if (!is_auto && !is_gpu && strcmp(text, "cpu") != 0) {
-        parse_range(state, "nproc-per-node", text, 1, RUN_LOCAL_MAX, &o->nproc_min, &o->nproc,
-                    &o->nproc_max);
-        return;
-    }
-    int n = is_auto || is_gpu ? count_gpus(note) : 0;
-    if (is_gpu && n == 0)
-        argp_failure(state, EXIT_USAGE, 0,
-                     "%s is gpu, but there is no CUDA device (%s); use a number, cpu or auto",
-                     name_of(state, "nproc-per-node", name), note);
-    if (n == 0) n = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    o->nproc = o->nproc_min = o->nproc_max = n < RUN_LOCAL_MAX ? n : RUN_LOCAL_MAX;
+    static const char *const units[] = {
+        [NPROC_GPU] = "gpu", [NPROC_CPU] = "cpu", [NPROC_AUTO] = "auto"};
+    char name[64];
+    snprintf(o->nproc_name, sizeof o->nproc_name, "%s", name_of(state, "nproc-per-node", name));
+    for (o->nproc_unit = NPROC_GPU; o->nproc_unit <= NPROC_AUTO; o->nproc_unit++)
+        if (strcmp(text, units[o->nproc_unit]) == 0) return;
+    o->nproc_unit = NPROC_NUMBER;
+    parse_range(state, "nproc-per-node", text, 1, RUN_LOCAL_MAX, &o->nproc_min, &o->nproc,
+                &o->nproc_max);
+}
+
+static void parse_visible(struct argp_state *state, const char *text, run_options *o)
+{
+    o->sees_all = strcmp(text, "all") == 0;
+    if (!o->sees_all && strcmp(text, "own") != 0)
+        argp_failure(state, EXIT_USAGE, 0, "--visible-devices is '%s', but must be own or all",
+                     text);
 }
 
 static void parse_backend(struct argp_state *state, const char *text, run_options *o)
@@ -282,6 +281,7 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
         parse_variables(state);
         break;
     case KEY_NPROC: parse_nproc(state, text, o); break;
+    case KEY_VISIBLE: parse_visible(state, text, o); break;
     case KEY_NNODES: { /* elastic: starts with the minimum */
         int most;
         parse_range(state, "nnodes", text, 1, 100000, &o->nnodes, &most, &o->nnodes_max);
@@ -291,13 +291,20 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
         o->node_rank     = parse_number(state, "node-rank", text, 0, 99999);
         o->has_node_rank = true;
         break;
-    case KEY_MASTER_ADDR: snprintf(o->master_addr, sizeof o->master_addr, "%s", text); break;
+    case KEY_MASTER_ADDR:
+        snprintf(o->master_addr, sizeof o->master_addr, "%s", text);
+        o->is_address_torchruns = state->hook != NULL;
+        break;
     case KEY_MASTER_PORT:
-        o->master_port = parse_number(state, "master-port", text, 0, 65535);
+        o->master_port          = parse_number(state, "master-port", text, 0, 65535);
+        o->is_address_torchruns = state->hook != NULL;
         break;
     case KEY_STANDALONE: o->standalone = true; break;
     case KEY_RDZV_BACKEND: parse_backend(state, text, o); break;
-    case KEY_RDZV_ENDPOINT: o->rdzv_endpoint = text; break;
+    case KEY_RDZV_ENDPOINT:
+        o->rdzv_endpoint        = text;
+        o->is_address_torchruns = state->hook != NULL;
+        break;
     case KEY_RDZV_ID: /* torchrun's default is not a name */
         if (o->job == NULL && strcmp(text, "none") != 0) o->job = text;
         break;
@@ -460,8 +467,8 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128], ru
         const struct argp_option *flag = find_flag(name);
         bool builtin                   = strcmp(name, "help") == 0 || strcmp(name, "usage") == 0;
         const config_row *row          = command_setting(setting);
-        if (value == NULL && i + 1 < argc && row != NULL && row->type == CONFIG_BOOL &&
-            config_is_yes_or_no(argv[i + 1]))
+        if (value == NULL && i + 1 < argc && row != NULL && config_is_switch(row) &&
+            config_is_switch_value(row, argv[i + 1]))
             value = argv[++i];
         if (flag != NULL && flag->arg == NULL && row != NULL && value != NULL) { /* --resume no */
             int code = check_setting(row, value);
@@ -481,8 +488,8 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128], ru
         if (code >= 0) return -1 - code;
         if (is_key) continue;
         if (row == NULL) return -1 - refuse_flag(name, argv[i]);
-        if (value == NULL && i + 1 < argc && row->type != CONFIG_BOOL) value = argv[++i];
-        if (value == NULL && row->type == CONFIG_BOOL) value = "yes";
+        if (value == NULL && config_is_switch(row)) value = "yes";
+        if (value == NULL && i + 1 < argc) value = argv[++i];
         if (value == NULL) return -1 - command_fail(EXIT_USAGE, "--%s needs a value", name);
         code = check_setting(row, value);
         if (code >= 0) return -1 - code;
@@ -491,6 +498,11 @@ static int normalise(int argc, char **argv, char **out, char (*spelled)[128], ru
     for (; i < argc; i++) out[n++] = argv[i];
     out[n] = NULL;
     return n;
+}
+
+bool run_options_has_scheduler(const run_options *o)
+{
+    return o->node_rank == 0 && !o->is_external;
 }
 
 bool run_options_is_elastic(const run_options *o)
@@ -580,7 +592,7 @@ static pen_status ask_servers(const run_options *o, pen_error *why)
 {
     static server_settings s;
     admission taken;
-    if (o->servers == 0) return PEN_OK;
+    if (o->servers == 0 || o->is_external) return PEN_OK; /* those have settings of their own */
     config_defaults(server_settings_rows, &s);
     pen_status status = command_read_environment(server_settings_rows, &s, why);
     if (status == PEN_OK && o->store != NULL)
@@ -591,7 +603,7 @@ static pen_status ask_servers(const run_options *o, pen_error *why)
 
 static int check(run_options *o)
 {
-    if (o->has_join && o->node_rank == 0)
+    if (o->has_join && run_options_has_scheduler(o))
         return command_fail(EXIT_USAGE, "--join is for machines 1 and up; add --nnodes N and "
                                         "--node-rank I");
     if (o->node_rank >= o->nnodes_max)
@@ -690,7 +702,10 @@ int run_options_parse(int argc, char **argv, run_options *o)
     if (n < 0) return -1 - n;
     if (failed != 0) return EXIT_USAGE;
 
+    pen_error why;
     int code = o->rdzv_endpoint != NULL && !o->has_join ? take_endpoint(o) : -1;
+    if (code < 0 && external_take(o, &why) != PEN_OK)
+        return command_fail(EXIT_USAGE, "%s", why.text);
     if (code < 0) code = run_files_apply(o); /* and defaults */
     if (code < 0) code = choose_node_rank(o);
     if (code >= 0) return code;
@@ -700,6 +715,7 @@ int run_options_parse(int argc, char **argv, run_options *o)
         o->master_port            = 0;
         snprintf(o->master_addr, sizeof o->master_addr, "127.0.0.1");
     }
-    if (o->master_port < 0) o->master_port = o->nnodes > 1 ? 29500 : 0;
+    if (o->master_port < 0) o->master_port = o->nnodes > 1 || o->is_external ? 29500 : 0;
+    if (external_check(o, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
     return check(o);
 }

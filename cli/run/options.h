@@ -2,6 +2,7 @@
 #ifndef CLI_RUN_OPTIONS_H
 #define CLI_RUN_OPTIONS_H
 
+#include "cli/run/devices.h"
 #include "common/config_files/load.h"
 #include "common/net/auth/secret.h"
 #include "penstock.h"
@@ -12,18 +13,27 @@
 
 enum { RUN_LOCAL_MAX = 1024, RUN_STDOUT = 1, RUN_STDERR = 2, RUN_FLAGS_MAX = 256 };
 
+/* What --nproc-per-node counts. */
+typedef enum { NPROC_NUMBER, NPROC_GPU, NPROC_CPU, NPROC_AUTO } nproc_unit;
+
 typedef struct {
     int nproc, nproc_min, nproc_max; /* workers per machine: initial, minimum, maximum */
-    int nnodes, nnodes_max;          /* machines: initial, maximum */
+    nproc_unit nproc_unit;
+    char nproc_name[64];    /* the flag or variable that gave it */
+    run_devices devices;    /* of this machine */
+    bool sees_all;          /* --visible-devices all: workers see every device */
+    int nnodes, nnodes_max; /* machines: initial, maximum */
     int node_rank;
     int servers, servers_max, replicas;
     int max_restarts, grace_s;
     char master_addr[256];
-    int master_port; /* 0 = a free one */
+    int master_port;           /* 0 = a free one */
+    bool is_address_torchruns; /* both come from PET_ variables, not from flags */
     bool standalone, prefix;
     bool has_servers, has_node_rank; /* given */
     const char *rdzv_endpoint;       /* of torchrun; NULL: not given */
     bool is_c10d;                    /* --rdzv-backend c10d: node ranks may be missing */
+    bool is_external;                /* scheduler and servers run elsewhere: start workers only */
     const char *log_dir, *store, *mode, *job;
     bool resume, fresh;
     loss_rule loss; /* when a worker dies */
@@ -54,7 +64,8 @@ extern const char run_options_usage[];
  * code. */
 int run_options_parse(int argc, char **argv, run_options *o);
 
-bool run_options_is_elastic(const run_options *o); /* workers or servers may join and leave */
+bool run_options_has_scheduler(const run_options *o); /* this machine starts it */
+bool run_options_is_elastic(const run_options *o);    /* workers or servers may join and leave */
 /* The job survives a death: then the scheduler persists its state and is restarted. */
 bool run_options_survives(const run_options *o);
 

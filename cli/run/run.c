@@ -72,6 +72,17 @@ static void open_link(launcher *l, uint64_t timeout_ms)
         if (l->all[i].ended) report_exit(l, &l->all[i]);
 }
 
+static void print_sharing(const run_options *o)
+{
+    const int devices = o->devices.list.n, least = devices > 0 ? o->nproc / devices : 0;
+    if (devices == 0 || o->nproc <= devices || o->sees_all) return;
+    fprintf(stderr, "penstock: %d workers share %d CUDA device%s", o->nproc, devices,
+            devices == 1 ? "" : "s");
+    if (o->nproc % devices != 0) fprintf(stderr, ", %d or %d on each", least, least + 1);
+    if (o->nproc % devices == 0 && devices > 1) fprintf(stderr, ", %d on each", least);
+    fprintf(stderr, "\n");
+}
+
 /* The initial ranks of this machine; an additional machine joins a running job. */
 static pen_status start_workers(launcher *l, pen_error *why)
 {
@@ -180,8 +191,8 @@ static void reap(launcher *l, uint64_t now)
 static bool waits_for_others(const launcher *l, uint64_t now)
 {
     if (l->options.nnodes == 1 || l->asked) return false;
-    return l->options.node_rank == 0 ? launcher_alive(l, PEN_SCHEDULER) > 0
-                                     : l->link != NULL || launcher_seeks_link(l, now);
+    return run_options_has_scheduler(&l->options) ? launcher_alive(l, PEN_SCHEDULER) > 0
+                                                  : l->link != NULL || launcher_seeks_link(l, now);
 }
 
 /* Nothing failed, but some process that should have exited has not. */
@@ -199,8 +210,9 @@ static bool is_patient(launcher *l, uint64_t now)
 /* The scheduler exits last, after all its servers: the remaining processes never joined. */
 static void look_for_the_end(launcher *l, uint64_t now)
 {
-    bool scheduler_ended = l->options.node_rank == 0 ? launcher_alive(l, PEN_SCHEDULER) == 0
-                                                     : l->had_link && l->link == NULL;
+    bool scheduler_ended = run_options_has_scheduler(&l->options)
+                               ? launcher_alive(l, PEN_SCHEDULER) == 0
+                               : l->had_link && l->link == NULL;
     if (l->is_over || l->stopping || !scheduler_ended || launcher_alive(l, PEN_WORKER) > 0) return;
     l->is_over = true;
     if (l->leave_at_ms > now + OVER_MS) l->leave_at_ms = now + OVER_MS;
@@ -234,6 +246,7 @@ static uint64_t init_timeout_ms(void)
 static pen_status join_scheduler(launcher *l, pen_error *why)
 {
     const uint64_t begun = clock_ms(&clock_real), patience = init_timeout_ms();
+    const char *who   = l->options.is_external ? "the job" : "machine 0";
     pen_status status = PEN_UNREACHABLE;
     for (int tries = 0; !l->stopping && status == PEN_UNREACHABLE; tries++) {
         const char *at = l->address + strlen("tcp://");
@@ -241,15 +254,15 @@ static pen_status join_scheduler(launcher *l, pen_error *why)
                               &l->link, why);
         const uint64_t now = clock_ms(&clock_real);
         if (tries == 0 && status == PEN_UNREACHABLE)
-            fprintf(stderr, "penstock: waiting for machine 0 (scheduler at %s)%s\n", at,
+            fprintf(stderr, "penstock: waiting for %s (scheduler at %s)%s\n", who, at,
                     own_address_is_here(l->options.master_addr)
                         ? "; this name is loopback here: set --master-addr to its address"
                         : "");
         if (status == PEN_UNREACHABLE && now - begun >= patience)
             return why_set(why, PEN_UNREACHABLE,
-                           "machine 0 has not answered at %s for %.3g s; `penstock doctor "
+                           "%s has not answered at %s for %.3g s; `penstock doctor "
                            "--master-addr %s` tests the connection",
-                           at, (double)(now - begun) / 1000, l->options.master_addr);
+                           who, at, (double)(now - begun) / 1000, l->options.master_addr);
         read_signals(l, now);
     }
     if (status != PEN_OK) return l->stopping ? PEN_OK : status;
@@ -259,24 +272,26 @@ static pen_status join_scheduler(launcher *l, pen_error *why)
 
 static pen_status start_all(launcher *l, pen_error *why)
 {
-    const run_options *o = &l->options;
-    l->n                 = 0;
-    l->capacity          = launcher_capacity(o);
-    l->all               = calloc(l->capacity, sizeof *l->all);
+    const run_options *o     = &l->options;
+    const bool has_scheduler = run_options_has_scheduler(o);
+    l->n                     = 0;
+    l->capacity              = launcher_capacity(o);
+    l->all                   = calloc(l->capacity, sizeof *l->all);
     if (l->all == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %zu processes", l->capacity);
-    l->port           = o->node_rank == 0 ? 0 : o->master_port;
+    l->port           = has_scheduler ? 0 : o->master_port;
     pen_status status = PEN_OK;
     tcp_address_format(o->master_addr, (uint32_t)l->port, l->address, sizeof l->address);
-    if (o->node_rank != 0) status = join_scheduler(l, why);
+    if (!has_scheduler) status = join_scheduler(l, why);
     if (status != PEN_OK || l->stopping) return status;
     status = launcher_make_folders(l, why);
-    if (status == PEN_OK && o->node_rank == 0) status = launcher_start_scheduler(l, why);
+    if (status == PEN_OK && has_scheduler) status = launcher_start_scheduler(l, why);
     if (status != PEN_OK) return status;
     tcp_address_format(o->master_addr, (uint32_t)l->port, l->address, sizeof l->address);
     print_start(l);
+    print_sharing(o);
     launcher_write_note(l);
-    if (o->node_rank == 0)
+    if (has_scheduler)
         open_link(l, 5000); /* before anything can fail, so as not to miss its verdict */
     status = start_servers(l, why);
     return status == PEN_OK ? start_workers(l, why) : status;
@@ -371,7 +386,7 @@ static void clean_up(launcher *l)
     }
     launcher_remove_folders(l);
     control_close(l->link,
-                  l->options.node_rank == 0 ? 0 : 200); /* our own scheduler has exited by now */
+                  run_options_has_scheduler(&l->options) ? 0 : 200); /* our own has exited by now */
     if (l->note[0] != '\0') unlink(l->note);
     stuck_destroy(l->stuck);
     l->stuck = NULL;
@@ -404,7 +419,7 @@ static int attempt(launcher *l, bool *again)
     if (status != PEN_OK) {
         code = command_fail(1, "%s", why.text);
     } else {
-        *again = !was_stopped(l) && l->attempt < l->options.max_restarts;
+        *again = !l->options.is_external && !was_stopped(l) && l->attempt < l->options.max_restarts;
         /* A lost worker is a failure if the job fails. */
         for (size_t i = 0; i < l->n && l->has_verdict; i++) l->all[i].lost = false;
         report_input in = {.options        = &l->options,

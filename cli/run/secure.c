@@ -117,7 +117,7 @@ static pen_status check_given(const run_options *o, bool *is_file, pen_error *wh
         secret_wipe(&s);
         return status;
     }
-    if (o->has_join || o->node_rank == 0) return PEN_OK;
+    if (o->has_join || run_options_has_scheduler(o)) return PEN_OK;
     return why_set(why, PEN_BAD_SETTING,
                    "machine %d needs the job's secret; use --join with the line from machine 0, "
                    "or --secret-file FILE on all machines, or --encryption clear on all",

@@ -54,7 +54,7 @@ pen_status launcher_name_job(launcher *l, pen_error *why)
     char copy[512];
     snprintf(copy, sizeof copy, "%s", l->options.program[0]);
     snprintf(l->program, sizeof l->program, "%s", basename(copy));
-    l->is_named = l->options.job != NULL || l->options.node_rank == 0;
+    l->is_named = l->options.job != NULL || run_options_has_scheduler(&l->options);
     if (l->options.job == NULL)
         invent_name(l);
     else if (is_name(l->options.job))
@@ -115,7 +115,8 @@ static pen_status make_state_folder(launcher *l, pen_error *why)
 {
     const char *given = config_env("PENSTOCK_STATE");
     l->state[0]       = '\0';
-    if (l->options.node_rank != 0 || !run_options_survives(&l->options)) return PEN_OK;
+    if (!run_options_has_scheduler(&l->options) || !run_options_survives(&l->options))
+        return PEN_OK;
     if (given != NULL) {
         snprintf(l->state, sizeof l->state, "%s", given);
         return PEN_OK;
@@ -180,7 +181,7 @@ void launcher_write_note(launcher *l)
     snprintf(n.encryption, sizeof n.encryption, "%s", choice != NULL ? choice : "auto");
     snprintf(n.secret_file, sizeof n.secret_file, "%s", file != NULL ? file : "");
     if (l->http[0] != '\0') snprintf(n.http, sizeof n.http, "http://%s", l->http);
-    job_note_write(&n, l->options.node_rank != 0, l->note);
+    job_note_write(&n, !run_options_has_scheduler(&l->options), l->note);
 }
 
 /* ---- starting ------------------------------------------------------------------------------------------ */
@@ -268,7 +269,7 @@ static const char *http_of_others(const launcher *l, char address[320])
     const char *given = config_env("PENSTOCK_HTTP");
     const char *colon = given != NULL ? strrchr(given, ':') : NULL;
     if (colon == NULL) return given;
-    const bool is_ours = l->options.node_rank == 0 || auth_is_loopback(given);
+    const bool is_ours = run_options_has_scheduler(&l->options) || auth_is_loopback(given);
     snprintf(address, 320, "%.*s:0", is_ours ? (int)(colon - given) : 1, is_ours ? given : "*");
     return address;
 }
@@ -288,10 +289,6 @@ pen_status launcher_start_scheduler(launcher *l, pen_error *why)
     int announce[2], n = 0;
     char http[320];
     snprintf(http, sizeof http, "%s", http_of_scheduler(l));
-    if (o->node_rank != 0) {
-        l->port = o->master_port;
-        return PEN_OK;
-    }
     if (pipe(announce) != 0) return why_set(why, PEN_STORE, "cannot make a pipe: %m");
     fcntl(announce[0], F_SETFD, FD_CLOEXEC);
     process *p = add(l, PEN_SCHEDULER, 0, -1, "scheduler", why);
@@ -302,6 +299,7 @@ pen_status launcher_start_scheduler(launcher *l, pen_error *why)
          (o->nnodes_max > 1 && !auth_is_loopback(o->master_addr) ? "*" : o->master_addr));
     flag(argv, &n, "--port", number(&num, l->port > 0 ? l->port : o->master_port));
     flag(argv, &n, "--world-size", number(&num, workers));
+    flag(argv, &n, "--local-world-size", number(&num, o->nproc));
     flag(argv, &n, "--servers", number(&num, o->servers));
     flag(argv, &n, "--job", l->job);
     flag(argv, &n, "--http", http);
@@ -323,7 +321,7 @@ pen_status launcher_start_scheduler(launcher *l, pen_error *why)
 
 int launcher_node_of_server(const run_options *o, int rank)
 {
-    return rank % o->nnodes;
+    return o->is_external ? -1 : rank % o->nnodes;
 }
 
 int launcher_node_of_worker(const run_options *o, int rank, int *local_rank)
@@ -375,7 +373,8 @@ pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_erro
                *nproc_text = number(
                    &num, local_rank < o->nproc ? o->nproc : local_rank + 1); /* it joined later */
     const char *node_text = number(&num, o->node_rank), *nodes_text = number(&num, o->nnodes);
-    process *p = add(l, PEN_WORKER, rank, local_rank, "worker", why);
+    const char *device = o->sees_all ? NULL : run_devices_of(&o->devices, local_rank);
+    process *p         = add(l, PEN_WORKER, rank, local_rank, "worker", why);
     if (p == NULL) return PEN_WRONG_STATE;
     char http[320];
     process_env env[] = {
@@ -394,6 +393,7 @@ pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_erro
         {"TORCHELASTIC_RUN_ID", l->job},
         {"TORCHELASTIC_RESTART_COUNT", number(&num, l->attempt + p->restarts)},
         {"TORCHELASTIC_MAX_RESTARTS", number(&num, o->max_restarts)},
+        {"CUDA_VISIBLE_DEVICES", device != NULL ? device : config_env("CUDA_VISIBLE_DEVICES")},
         {"PENSTOCK_ROLE", "worker"},
         {"PENSTOCK_SCHEDULER", "external"},
         {"PENSTOCK_JOB", l->is_named ? l->job : NULL},

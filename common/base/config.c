@@ -189,14 +189,22 @@ static pen_status set_double(const config_row *row, void *settings, const char *
     return PEN_OK;
 }
 
-static pen_status set_bool(const config_row *row, void *settings, const char *text, pen_error *why)
+/* -1: no word of a bool. */
+static int read_bool(const char *text)
 {
     static const char *const words[] = {"no", "yes", "false", "true", "off", "on", "0", "1"};
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (strcasecmp(words[i], text) == 0) {
-            *(bool *)field_of(row, settings) = i % 2 == 1;
-            return PEN_OK;
-        }
+    for (int i = 0; i < (int)(sizeof words / sizeof words[0]); i++)
+        if (strcasecmp(words[i], text) == 0) return i % 2;
+    return -1;
+}
+
+static pen_status set_bool(const config_row *row, void *settings, const char *text, pen_error *why)
+{
+    const int value = read_bool(text);
+    if (value >= 0) {
+        *(bool *)field_of(row, settings) = value == 1;
+        return PEN_OK;
+    }
     return why_set(why, PEN_BAD_SETTING, "%s is '%.80s'; choose yes or no", row->name, text);
 }
 
@@ -210,13 +218,29 @@ static void list_choices(const config_row *row, char *text, size_t size)
             (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", row->choices[i]);
 }
 
-static pen_status set_enum(const config_row *row, void *settings, const char *text, pen_error *why)
+bool config_is_switch(const config_row *row)
+{
+    if (row->type != CONFIG_ENUM) return row->type == CONFIG_BOOL;
+    return strcmp(row->choices[0], "no") == 0 && row->choices[1] != NULL &&
+           strcmp(row->choices[1], "yes") == 0;
+}
+
+/* -1: not among them. */
+static int find_choice(const config_row *row, const char *text)
 {
     for (int i = 0; row->choices[i] != NULL; i++)
-        if (strcmp(row->choices[i], text) == 0) {
-            *(int *)field_of(row, settings) = i;
-            return PEN_OK;
-        }
+        if (strcmp(row->choices[i], text) == 0) return i;
+    return -1;
+}
+
+static pen_status set_enum(const config_row *row, void *settings, const char *text, pen_error *why)
+{
+    int value = find_choice(row, text);
+    if (value < 0 && config_is_switch(row)) value = read_bool(text);
+    if (value >= 0) {
+        *(int *)field_of(row, settings) = value;
+        return PEN_OK;
+    }
     char choices[384];
     list_choices(row, choices, sizeof choices);
     return why_set(why, PEN_BAD_SETTING, "%s is '%.80s'; choose one of %s", row->name, text,
@@ -525,7 +549,7 @@ pen_status config_from_env(const config_row *rows, void *settings, const config_
     return PEN_OK;
 }
 
-/* The row of a flag, with '-' read as '_'.  --no-name of a bool: its row, and "no" as text. */
+/* The row of a flag, with '-' read as '_'.  --no-name of a switch: its row, and "no" as text. */
 static const config_row *find_flag(const config_row *rows, char key[NAME_BYTES], const char **text)
 {
     for (char *at = key; *at != '\0'; at++)
@@ -533,13 +557,14 @@ static const config_row *find_flag(const config_row *rows, char key[NAME_BYTES],
     const config_row *row = find(rows, key);
     if (row != NULL || *text != NULL || strncmp(key, "no_", 3) != 0) return row;
     row = find(rows, key + 3);
-    if (row == NULL || row->type != CONFIG_BOOL) return NULL;
+    if (row == NULL || !config_is_switch(row)) return NULL;
     *text = "no";
     return row;
 }
 
-bool config_is_yes_or_no(const char *word)
+bool config_is_switch_value(const config_row *row, const char *word)
 {
+    if (row->type == CONFIG_ENUM) return find_choice(row, word) >= 0;
     return strcmp(word, "yes") == 0 || strcmp(word, "no") == 0;
 }
 
@@ -552,8 +577,9 @@ static pen_status set_flag(layer *self, int argc, char **argv, int *i)
 
     const config_row *row = find_flag(self->rows, key, &text);
     if (row == NULL) return refuse_unknown(self->rows, NULL, key, self->why);
-    const bool may_stand_alone = row->type == CONFIG_BOOL;
-    if (text == NULL && *i + 1 < argc && (!may_stand_alone || config_is_yes_or_no(argv[*i + 1])))
+    const bool may_stand_alone = config_is_switch(row);
+    if (text == NULL && *i + 1 < argc &&
+        (!may_stand_alone || config_is_switch_value(row, argv[*i + 1])))
         text = argv[++*i];
     if (text == NULL && may_stand_alone) text = "yes";
     if (text == NULL)

@@ -21,7 +21,7 @@ typedef enum {
     CONFIG_I64,  /* int64_t; the same suffixes                                           */
     CONFIG_F64,  /* double; "inf" where max is INFINITY; a default "nan" = not given     */
     CONFIG_BOOL, /* bool; yes no true false on off 1 0                                   */
-    CONFIG_ENUM, /* int: the index into choices                                          */
+    CONFIG_ENUM, /* int: the index into choices; no, yes, ...: also takes the words of a bool */
     CONFIG_TEXT  /* char[CONFIG_TEXT_BYTES]                                              */
 } config_type;
 enum { CONFIG_TEXT_BYTES = 256 };
@@ -80,11 +80,14 @@ pen_status config_from_file(const config_row *rows, void *settings, const char *
 pen_status config_from_env(const config_row *rows, void *settings, const config_row *const *known,
                            pen_error *why);
 
-/* The words that a bool flag takes as its value after a blank: yes or no.  Other bool words may be programs, such
- * as "true". */
-bool config_is_yes_or_no(const char *word);
+/* A bool, or an enum whose choices begin with no, yes: its flag may stand alone, and means yes. */
+bool config_is_switch(const config_row *row);
 
-/* Reads --name=value and --name value (for bool also --name and --no-name) from argv, up to the first word that is
+/* The words that the flag of a switch takes as its value after a blank: yes, no, or another choice.  Other bool words
+ * may be programs, such as "true". */
+bool config_is_switch_value(const config_row *row, const char *word);
+
+/* Reads --name=value and --name value (for switches also --name and --no-name) from argv, up to the first word that is
  * not a flag, or "--": *rest is its index, or argc if nothing is left.  argv[0] is skipped. */
 pen_status config_from_argv(const config_row *rows, void *settings, int argc, char **argv,
                             int *rest, pen_error *why);

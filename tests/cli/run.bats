@@ -206,7 +206,7 @@ worker-1.out:out 1"
     [ ! -e /dev/nvidiactl ] || skip "there is a GPU"
     run pen run --nproc-per-node gpu true
     [ "$status" = 2 ]
-    [[ ${lines[0]} == "penstock run: --nproc-per-node is gpu, but there is no CUDA device ("*"); use a number, cpu or auto" ]]
+    [[ ${lines[0]} == "penstock: --nproc-per-node is gpu, but there is no CUDA device ("*"); use a number, cpu or auto" ]]
     local word
     for word in cpu auto; do
         pen run --nproc-per-node $word sh -c 'echo $LOCAL_WORLD_SIZE' 2>"$tmp/err" | sort -u | sed 's/^\[.*\] //' | sort -u | is_text "$(nproc)"
@@ -217,8 +217,8 @@ worker-1.out:out 1"
     [ ! -e /dev/nvidiactl ] || skip "there is a GPU"
     ends_with 0 device --nproc-per-node 2 --device auto "$programs/stepper" steps=3
     run pen run --standalone --device cuda "$programs/stepper" steps=3
-    [ "$status" = 1 ]
-    [[ $output == *"device=cuda: "* ]]
+    [ "$status" = 2 ]
+    [[ $output == "penstock: --device is cuda, but there is no CUDA device ("*"); use --device host or auto" ]]
 }
 
 # ---- how it ends ---------------------------------------------------------------------------------------------

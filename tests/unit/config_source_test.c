@@ -252,6 +252,29 @@ static void test_config_from_argv_takes_every_form_of_a_flag(void **state)
     assert_int_equal(rest, 3);
 }
 
+static void test_config_a_choice_that_begins_with_no_and_yes_is_a_switch(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words;
+        int order, rest;
+    } rows_of[] = {{"--order", 1, 2},       {"--no-order", 0, 2},    {"--order node", 2, 3},
+                   {"--order no", 0, 3},    {"--order train", 1, 2}, {"--order=node", 2, 2},
+                   {"--order=off", 0, 2},   {"--order=TRUE", 1, 2},  {"--order true", 1, 2},
+                   {"--order yes no", 1, 3}};
+    for (size_t i = 0; i < sizeof rows_of / sizeof rows_of[0]; i++) {
+        settings s = defaults();
+        int rest;
+        assert_string_equal(flags(&s, rows_of[i].words, &rest), "");
+        assert_int_equal(s.order, rows_of[i].order);
+        assert_int_equal(rest, rows_of[i].rest);
+    }
+    settings s = defaults();
+    int rest;
+    assert_string_equal(flags(&s, "--order=rank", &rest),
+                        "order is 'rank'; choose one of no, yes, node");
+}
+
 static void test_config_from_argv_leaves_what_is_not_a_flag(void **state)
 {
     (void)state;
@@ -324,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_config_from_env_needs_no_other_tables),
         cmocka_unit_test(test_config_env_reads_a_foreign_variable),
         cmocka_unit_test(test_config_from_argv_takes_every_form_of_a_flag),
+        cmocka_unit_test(test_config_a_choice_that_begins_with_no_and_yes_is_a_switch),
         cmocka_unit_test(test_config_from_argv_leaves_what_is_not_a_flag),
         cmocka_unit_test(test_config_from_argv_refuses_invalid_arguments),
         cmocka_unit_test(test_config_later_source_wins),

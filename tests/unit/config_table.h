@@ -18,11 +18,12 @@ typedef struct {
     int64_t offset;
     double lr, clip;
     bool nesterov;
-    int mode;
+    int mode, order;
     char store[CONFIG_TEXT_BYTES];
 } settings;
 
-static const char *const modes[] = {"local", "ps-bsp", "ps-ssp", NULL};
+static const char *const modes[]  = {"local", "ps-bsp", "ps-ssp", NULL};
+static const char *const orders[] = {"no", "yes", "node", NULL};
 
 /* clang-format off */
 #define ROW(field, type, dfl, min, max, choices, doc) \
@@ -35,6 +36,7 @@ static const config_row rows[] = {
     ROW(clip,           F64,  "inf",   0,   INFINITY,           NULL,  "Largest norm."),
     ROW(nesterov,       BOOL, "no",    0,   0,                  NULL,  "Look ahead."),
     ROW(mode,           ENUM, "local", 0,   0,                  modes, "Who adds gradients up."),
+    ROW(order,          ENUM, "yes",   0,   0,                  orders, "In which order."),
     ROW(store,          TEXT, "",      0,   0,                  NULL,  "Folder of snapshots."),
     {0},
 };
