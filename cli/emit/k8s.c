@@ -141,6 +141,19 @@ static void put_given(manifests *m, yaml_tree *settings)
     }
 }
 
+/* What the launcher in each pod reads: MIN:N:MAX, or one number. */
+static void put_range(manifests *m, yaml_tree *settings, const char *variable, int min, int now,
+                      int max)
+{
+    char text[48], path[40];
+    if (min == max)
+        snprintf(text, sizeof text, "%d", now);
+    else
+        snprintf(text, sizeof text, "%d:%d:%d", min, now, max);
+    snprintf(path, sizeof path, "data.%s", variable);
+    must(m, yaml_tree_set(settings, path, text, true));
+}
+
 static void put_settings(manifests *m, const run_options *o)
 {
     yaml_tree *settings = find(m, "ConfigMap", "settings");
@@ -149,6 +162,8 @@ static void put_settings(manifests *m, const run_options *o)
     snprintf(wait, sizeof wait, "%s", yaml_tree_text(settings, "data.PENSTOCK_INIT_TIMEOUT_MS"));
     must(m, yaml_tree_clear(settings, "data"));
     put_setting(m, settings, "job", m->name);
+    put_range(m, settings, "PET_NNODES", o->nnodes, o->nnodes, o->nnodes_max);
+    put_range(m, settings, "PET_NPROC_PER_NODE", o->nproc_min, o->nproc, o->nproc_max);
     put_number(m, settings, "world_size", (long)o->nproc * o->nnodes);
     put_number(m, settings, "servers", o->servers);
     put_setting(m, settings, "init_timeout_ms", wait); /* a later flag overrides it */
@@ -188,18 +203,47 @@ static void put_store(manifests *m, const run_options *o, yaml_tree *server, yam
     must(m, yaml_tree_add_claim(worker, "spec.template.spec.volumes", "store", claim));
 }
 
+/* "penstock run" in the pod of a node; tini is process 1, which handles SIGTERM. */
 static void put_program(manifests *m, const run_options *o, yaml_tree *worker)
 {
-    static const char *const before[] = {"tini", "-g", "--",
-                                         NULL}; /* process 1, which handles SIGTERM */
+    char restarts[16];
+    snprintf(restarts, sizeof restarts, "%d", o->max_restarts);
+    const char *const before[] = {"tini",           "-g",     "--", "penstock", "run",
+                                  "--max-restarts", restarts, NULL};
     must(m, yaml_tree_clear(worker, CONTAINER ".command"));
     for (int i = 0; before[i] != NULL; i++)
         must(m, yaml_tree_add(worker, CONTAINER ".command", before[i]));
     for (char **word = o->program; *word != NULL; word++)
         must(m, yaml_tree_add(worker, CONTAINER ".command", *word));
-    set_number(m, worker, "spec.completions", (long)o->nproc * o->nnodes);
-    set_number(m, worker, "spec.parallelism", (long)o->nproc * o->nnodes);
+    set_number(m, worker, "spec.completions", o->nnodes);
+    set_number(m, worker, "spec.parallelism", o->nnodes);
     set_number(m, worker, "spec.backoffLimitPerIndex", o->max_restarts);
+}
+
+static void put_amount(manifests *m, yaml_tree *worker, const char *path, long each,
+                       const char *unit)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%ld%s", each, unit);
+    must(m, yaml_tree_set(worker, path, text, true));
+}
+
+/* Of the workers that one pod may have: a processor, 1 GiB and 256 MiB of shared memory each; with device=cuda a GPU. */
+static void put_resources(manifests *m, const run_options *o, yaml_tree *worker)
+{
+    static const char *const maps[] = {CONTAINER ".resources.requests",
+                                       CONTAINER ".resources.limits"};
+    const char *device              = config_env("PENSTOCK_DEVICE");
+    char gpus[16];
+    snprintf(gpus, sizeof gpus, "%d", o->nproc_max);
+    put_amount(m, worker, CONTAINER ".resources.requests.cpu", o->nproc_max, "");
+    put_amount(m, worker, CONTAINER ".resources.limits.cpu", 2L * o->nproc_max, "");
+    put_amount(m, worker, CONTAINER ".resources.requests.memory", o->nproc_max, "Gi");
+    put_amount(m, worker, CONTAINER ".resources.limits.memory", o->nproc_max, "Gi");
+    put_amount(m, worker, "spec.template.spec.volumes.1.emptyDir.sizeLimit", 256L * o->nproc_max,
+               "Mi");
+    for (int i = 0; i < 2 && device != NULL && strcmp(device, "cuda") == 0; i++)
+        must(m, yaml_tree_put(worker, maps[i], "nvidia.com/gpu", gpus));
 }
 
 static void put_all(manifests *m, const run_options *o)
@@ -211,6 +255,7 @@ static void put_all(manifests *m, const run_options *o)
     if (m->failed) return;
     put_settings(m, o);
     put_program(m, o, worker);
+    put_resources(m, o, worker);
     must(m, yaml_tree_set(scheduler, CONTAINER ".image", o->image, true));
     must(m, yaml_tree_set(worker, CONTAINER ".image", o->image, true));
     must(m, yaml_tree_set(server, CONTAINER ".image", o->image, true));

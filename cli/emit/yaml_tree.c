@@ -153,6 +153,13 @@ bool yaml_tree_set(yaml_tree *tree, const char *path, const char *text, bool quo
     return pair(tree, above, dot + 1, make(tree, text, quoted));
 }
 
+bool yaml_tree_put(yaml_tree *tree, const char *path, const char *key, const char *text)
+{
+    const int there = find(tree, path, strlen(path));
+    if (there == 0 || at(tree, there)->type != YAML_MAPPING_NODE) return false;
+    return pair(tree, there, key, make(tree, text, true));
+}
+
 bool yaml_tree_clear(yaml_tree *tree, const char *path)
 {
     const int there = find(tree, path, strlen(path));

@@ -24,6 +24,9 @@ const char *yaml_tree_text(yaml_tree *tree, const char *path);
 /* Replaces a scalar, or adds a key to the map above it.  quoted: always a string.  false: no such path. */
 bool yaml_tree_set(yaml_tree *tree, const char *path, const char *text, bool quoted);
 
+/* Adds a key, which may contain dots, to the map at a path. */
+bool yaml_tree_put(yaml_tree *tree, const char *path, const char *key, const char *text);
+
 /* Empties the map or list at a path; false: none. */
 bool yaml_tree_clear(yaml_tree *tree, const char *path);
 

@@ -19,14 +19,16 @@ manifest() {
         --on-worker-loss wait --max-restarts 5 --job My_Job train --lr 0.1 "two words"
     local settings
     settings=$(manifest ConfigMap my-job-settings)
-    for line in 'PENSTOCK_WORLD_SIZE: "6"' 'PENSTOCK_SERVERS: "4"' 'PENSTOCK_REPLICAS: "1"' 'PENSTOCK_MODE: "ps-ssp"' \
+    for line in 'PENSTOCK_WORLD_SIZE: "6"' 'PET_NNODES: "2"' 'PET_NPROC_PER_NODE: "3"' 'PENSTOCK_SERVERS: "4"' 'PENSTOCK_REPLICAS: "1"' 'PENSTOCK_MODE: "ps-ssp"' \
         'PENSTOCK_LEASE_MS: "20000"' 'PENSTOCK_ON_WORKER_LOSS: "wait"' 'PENSTOCK_JOB: "my-job"'; do
         grep -qF "$line" <<<"$settings" || { echo "no $line in"; echo "$settings"; return 1; }
     done
     manifest StatefulSet my-job-server | grep -q '^  replicas: 4$'
-    manifest Job my-job-worker | grep -qF 'command: ["tini", "-g", "--", "train", "--lr", "0.1", "two words"]'
-    manifest Job my-job-worker | grep -q '^  completions: 6$'
+    manifest Job my-job-worker | grep -qF 'command: ["tini", "-g", "--", "penstock", "run", "--max-restarts", "5", "train", "--lr", "0.1", "two words"]'
+    manifest Job my-job-worker | grep -q '^  completions: 2$'
     manifest Job my-job-worker | grep -q '^  backoffLimitPerIndex: 5$'
+    manifest Job my-job-worker | grep -qF 'limits: {cpu: "6", memory: "3Gi"'
+    manifest Job my-job-worker | grep -qF 'emptyDir: {medium: Memory, sizeLimit: "768Mi"}'
     [ "$(grep -c 'image: "registry/train:1"' "$tmp/out")" = 3 ]
     ! grep -q 'penstock-[a-z]' "$tmp/out" || return 1
     is_text "penstock: run once before:  penstock keygen --k8s my-job-secret | kubectl apply -f -" <"$tmp/err"
@@ -41,6 +43,25 @@ manifest() {
     manifest Job train-worker | grep -qF '{name: "store", persistentVolumeClaim: {claimName: "train-store"}}'
     manifest Job train-worker | grep -qF '{name: "PENSTOCK_STORE", value: "/store"}'
     [ -n "$(manifest PersistentVolumeClaim train-store)" ]
+}
+
+@test "with --device cuda the workers of a pod have a GPU each; a number is needed, because nobody can count elsewhere" {
+    emit --image i:1 --nproc-per-node 4 --nnodes 2 --master-port 29500 --device cuda train
+    [ "$(manifest Job train-worker | grep -c 'nvidia.com/gpu: "4"')" = 2 ]
+    manifest ConfigMap train-settings | grep -qF 'PENSTOCK_DEVICE: "cuda"'
+    local word
+    for word in gpu auto; do
+        run emit --image i:1 --nproc-per-node $word train
+        [ "$status" = 2 ]
+        is_text "penstock: --emit k8s cannot count the devices of another machine; set --nproc-per-node N" <"$tmp/err"
+    done
+}
+
+@test "an elastic job has pods of MIN:N:MAX workers, whose launchers start more when it grows" {
+    emit --image i:1 --nproc-per-node 1:2:4 --servers 2 train
+    manifest ConfigMap train-settings | grep -qF 'PET_NPROC_PER_NODE: "1:2:4"'
+    manifest ConfigMap train-settings | grep -qF 'PENSTOCK_WORLD_SIZE: "2"'
+    manifest Job train-worker | grep -q '^  completions: 1$'
 }
 
 @test "manifests without an image, and targets other than Kubernetes, are refused with a sentence" {

@@ -1,5 +1,7 @@
 # rehearsal.bats - every overlay of deploy/k8s is rehearsed with containers (rehearse.py documents the limits).
 #
+# In each, the scheduler must have seen the workers of a pod read each other's memory.
+#
 # Test machines are small: large and gpu are scaled down; each difference to the overlay is printed and listed here.
 
 load support/world
@@ -43,16 +45,17 @@ rehearse() {
 # Long enough for the disturbances: one rank is slow.
 slow=(--more "Job/penstock-worker=--slow-ms 150")
 
-@test "overlay dev: starts in any order, survives a lost server and a rolling restart, completes, and drains" {
+@test "overlay dev, one pod of two workers that share memory: starts in any order, survives a lost server and a rolling restart, completes, and drains" {
     rehearse overlays/dev "${slow[@]}" --replace penstock-server-1 --restart penstock-server-0
 }
 
-@test "overlay gpu, without GPUs and with 2 of 4 workers: the same" {
+@test "overlay gpu, without GPUs and with 2 of 4 workers in each pod: the same" {
     rehearse overlays/gpu "${slow[@]}" --replace penstock-server-1 --restart penstock-server-0 \
-        --scale Job/penstock-worker=2 --setting PENSTOCK_WORLD_SIZE=2
+        --setting PET_NPROC_PER_NODE=2 --setting PENSTOCK_WORLD_SIZE=4
 }
 
-@test "overlay large, with 3 of 8 servers and 3 of 32 workers: the same" {
+@test "overlay large, with 3 of 8 servers and 2 of 4 pods of 2 workers: the same" {
     rehearse overlays/large "${slow[@]}" --replace penstock-server-2 --restart penstock-server-1 \
-        --scale StatefulSet/penstock-server=3 --setting PENSTOCK_SERVERS=3 --scale Job/penstock-worker=3 --setting PENSTOCK_WORLD_SIZE=3
+        --scale StatefulSet/penstock-server=3 --setting PENSTOCK_SERVERS=3 --scale Job/penstock-worker=2 \
+        --setting PET_NNODES=2 --setting PET_NPROC_PER_NODE=2 --setting PENSTOCK_WORLD_SIZE=4
 }

@@ -146,6 +146,7 @@ class Rehearsal:
                 self.launch(self.actors[pod.name])
         self.say(f"{len(self.actors)} containers: " + ", ".join(f"{len(p)} of {n}" for n, p in sorted(workloads.items())))
         self.until("all are ready", lambda: all(a.ready or a.done for a in self.actors.values()))
+        self.shares()
         for name in self.arguments.replace:
             self.replace(self.actor(name))
         for name in self.arguments.restart:
@@ -156,6 +157,18 @@ class Rehearsal:
             self.say(f"{actor.pod.name} said\n{indent(self.engine.logs(actor.pod.name, 4))}")
         for actor in [a for a in reversed(self.actors.values()) if not a.done]: # servers before the scheduler: drains ask it
             self.leave(actor)
+
+    def shares(self):
+        """The scheduler has seen the workers of each pod read each other's memory, and those of two pods fail to."""
+        self.until("training has begun", lambda: self.step() >= 0)
+        each = int(next(c["data"]["PET_NPROC_PER_NODE"] for c in self.fleet.kind("ConfigMap") if "PET_NPROC_PER_NODE" in c.get("data", {})))
+        workers = [m for m in self.status().get("members", []) if m["role"] == "worker"]
+        for member in workers:
+            first = member["rank"] // each * each
+            wanted = [rank for rank in range(first, first + each) if rank != member["rank"]]
+            if sorted(member.get("shares_memory_with", [])) != wanted:
+                raise Failed(f"worker {member['rank']} shares memory with {member.get('shares_memory_with')}, not with {wanted}")
+        self.say(f"{len(workers)} workers share the memory of their pods, {each} in each")
 
     def actor(self, name):
         if name not in self.actors:
@@ -203,13 +216,17 @@ class Rehearsal:
             raise Failed(f"{actor.pod.name} did not end by itself:\n{self.engine.logs(actor.pod.name)}")
 
     def step(self):
-        """The current step, from the scheduler's /status; -1 while there is no answer."""
+        """The current step; -1 while there is no answer."""
+        return int(self.status().get("step", -1))
+
+    def status(self):
+        """The scheduler's /status; {} while there is no answer."""
         actor = self.scheduler()
         token = next((v for s in self.fleet.kind("Secret") for k, v in self.fleet.values("Secret", s["metadata"]["name"], "").items()
                       if k == "http-token"), b"").decode().strip()
         url = f"http://{actor.ip}:{actor.pod.port('http')}/status"
         code, body = http_status(url, {"Authorization": f"Bearer {token}"}, 3)
-        return int(json.loads(body).get("step", -1)) if code == 200 else -1
+        return json.loads(body) if code == 200 else {}
 
     def scheduler(self):
         found = [a for a in self.actors.values() if a.pod.container["name"] == "scheduler"]

@@ -132,6 +132,37 @@ is_requeued() { [ "$(slurm_restarts "$id")" = 1 ]; }
     [ "$(grep -cE '^[0-3] [01]$' "$tmp/gpus")" = 4 ]
 }
 
+@test "workers that fail before they join end the job" {
+    example=(false)
+    REQUEUES=0 submit slurm train.sbatch --nodes=2 --ntasks=4
+    slurm_wait 60 slurm_is_over "$id" || { cat "$tmp/slurm.log"; return 1; }
+    slurm_is "$id" FAILED
+    nothing_is_left 20
+}
+
+# The fake driver counts what Slurm lists in CUDA_VISIBLE_DEVICES.
+@test "with --gpus-per-node each node has a launcher, which starts a worker for each GPU and divides its cores" {
+    [ -e "$build/tests/gpu/driver/libcuda.so.1" ] || skip "built without CUDA"
+    reference
+    export LD_LIBRARY_PATH=$build/tests/gpu/driver:$build/lib CUDA_ON_HOST_DEVICES=2
+    in_front "echo \$RANK \$LOCAL_RANK \$CUDA_VISIBLE_DEVICES \$OMP_NUM_THREADS >>$tmp/gpus"
+    unset OMP_NUM_THREADS
+    submit slurm train.sbatch --nodes=2 --gpus-per-node=2 --cpus-per-task=2
+    ends_well
+    same_crc reference slurm
+    [ "$(value slurm workers)" = 4 ]
+    [ "$(sort "$tmp/gpus" | paste -sd:)" = "0 0 0 1:1 1 1 1:2 0 0 1:3 1 1 1" ] || { cat "$tmp/gpus"; return 1; }
+}
+
+@test "--gpus-per-node on one node of one core, with two servers" {
+    [ -e "$build/tests/gpu/driver/libcuda.so.1" ] || skip "built without CUDA"
+    export LD_LIBRARY_PATH=$build/tests/gpu/driver:$build/lib CUDA_ON_HOST_DEVICES=2
+    REQUEUES=0 submit slurm train.sbatch --nodes=1 --gpus-per-node=2
+    ends_well 40
+    [ "$(value slurm workers)" = 2 ]
+    [ "$(value slurm servers)" = 2 ]
+}
+
 @test "a heterogeneous job: servers on separate nodes, and the same parameters" {
     reference
     id=$(MARK=$mark sbatch --parsable --output="$tmp/het.log" --ntasks=2 : --nodes=2 --ntasks=4 "$root/deploy/slurm/train.sbatch" \

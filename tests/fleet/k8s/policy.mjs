@@ -11,7 +11,10 @@ export function readable(markdown) {
   for (const name in out) if (!out[name].size) throw new Error(`no settings of ${name}`);
   return out;
 }
-const launchers = new Set(['RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'OMP_NUM_THREADS']);
+const launchers = new Set(['PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE', 'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'OMP_NUM_THREADS']);
+
+// The initial number of N, MIN:MAX or MIN:N:MAX; `ofTwo` is its place in the second.
+const first = (text, ofTwo) => ((p) => Number(p[[0, ofTwo, 1][p.length - 1]]))(String(text).split(':'));
 
 // Each rule gets all manifests and reports faults with say(where, text).
 const rules = {
@@ -131,7 +134,7 @@ const rules = {
       const all = new Set([...a.readable.worker, ...a.readable.server, ...a.readable.scheduler]);
       for (const v of c.variables) {
         const shared = !c.own.some((e) => e.name === v.name);
-        const known = v.name.startsWith('PENSTOCK_') ? (shared ? all : a.readable[c.role]).has(v.name) : c.role === 'worker' && launchers.has(v.name);
+        const known = v.name.startsWith('PENSTOCK_') ? (shared ? all : a.readable[c.role]).has(v.name) : (shared || c.role === 'worker') && launchers.has(v.name);
         const used = c.variables.some((o) => o.value?.includes(`$(${v.name})`));
         if (!known && !used) say(c.where, `nothing reads ${v.name}`);
         for (const m of v.value?.matchAll(/\$\(([A-Za-z_0-9]+)\)/g) ?? []) if (!seen.has(m[1])) say(c.where, `${v.name} uses ${m[1]}, which comes later or never`);
@@ -146,8 +149,12 @@ const rules = {
       const c = a.containers.find((x) => x.pod === p);
       const servers = c.env.PENSTOCK_SERVERS?.value, world = c.env.PENSTOCK_WORLD_SIZE?.value, copies = Number(c.env.PENSTOCK_REPLICAS?.value ?? 0);
       if (c.role === 'server' && servers !== undefined && Number(servers) !== p.count) say(p.where, `there are ${p.count} servers, and PENSTOCK_SERVERS is ${servers}`);
-      if (c.role === 'worker' && world !== undefined && (Number(world) !== p.count || p.job.completions !== p.count))
-        say(p.where, `there are ${p.count} workers, and PENSTOCK_WORLD_SIZE is ${world}`);
+      if (c.role === 'worker' && !a.runtime) {
+        const nodes = first(c.env.PET_NNODES?.value, 0), each = first(c.env.PET_NPROC_PER_NODE?.value, 1), gpus = c.resources?.limits?.['nvidia.com/gpu'];
+        if (nodes !== p.count || p.job.completions !== p.count) say(p.where, `there are ${p.count} pods of workers, and PET_NNODES is ${nodes}`);
+        if (Number(world) !== nodes * each) say(p.where, `there are ${nodes} x ${each} workers, and PENSTOCK_WORLD_SIZE is ${world}`);
+        if (gpus !== undefined && Number(gpus) !== each) say(p.where, `${each} workers have ${gpus} GPUs`);
+      }
       if (c.role === 'scheduler' && p.count !== 1) say(p.where, `there are ${p.count} schedulers`);
       if (c.role === 'server' && copies >= p.count) say(p.where, `${copies} copies need more than ${p.count} servers`);
     }
@@ -171,9 +178,10 @@ const rules = {
   'ranks come from the index'(a, say) {
     const index = "metadata.annotations['batch.kubernetes.io/job-completion-index']", ordinal = "metadata.labels['apps.kubernetes.io/pod-index']";
     for (const c of a.containers) {
-      const rank = (c.env.RANK ?? c.env.PENSTOCK_RANK)?.from?.fieldRef?.fieldPath;
+      const rank = (c.env.PET_NODE_RANK ?? c.env.PENSTOCK_RANK)?.from?.fieldRef?.fieldPath;
       if (c.role === 'worker' && a.runtime) continue; /* Trainer sets it */
       if (c.role === 'worker' && (rank !== index || c.pod.job.completionMode !== 'Indexed')) say(c.where, 'has no rank of an Indexed Job');
+      if (c.role === 'worker' && c.env.RANK) say(c.where, 'gives all workers of a pod one rank');
       if (c.role === 'server' && rank !== (c.pod.job ? index : ordinal)) say(c.where, 'has no rank of its own');
       const host = c.env.PENSTOCK_HOST?.value;
       if (c.role === 'server' && (!host || !/\$\(/.test(host))) say(c.where, `others are told to reach it at ${host}`);
