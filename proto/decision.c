@@ -2,8 +2,8 @@
 #include "proto/decision.h"
 
 #include "common/base/why.h"
+#include "common/compute/arithmetic.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -128,32 +128,16 @@ static bool find_bad(const plan *p, const wire_vote *votes, uint32_t *bad_chunk,
     return found;
 }
 
-static double clip_factor(double bound, double norm)
-{
-    double padded = norm + 1e-6;
-    return bound > 0 && padded > bound ? bound / padded : 1;
-}
-
-static pen_outcome choose(double weight_sum, bool is_bad, bool skip, double norm)
-{
-    if (weight_sum == 0) return PEN_SKIPPED_EMPTY;
-    if (is_bad) return skip ? PEN_SKIPPED_NONFINITE : PEN_APPLIED;
-    return isfinite(norm) ? PEN_APPLIED : PEN_SKIPPED_NORM;
-}
-
 void decision_make(const plan *p, const wire_vote *votes, const double *const *sums,
                    const wire_inputs *inputs, int64_t applied, wire_decision *decision,
                    uint32_t *bad_chunk, int32_t *bad_rank)
 {
-    double weight_sum = weights(p, votes);
-    double divisor    = weight_sum * inputs->loss_scale;
-    double norm       = weight_sum == 0 ? 0 : sqrt(add_sums(p, sums)) / divisor;
-    if (isnan(norm)) norm = NAN; /* the same bits on all processors */
-    bool is_bad = find_bad(p, votes, bad_chunk, bad_rank);
-
-    *decision         = (wire_decision){.norm = norm, .clip = 1, .gscale = 0, .applied = applied};
-    decision->outcome = (int32_t)choose(weight_sum, is_bad, inputs->skip, norm);
-    if (decision->outcome != PEN_APPLIED) return;
-    decision->clip   = clip_factor(inputs->clip, norm);
-    decision->gscale = decision->clip / divisor;
+    const bool is_bad     = find_bad(p, votes, bad_chunk, bad_rank);
+    const step_decision d = step_decide(add_sums(p, sums), is_bad, weights(p, votes),
+                                        inputs->loss_scale, inputs->clip, inputs->skip);
+    *decision             = (wire_decision){.outcome = d.outcome,
+                                            .norm    = d.norm,
+                                            .clip    = d.clip,
+                                            .gscale  = d.gscale,
+                                            .applied = applied};
 }

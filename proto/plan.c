@@ -54,6 +54,14 @@ pen_dtype plan_push_dtype(const wire_group *group, const wire_tensor *t)
     return PEN_DTYPE_DEFAULT;
 }
 
+bool plan_sums_are_wide(const wire_model *m)
+{
+    for (uint32_t i = 0; i < m->n_settings; i++)
+        if (strcmp(m->setting[i].key, "deterministic") == 0)
+            return strcmp(m->setting[i].value, "node") == 0;
+    return false;
+}
+
 uint64_t plan_tensor_elements(const wire_tensor *t)
 {
     if (t->ndim < 0 || t->ndim > 8) return 0;

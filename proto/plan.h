@@ -71,6 +71,10 @@ bool plan_group_averages(const wire_group *group);
  * PEN_DTYPE_DEFAULT: unknown word. */
 pen_dtype plan_push_dtype(const wire_group *group, const wire_tensor *t);
 
+/* Whether sums of nodes travel as float32 whatever plan_push_dtype() says: with deterministic=node, so that they are not
+ * rounded and every mode gives the same bits. */
+bool plan_sums_are_wide(const wire_model *m);
+
 /* 1 for a scalar (ndim 0); 0 for an invalid shape: a dimension below 1, more than 8 of them, over PLAN_ELEMENTS_MAX. */
 uint64_t plan_tensor_elements(const wire_tensor *t);
 size_t plan_dtype_bytes(pen_dtype dtype);     /* 0 when unknown */

@@ -2,6 +2,7 @@
 #include "proto/settings.h"
 
 const char *const settings_loss_rules[] = {"fail", "continue", "wait", NULL};
+const char *const settings_orders[]     = {"no", "yes", "node", NULL};
 const char *const settings_offload[]    = {"none", "cpu", "server", "nvme", NULL};
 
 #define NAME(name, ...) {#name, CONFIG_TEXT, 0, "", 0, 0, NULL, "Read by another process."},

@@ -18,6 +18,10 @@ enum { SETTINGS_WORKERS_MAX = 16384, SETTINGS_SERVERS_MAX = 1024 };
 typedef enum { LOSS_FAIL, LOSS_CONTINUE, LOSS_WAIT } loss_rule;
 extern const char *const settings_loss_rules[];
 
+/* In which order floats are summed, in the order of settings_orders; LOOSE: any. */
+typedef enum { SUMS_LOOSE, SUMS_BY_RANK, SUMS_BY_NODE } sum_order;
+extern const char *const settings_orders[];
+
 /* Where something is kept, in the order of settings_offload. */
 typedef enum { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_SERVER, OFFLOAD_NVME } offload_place;
 extern const char *const settings_offload[];
@@ -166,12 +170,14 @@ extern const config_row settings_foreign[];
       "Ignore the snapshots in the store and start from scratch.")
 #define SETTING_OFFLOAD_OPTIMIZER(X)                                                                                   \
     X(offload_optimizer, ENUM, "none", 0, 0, settings_offload,                                                         \
-      "Where optimizer state is kept: in memory (none, cpu), on the servers as always (server), or in a file of "      \
-      "the servers under offload_path (nvme). A file saves memory, but each update waits for the disk.")
+      "Where optimizer state is kept: with the values that it updates (none), in host memory (cpu), on the servers as "\
+      "always (server), or in a file of the servers under offload_path (nvme). With cpu a GPU worker without servers " \
+      "keeps it in pinned host memory, where each update reads and writes it. A file saves memory, but each update "   \
+      "waits for the disk.")
 #define SETTING_OFFLOAD_PARAM(X)                                                                                       \
     X(offload_param, ENUM, "none", 0, 0, settings_offload,                                                             \
-      "Where servers keep the float32 parameters; the values of offload_optimizer apply. With nvme each response "     \
-      "waits for the disk too.")
+      "Where float32 parameters are kept: those of servers, and the shards of mode=zero3 without servers; the values " \
+      "of offload_optimizer apply. With nvme each response waits for the disk too.")
 #define SETTING_OFFLOAD_PATH(X)                                                                                        \
     X(offload_path, TEXT, "", 0, 0, NULL,                                                                              \
       "Directory of the offload files, on a fast disk of each server; empty uses the server's store. The files "       \

@@ -68,9 +68,11 @@ if [ "$kind" = all ]; then
 fi
 
 # The longest first, so that nothing long is left over at the end when all else is done.
-longest="conformance_coll_test gpu_driver fuzz_wire cli_docs fuzz_files fuzz_foreign cluster_training conformance_coll_fault_test cluster_modes
-    cluster_elastic cluster_hosts_docs gpu_train sim_mutation_test cluster_snapshot cli_run sim_lively_test cluster_failover hygiene_house cli_snapshot
-    gpu_host cluster_gpt2 cluster_tier cluster_units cluster_encrypted cluster_garbage unit_transport_limit_test cli_sentences"
+longest="conformance_coll_test gpu_waits fuzz_foreign cli_docs fuzz_files cluster_training fuzz_wire conformance_coll_fault_test gpu_driver
+    sim_lively_test cluster_elastic cli_snapshot gpu_tensors cluster_reach gpu_train cluster_modes cluster_proven cli_run cluster_gpt2 hygiene_house
+    sim_mutation_test cluster_hostile cluster_liar cluster_hosts_docs cluster_snapshot cluster_leave gpu_nccl cluster_scalars cluster_order cluster_units
+    cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage cluster_failover cluster_loss conformance_transport_test
+    cluster_disk cluster_state unit_transport_limit_test"
 {
     for name in $longest; do grep "^$name " "$list"; done
     grep -vE "^($(echo $longest | tr ' ' '|')) " "$list"

@@ -33,6 +33,14 @@ typedef void (*context_event_fn)(pen_ctx *ctx, const pen_event *event, void *use
 
 typedef enum { CONTEXT_OPEN, CONTEXT_COMMITTED } context_phase;
 
+enum { CONTEXT_DECIDED_MAX = 8 }; /* newest steps whose outcome is kept */
+
+typedef struct {
+    int64_t index;
+    bool is_there;
+    ps_client_outcome outcome;
+} context_decided;
+
 typedef struct { /* between pen_step_begin and pen_step_end */
     pthread_mutex_t lock;
     pen_step *given; /* the program's; read at the first pen_ready */
@@ -40,7 +48,7 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     bool is_begun;
     uint64_t begun_ns; /* for the timeline; 0: off */
     bool is_open;      /* a gradient was sent: weight and rates are fixed */
-    int64_t applied;   /* updates so far; rates depend on it */
+    int64_t applied;   /* updates so far, as if undecided steps were applied; rates depend on it */
     uint64_t since_ns; /* begin of the step, for the counters; 0: they are off */
     loss_scale scale;
     double weight, lr_scale;
@@ -53,8 +61,9 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     double *rate;              /* [n_groups] */
     pen_error remembered;      /* of pen_ready and friends; status PEN_OK: none */
     ps_client_outcome outcome; /* written by the strategy before REQUEST_STEP ends */
-    void *states;              /* sent with its pushes; NULL: none */
-    pen_req values;            /* lazy: values that have not arrived */
+    context_decided decided[CONTEXT_DECIDED_MAX]; /* by index; step_decided.h */
+    void *states;                                 /* sent with its pushes; NULL: none */
+    pen_req values;                               /* lazy: values that have not arrived */
     progress progress;
 } context_step;
 
@@ -81,7 +90,9 @@ struct pen_ctx {
     struct auth *auth;       /* of its endpoints; NULL: plain text, or alone */
     context_phase phase;
     struct device_copies *device_copies; /* tensors in device memory; NULL: none */
-    pthread_mutex_t grad_lock;           /* of memory of the SDK: param_memory.h */
+    bool
+        is_on_device; /* the strategy works there, on gradients and new values; set when it opens */
+    pthread_mutex_t grad_lock; /* of memory of the SDK: param_memory.h */
     pthread_cond_t grads_returned;
     uint64_t lent_bytes;      /* gradients lent to the strategy */
     pthread_mutex_t use_lock; /* one pen_use() or pen_release() at a time: unit_use.c */

@@ -11,6 +11,12 @@ static double rate_of(const pen_ctx *ctx, const pen_params *p)
     return lr_schedule_rate(&p->rates, p->hyper.lr, ctx->step.applied);
 }
 
+double step_rate(const pen_ctx *ctx, uint32_t group, int64_t applied)
+{
+    const pen_params *p = ctx->model.group[group];
+    return lr_schedule_rate(&p->rates, p->hyper.lr, applied) * ctx->step.lr_scale;
+}
+
 /* Group 0 comes from the settings and is empty in a program that puts every tensor into its own groups. */
 static const pen_params *first_group(const model *m)
 {
@@ -74,8 +80,7 @@ pen_status step_open(pen_ctx *ctx, pen_error *why)
                        step->lr_scale);
     s->weight   = step->weight;
     s->lr_scale = step->lr_scale;
-    for (uint32_t g = 0; g < ctx->model.n_groups; g++)
-        s->rate[g] = rate_of(ctx, ctx->model.group[g]) * s->lr_scale;
+    for (uint32_t g = 0; g < ctx->model.n_groups; g++) s->rate[g] = step_rate(ctx, g, s->applied);
     s->inputs = (wire_inputs){.loss_scale = step->loss_scale,
                               .clip       = ctx->settings.clip,
                               .weight     = s->weight,

@@ -40,8 +40,8 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "Type of gradients on the wire: raw sends the registered type; bf16 and f16 round float32 to half the size.")    \
     X(commit,           ENUM, "decide", 0,    0,        worker_commit_choices,                                         \
       "When servers apply a step: eager applies each chunk as soon as all ranks pushed it, without a global norm; decide can clip and skip whole steps.") \
-    X(deterministic,    BOOL, "yes",    0,    0,        NULL,                                                          \
-      "Sum in rank order, so that two runs give the same bits; no sums in arrival order, which buffers less memory.")  \
+    X(deterministic,    ENUM, "yes",    0,    0,        settings_orders,                                               \
+      "Sum in rank order, so that two runs give the same bits; node sums those of each host first, then the hosts, with the same bits in every mode; no sums in any order, which is faster and buffers less memory.") \
     X(clip,             F64,  "0",      0,    1e30,     NULL,                                                          \
       "Maximum global gradient norm; larger gradients are scaled down to it. 0 disables clipping.")                    \
     X(skip,             BOOL, "yes",    0,    0,        NULL,                                                          \

@@ -127,5 +127,8 @@ int bench_coll(int argc, char **argv)
     if (code >= 0) return code;
     if (s.transport == 1 && setenv("PENSTOCK_SHARED_MEMORY", "no", 1) != 0)
         return command_fail(1, "no memory");
+    /* a device for each rank, as far as there are some */
+    if (s.device == 1 && setenv("PENSTOCK_DEVICE", "cuda", 0) != 0)
+        return command_fail(1, "no memory");
     return bench_run_job(0, s.ranks, no_flags, verb, argc, argv);
 }

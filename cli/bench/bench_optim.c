@@ -66,24 +66,12 @@ static size_t arrays_of(const optim_ops *ops)
     return 2 + (size_t)ops->slot_count;
 }
 
-/* Slots that an option leaves unused cause no traffic; one step on one element shows which. */
+/* Slots that an option leaves unused cause no traffic. */
 static size_t slots_in_use(const optim_ops *ops, const optim_hyper *hyper)
 {
-    const float grad = 1.0f;
-    float param      = 1.0f, slot[OPTIM_SLOTS_MAX];
-    double scratch[2];
-    size_t used = 0;
-    for (int i = 0; i < OPTIM_SLOTS_MAX; i++) slot[i] = 0.5f;
-    optim_span span = {.param  = &param,
-                       .grad   = &grad,
-                       .slot   = {&slot[0], &slot[1], &slot[2]},
-                       .n      = 1,
-                       .step   = 2,
-                       .lr     = 0.1,
-                       .gscale = 1};
-    optim_apply(ops, hyper, &span, 1, scratch);
-    for (int i = 0; i < ops->slot_count; i++) used += slot[i] != 0.5f;
-    return used;
+    const simd_update u  = optim_scalars(ops, hyper, hyper->lr, 1, false);
+    const unsigned slots = simd_slots(&u);
+    return (slots & 1) + (slots >> 1 & 1) + (slots >> 2 & 1);
 }
 
 /* The gradient is read; parameter and slots are read and written.  Rules with norms read parameter and slots twice. */

@@ -24,7 +24,7 @@ typedef struct {
     char text[400], remedy[300]; /* remedy: "": none */
 } finding;
 
-enum { FINDINGS_MAX = 96 };
+enum { FINDINGS_MAX = 160 };
 
 typedef struct {
     const char *root;   /* "" for this machine; else a directory that replaces / */
@@ -44,7 +44,7 @@ typedef struct {
 
 /* Each ends with a row of zeros. */
 extern const doctor_check doctor_host[], doctor_memory[], doctor_limits[], doctor_network[],
-    doctor_disk[], doctor_device[], doctor_job[];
+    doctor_disk[], doctor_device[], doctor_gpu[], doctor_job[];
 extern const doctor_check *const doctor_all[]; /* the tables above; ended by NULL */
 
 /* remedy: what to do; NULL: nothing. */

@@ -43,7 +43,7 @@ static bool add_row(page *p, const config_row *row)
     if (f == NULL) return false;
     spell(f->name, sizeof f->name, row->name);
     f->arg         = value_of(row);
-    f->is_optional = row->type == CONFIG_BOOL;
+    f->is_optional = config_is_switch(row);
     f->doc         = row->doc;
     f->choices     = row->type == CONFIG_BOOL ? switches : row->choices;
     config_accepted(row, f->accepts, sizeof f->accepts);

@@ -54,6 +54,17 @@ void stat_hold(stat_set *set, stat_id level, int64_t bytes)
                  stat_get(set, STAT_SLOT_BYTES));
 }
 
+void stat_crossed(stat_set *set, stat_traffic what, bool is_up, uint64_t bytes)
+{
+    static const stat_id down[] = {[TRAFFIC_OTHER] = STAT_DEVICE_DOWN_OTHER,
+                                   [TRAFFIC_GRAD]  = STAT_DEVICE_DOWN_GRAD,
+                                   [TRAFFIC_VALUE] = STAT_DEVICE_DOWN_VALUE};
+    static const stat_id up[]   = {[TRAFFIC_OTHER] = STAT_DEVICE_UP_OTHER,
+                                   [TRAFFIC_GRAD]  = STAT_DEVICE_UP_GRAD,
+                                   [TRAFFIC_VALUE] = STAT_DEVICE_UP_VALUE};
+    stat_add(set, is_up ? up[what] : down[what], bytes);
+}
+
 uint64_t stat_get(const stat_set *set, stat_id id)
 {
     return atomic_load_explicit(&set->value[id], memory_order_relaxed);

@@ -41,6 +41,12 @@
     X(TIER_BYTES,      "tier.bytes",       "bytes", GAUGE, "Room taken on disks for optimizer state and parameters that are not in memory.") \
     X(TIER_READ_BYTES, "tier.read.bytes",  "bytes", COUNTER, "Bytes of them read from disks.")                \
     X(TIER_WRITE_BYTES, "tier.write.bytes", "bytes", COUNTER, "Bytes of them written to disks.")               \
+    X(DEVICE_DOWN_GRAD, "device.down.grad.bytes", "bytes", COUNTER, "Gradients copied from a device to the host (worker).") \
+    X(DEVICE_DOWN_VALUE, "device.down.value.bytes", "bytes", COUNTER, "Values copied from a device to the host (worker).") \
+    X(DEVICE_DOWN_OTHER, "device.down.other.bytes", "bytes", COUNTER, "All else copied from a device to the host (worker): the program's collectives, tests of links.") \
+    X(DEVICE_UP_GRAD,  "device.up.grad.bytes", "bytes", COUNTER, "Gradients, or sums of them, copied from the host to a device (worker).") \
+    X(DEVICE_UP_VALUE, "device.up.value.bytes", "bytes", COUNTER, "Values copied from the host to a device (worker).") \
+    X(DEVICE_UP_OTHER, "device.up.other.bytes", "bytes", COUNTER, "All else copied from the host to a device (worker).") \
     X(COLL_BYTES,      "coll.bytes",       "bytes", COUNTER, "Payload of collectives sent to other workers over the network.") \
     X(COLL_OPS,        "coll.ops",         "calls", COUNTER, "Collectives ended well over the network.") \
     X(SNAPSHOT_TIME,   "snapshot.time.seconds", "seconds", GAUGE, "When this server wrote its newest part of a snapshot, since 1970; 0: never.") \
@@ -59,6 +65,9 @@ typedef enum {
 /* clang-format on */
 
 typedef enum { STAT_COUNTER, STAT_GAUGE } stat_kind;
+
+/* What is copied between the host and a device: which of the counters device.*.bytes has it. */
+typedef enum { TRAFFIC_OTHER, TRAFFIC_GRAD, TRAFFIC_VALUE } stat_traffic;
 
 typedef struct {
     const char *name, *unit, *doc;
@@ -106,6 +115,8 @@ void stat_store(stat_set *set, stat_id id, uint64_t n); /* sets a level, such as
 /* Memory was taken (bytes > 0) or given back (< 0): level is STAT_PARAM_BYTES, STAT_GRAD_BYTES or
  * STAT_SLOT_BYTES; its peak and that of all three follow. */
 void stat_hold(stat_set *set, stat_id level, int64_t bytes);
+/* A copy crosses the boundary between the host and a device: up to the device, or down. */
+void stat_crossed(stat_set *set, stat_traffic what, bool is_up, uint64_t bytes);
 uint64_t stat_get(const stat_set *set, stat_id id);
 int stat_find(const char *name); /* -1 when unknown */
 

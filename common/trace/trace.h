@@ -57,9 +57,9 @@ enum { OF_STEP = 1, OF_SHARD = 2, OF_RANK = 4, OF_BYTES = 8 };
     X(RECEIVE,  "receive",      SPAN,   OF_STEP | OF_SHARD | OF_BYTES,                                 \
       "A message of values is checked and put into place.")                                            \
     X(COPY_DOWN, "copy down",   FLIGHT, OF_STEP | OF_BYTES,                                            \
-      "A gradient from a device to the host.")                                                         \
+      "A gradient, or the input of a collective, from a device to the host.")                                                         \
     X(COPY_UP,  "copy up",      FLIGHT, OF_STEP | OF_BYTES,                                            \
-      "Values from the host to a device, from when the copy was asked for.")                           \
+      "Values, or the result of a collective, from the host to a device; from when the copy was asked for.")                           \
     X(FAILOVER, "fail-over",    FLIGHT, 0,                                                             \
       "Members, or who holds which shard, change: from the seal of an epoch to the next one.")         \
     X(INSTALL,  "new epoch",    SPAN,   0,                                                             \

@@ -102,10 +102,24 @@ static bool write_losses(trainer *t, FILE *file, const char *path, int digits)
            report_fail("cannot write %s: %s", path, strerror(errno));
 }
 
+/* What was decided about the steps before `end`.  On a GPU the newest one may still be in progress: asking for it waits. */
+static bool count_decided(trainer *t, int64_t end)
+{
+    for (; t->undecided < end; t->undecided++) {
+        pen_step step = {.index = t->undecided};
+        TRY(pen_step_decided(t->ctx, &step));
+        t->row.grad_norm = step.grad_norm;
+        t->result.clipped += step.clip < 1.0;
+        t->result.skipped += step.outcome != PEN_APPLIED;
+    }
+    return true;
+}
+
 static bool end_row(trainer *t)
 {
     trainer_row *row = &t->row;
     double loss      = 0;
+    if (!count_decided(t, row->end)) return false;
     for (int64_t i = row->first; i < row->end; i++) loss += row->loss[i - row->first];
     loss /= (double)(row->end - row->first);
     const double speed   = row->tokens / row->seconds;
@@ -161,10 +175,7 @@ static void note_step(trainer *t, const pen_step *step, double loss, double seco
     row->end                            = step->index + 1;
     row->seconds += seconds;
     row->tokens += (double)t->micro_batch * step->accum * t->shares * t->o.length;
-    row->grad_norm = step->grad_norm;
-    row->rate      = step->lr * step->lr_scale;
-    t->result.clipped += step->clip < 1.0;
-    t->result.skipped += step->outcome != PEN_APPLIED;
+    row->rate            = step->lr * step->lr_scale;
     t->result.steps      = step->index + 1;
     t->result.step_max_s = fmax(t->result.step_max_s, seconds);
     if (t->step_count < t->step_room) t->step_s[t->step_count++] = (float)seconds;
@@ -181,6 +192,7 @@ static bool train_step(trainer *t, pen_step *step)
     TRY(pen_step_end(t->ctx, step));
     TRY(pen_step_total(t->ctx, "loss", PEN_AVG, &loss));
     note_step(t, step, loss, peak_clock() - begun);
+    if (!count_decided(t, step->index)) return false;
     TRY(pen_metric(t->ctx, "loss", loss));
     report_bar(&t->report, t->result.steps, t->o.steps);
     return true;
@@ -206,9 +218,13 @@ bool trainer_run(trainer *t)
     pen_status s;
     t->result.steps = t->result.from = t->info.step;
     start_row(t, t->info.step);
+    t->undecided = t->info.step;
     if (t->o.steps == 0) return look_validate(t);
     while ((s = pen_step_begin(t->ctx, &step)) == PEN_OK) {
-        if (step.index != t->row.end) start_row(t, step.index); /* joined late, or went back */
+        if (step.index != t->row.end) { /* joined late, or went back */
+            start_row(t, step.index);
+            t->undecided = step.index;
+        }
         if (!train_step(t, &step) || !after_step(t)) return false;
     }
     if (s != PEN_END) return report_fail("%s", pen_last_error(NULL));

@@ -36,7 +36,8 @@ typedef struct {
     bool is_elastic;      /* ranks may come and go: no collectives between them */
     int position, shares; /* this rank's position among the live ranks */
     trainer_row row;
-    float *step_s; /* [step_count] duration of each step on this rank */
+    int64_t undecided; /* the first step whose outcome is not counted */
+    float *step_s;     /* [step_count] duration of each step on this rank */
     int64_t step_count, step_room;
     double peak;      /* flops of all ranks */
     double held_loss; /* NaN: not evaluated yet */

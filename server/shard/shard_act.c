@@ -152,20 +152,37 @@ static buf *holder_of(const shard_arrival *in)
 }
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
+static shard_part part_of(const shard *s, const shard_core_action *a, const shard_arrival *in)
+{
+    const wire_inputs *inputs = &in->d->inputs;
+    return (shard_part){.rank   = a->rank,
+                        .weight = factor_of(inputs),
+                        .dtype  = shard_push_dtype(s, &s->chunk[a->index], inputs),
+                        .data   = in->data,
+                        .holder = holder_of(in)};
+}
+
 static void fold(shard *s, const shard_core_action *a, const shard_arrival *in)
 {
-    shard_chunk *k = &s->chunk[a->index];
+    const shard_part part = part_of(s, a, in);
+    shard_chunk *k        = &s->chunk[a->index];
     if (a->rank == in->d->rank) shard_scalars_take(s, k, a->rank, &in->d->inputs);
     if (a->rank == in->d->rank)
-        shard_fold(s, k, a->rank, factor_of(&in->d->inputs), in->data, holder_of(in));
+        shard_fold(s, k, &part);
     else
         shard_fold_kept(s, k, a->rank);
 }
 
 static void keep(shard *s, const shard_core_action *a, const shard_arrival *in)
 {
+    const shard_part part = part_of(s, a, in);
     shard_scalars_take(s, &s->chunk[a->index], a->rank, &in->d->inputs);
-    shard_keep(s, &s->chunk[a->index], a->rank, factor_of(&in->d->inputs), in->data, holder_of(in));
+    shard_keep(s, &s->chunk[a->index], &part);
+}
+
+static void fold_node(shard *s, const shard_core_action *a)
+{
+    shard_fold_node(s, &s->chunk[a->index], a->rank);
 }
 
 static void take_norm(shard *s, shard_chunk *k)
@@ -286,6 +303,7 @@ static void carry_out(shard *s, const shard_core_action *a, const shard_arrival 
     switch (a->verb) {
     case CORE_FOLD: fold(s, a, in); break;
     case CORE_BUFFER: keep(s, a, in); break;
+    case CORE_NODE: fold_node(s, a); break;
     case CORE_SUMMED: take_norm(s, &s->chunk[a->index]); break;
     case CORE_PREPARED: prepared(s, a); break;
     case CORE_COMMIT: commit(s, a->index, a->seq, &in->d->decision, a->capture); break;

@@ -35,6 +35,7 @@ void shard_chunk_free(shard_chunk *k)
     buf_release(k->values);
     buf_release(k->encoded);
     buf_release(k->holder);
+    buf_release(k->before.holder);
     for (int i = 0; i < OPTIM_SLOTS_MAX; i++) buf_release(k->slot[i]);
 }
 

@@ -20,7 +20,8 @@ static pen_status check_payload(const shard *s, const wire_data *d, const buf *p
         const shard_chunk *k = shard_find(s, d->chunk[i]);
         if (k == NULL)
             return why_set(why, PEN_INVALID_ARGUMENT, "chunk %u is not on this shard", d->chunk[i]);
-        bytes += k->count * plan_dtype_bytes(is_push ? k->push_dtype : k->dtype);
+        bytes +=
+            k->count * plan_dtype_bytes(is_push ? shard_push_dtype(s, k, &d->inputs) : k->dtype);
     }
     if (bytes != payload->size)
         return why_set(why, PEN_INVALID_ARGUMENT,
@@ -100,7 +101,7 @@ static bool is_admitted(shard *s, const shard_arrival *in, uint32_t i)
                                   .tensor     = shard_tensor_name(s, k),
                                   .data       = in->data,
                                   .count      = k->count,
-                                  .dtype      = k->push_dtype,
+                                  .dtype      = shard_push_dtype(s, k, &d->inputs),
                                   .loss_scale = d->inputs.loss_scale};
     pen_error why;
     if (d->inputs.weight == 0) return true; /* a rank without data: bytes are meaningless */
@@ -163,7 +164,7 @@ void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payloa
     uint32_t taken   = 0;
     for (uint32_t i = 0; i < d->n && !s->has_failed; i++) {
         const shard_chunk *k = &s->chunk[s->index_of[d->chunk[i]]];
-        const size_t size    = k->count * plan_dtype_bytes(k->push_dtype);
+        const size_t size    = k->count * plan_dtype_bytes(shard_push_dtype(s, k, &d->inputs));
         taken += push_chunk(s, &in, i, size);
         in.data += size;
     }

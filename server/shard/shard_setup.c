@@ -2,6 +2,7 @@
 #include "server/shard/shard_state.h"
 
 #include "proto/describe.h"
+#include "proto/settings.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 /* The workers' settings that a shard needs. */
 typedef struct {
     int commit;
-    bool deterministic;
+    int deterministic; /* sum_order */
     uint64_t park_bytes_max;
 } agreed;
 
@@ -19,7 +20,8 @@ static const char *const commit_choices[] = {"decide", "eager", NULL};
 
 static const config_row agreed_rows[] = {
     {"commit", CONFIG_ENUM, offsetof(agreed, commit), "decide", 0, 0, commit_choices, ""},
-    {"deterministic", CONFIG_BOOL, offsetof(agreed, deterministic), "yes", 0, 0, NULL, ""},
+    {"deterministic", CONFIG_ENUM, offsetof(agreed, deterministic), "yes", 0, 0, settings_orders,
+     ""},
     {"park_bytes_max", CONFIG_U64, offsetof(agreed, park_bytes_max), "64m", 0, 1ull << 40, NULL,
      ""},
     {0}};
@@ -188,17 +190,20 @@ static pen_status create_core(shard *s, const shard_core_group *groups,
     agreed a;
     const pen_status status = read_agreed(s, &a, why);
     if (status != PEN_OK) return status;
-    s->is_eager = a.commit != 0;
+    s->is_eager           = a.commit != 0;
+    const wire_inputs sum = {.is_node_sum = true};
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         shard_chunk *k = &s->chunk[i];
         k->decided     = k->trained && groups[k->group].ops->averages;
         s->n_trained += k->trained;
-        descs[i] = (shard_core_chunk_desc){.tensor    = shard_tensor_name(s, k),
-                                           .partition = k->partition,
-                                           .group     = k->group,
-                                           .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
-                                           .trained   = k->trained,
-                                           .number    = k->number};
+        descs[i] = (shard_core_chunk_desc){
+            .tensor    = shard_tensor_name(s, k),
+            .partition = k->partition,
+            .group     = k->group,
+            .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
+            .trained   = k->trained,
+            .number    = k->number,
+            .sum_bytes = k->count * plan_dtype_bytes(shard_push_dtype(s, k, &sum))};
     }
     const shard_core_config config = {.n_chunks       = s->n_chunks,
                                       .n_partitions   = s->n_partitions,
@@ -207,7 +212,7 @@ static pen_status create_core(shard *s, const shard_core_group *groups,
                                       .group          = groups,
                                       .first_step     = s->setup.first_step,
                                       .applied        = s->setup.applied,
-                                      .deterministic  = a.deterministic,
+                                      .order          = (sum_order)a.deterministic,
                                       .eager          = a.commit != 0,
                                       .park_bytes_max = a.park_bytes_max};
     return shard_core_create(&config, s->setup.world_size, &s->core, why);

@@ -34,9 +34,17 @@ typedef struct shard_kept { /* a contribution waiting for its turn */
     struct shard_kept *next, *prev;
     int32_t rank;
     double weight;
+    pen_dtype dtype;
     const void *data;
     buf *holder;
 } shard_kept;
+
+typedef struct { /* a sum that is set aside */
+    const float *sum;
+    buf *holder, *accumulator;
+    double weight;
+    int32_t base_rank;
+} shard_sum;
 
 typedef struct {
     uint32_t number, index, tensor, group; /* number: in the plan; index: here */
@@ -63,6 +71,10 @@ typedef struct {
     buf *accumulator;
     int32_t base_rank, bad_rank; /* bad_rank: rank that made the sum infinite or NaN; -1 */
     double weight_sum;
+    /* With deterministic=node: the sum above is whole up to a node's last rank; `before`: while it is that of the next
+     * node alone, those of the nodes before. */
+    bool is_node_complete;
+    shard_sum before;
     shard_kept *kept;
 } shard_chunk;
 
@@ -351,12 +363,21 @@ void shard_act(shard *s, shard_core_actions actions, const shard_arrival *arriva
 void shard_update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs);
 void shard_update_with_one(shard *s, shard_chunk *k, const wire_inputs *inputs, const void *data);
 
-/* shard_sum.c.  holder: owner of data, kept while the bytes are needed; NULL: copies them. */
-void shard_fold(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data,
-                buf *holder);
+/* shard_sum.c.  One rank's contribution; holder: owner of data, kept while the bytes are needed; NULL: copies them. */
+typedef struct {
+    int32_t rank;
+    double weight;
+    pen_dtype dtype; /* shard_push_dtype() */
+    const void *data;
+    buf *holder;
+} shard_part;
+/* The type of a push's gradients. */
+pen_dtype shard_push_dtype(const shard *s, const shard_chunk *k, const wire_inputs *inputs);
+void shard_fold(shard *s, shard_chunk *k, const shard_part *part);
+/* The sum of the node of `rank` is complete: adds it to those before.  The next shard_fold() begins another node's. */
+void shard_fold_node(shard *s, shard_chunk *k, int32_t rank);
 void shard_fold_kept(shard *s, shard_chunk *k, int32_t rank);
-void shard_keep(shard *s, shard_chunk *k, int32_t rank, double weight, const void *data,
-                buf *holder);
+void shard_keep(shard *s, shard_chunk *k, const shard_part *part);
 void shard_drop_sum(shard *s, shard_chunk *k);
 void shard_drop_kept(shard *s, shard_chunk *k);
 void shard_drop_staged(shard *s, shard_chunk *k); /* both */

@@ -1,6 +1,5 @@
 # hostile.bats - a job trains while strangers attack every port: noise, wrong keys, floods, half-open connections,
 # endless messages. tests/bench/hostile.sh measures what that costs; here it must change nothing.
-# alone: it measures memory and looks at a job under siege.
 
 load ../support/job
 

@@ -1,6 +1,5 @@
 # liar.bats - a job trains while a process that knows its memory addresses sends it lies about memory, as the same user
 # and as another: nothing is read, nothing ends, nothing grows.
-# alone: it measures memory.
 
 load ../support/job
 

@@ -91,22 +91,26 @@ static inline int a_free_port(void)
     return ntohs(at.sin_port);
 }
 
-/* The variables of a launcher on each of several hosts. */
-static inline void describe_member(int rank, int n, int hosts, int port)
+/* The variables of a launcher on each of several hosts; node[n] by rank. */
+static inline void describe_member(int rank, int n, const int *node, int port)
 {
-    int host = rank * hosts / n, first = (host * n + hosts - 1) / hosts;
-    int end = ((host + 1) * n + hosts - 1) / hosts;
+    int place = 0, here = 0;
+    for (int r = 0; r < n; r++) {
+        place += r < rank && node[r] == node[rank];
+        here += node[r] == node[rank];
+    }
     set_number("RANK", rank);
     set_number("WORLD_SIZE", n);
-    set_number("LOCAL_RANK", rank - first);
-    set_number("LOCAL_WORLD_SIZE", end - first);
+    set_number("LOCAL_RANK", place);
+    set_number("LOCAL_WORLD_SIZE", here);
+    set_number("GROUP_RANK", node[rank]);
     set_number("MASTER_PORT", port);
-    set_number("PENSTOCK_HOST_ID", host);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
 }
 
-/* pen_spawn() for pretended hosts. */
-static inline int spawn_hosts(int hosts, int n, int (*fn)(pen_ctx *, void *), void *arg)
+/* pen_spawn() for pretended nodes, node[n] by rank; is_apart: they share no memory. */
+static inline int spawn_nodes(const int *node, bool is_apart, int n, int (*fn)(pen_ctx *, void *),
+                              void *arg)
 {
     pid_t pids[16];
     int port = a_free_port(), first = 0;
@@ -116,7 +120,8 @@ static inline int spawn_hosts(int hosts, int n, int (*fn)(pen_ctx *, void *), vo
         if (pids[r] != 0) continue;
         pen_ctx *ctx = NULL;
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        describe_member(r, n, hosts, port);
+        describe_member(r, n, node, port);
+        if (is_apart) set_number("PENSTOCK_HOST_ID", node[r]);
         int code = pen_init(NULL, &ctx) == PEN_OK ? fn(ctx, arg) : 1;
         if (ctx && pen_finalize(ctx) != PEN_OK && code == 0) code = 1;
         fflush(NULL);
@@ -130,19 +135,34 @@ static inline int spawn_hosts(int hosts, int n, int (*fn)(pen_ctx *, void *), vo
     return first;
 }
 
-/* Runs n members on a path; returns the result of pen_spawn(). */
-static inline int spawn_on(const coll_test_path *path, int n, int (*fn)(pen_ctx *, void *),
-                           void *arg)
+static inline void prepare_job(const coll_test_path *path)
 {
     static const char *const cleared[] = {"RANK",         "WORLD_SIZE",           "LOCAL_RANK",
                                           "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "MASTER_PORT",
-                                          "MASTER_ADDR",  "LOCAL_WORLD_SIZE"};
+                                          "MASTER_ADDR",  "LOCAL_WORLD_SIZE",     "GROUP_RANK"};
     for (size_t i = 0; i < sizeof cleared / sizeof *cleared; i++) unsetenv(cleared[i]);
     setenv("PENSTOCK_SHARED_MEMORY", path->shared_memory, 1);
     setenv("PENSTOCK_INIT_TIMEOUT_MS", "20000", 1);
     setenv("PENSTOCK_DEADLINE_MS", "20000", 0);
     setenv("PENSTOCK_SERVERS", "0", 1);
-    return path->hosts > 1 ? spawn_hosts(path->hosts, n, fn, arg) : pen_spawn(n, fn, arg);
+}
+
+/* Runs n members on a path; returns the result of pen_spawn(). */
+static inline int spawn_on(const coll_test_path *path, int n, int (*fn)(pen_ctx *, void *),
+                           void *arg)
+{
+    int node[16];
+    prepare_job(path);
+    for (int r = 0; r < n; r++) node[r] = r * path->hosts / n;
+    return path->hosts > 1 ? spawn_nodes(node, true, n, fn, arg) : pen_spawn(n, fn, arg);
+}
+
+/* The same with nodes, node[n] by rank, which share memory if the path is one of a single host. */
+static inline int spawn_on_nodes(const coll_test_path *path, int n, const int *node,
+                                 int (*fn)(pen_ctx *, void *), void *arg)
+{
+    prepare_job(path);
+    return spawn_nodes(node, path->hosts > 1, n, fn, arg);
 }
 
 #endif

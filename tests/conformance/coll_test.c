@@ -2,7 +2,8 @@
  *
  * Inputs are a function of the seed, the call, the rank and the place. So each member knows all
  * inputs and folds them itself, one element after the other, in rank order; results are compared
- * bit for bit (a NaN with any NaN).  Guard bytes around every buffer must not change.
+ * bit for bit (a NaN with any NaN).  Then again with deterministic=node, on several layouts of nodes: each node in rank
+ * order, then the nodes by their lowest ranks.  Guard bytes around every buffer must not change.
  */
 #include "coll_paths.h"
 #include "worker/collective/schedule/schedule.h"
@@ -14,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RANKS = 9, MARGIN = 64, LARGE = (1 << 20) + 3, GUARD = 0xa5 };
+enum { RANKS = 9, MARGIN = 64, SMALL = 4097, LARGE = (1 << 20) + 3, LARGE_RANKS = 4, GUARD = 0xa5 };
 
 /* A sanitizer is several times slower: then only some numbers of ranks are tried. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -28,7 +29,7 @@ static bool is_tried(int ranks)
     return ranks <= RANKS_ALL || ranks == SOME;
 }
 
-static const size_t sizes[] = {0, 1, 7, 4097};
+static const size_t sizes[] = {0, 1, 7, SMALL};
 
 typedef enum {
     BROADCAST,
@@ -110,6 +111,25 @@ static void fill_halves(void)
     for (uint32_t h = 0; h < 0x10000; h++) halves[h] = half_value((uint16_t)h);
 }
 
+/* half_bits(), which remembers what it has rounded. */
+static uint16_t half_bits_again(float f)
+{
+    static struct {
+        uint32_t of;
+        uint16_t bits;
+        bool is_known;
+    } rounded[1 << 14];
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    const size_t at = (bits * 0x9e3779b1u) >> 18;
+    if (!rounded[at].is_known || rounded[at].of != bits) {
+        rounded[at].of       = bits;
+        rounded[at].bits     = half_bits(f);
+        rounded[at].is_known = true;
+    }
+    return rounded[at].bits;
+}
+
 static float bfloat_value(uint16_t b)
 {
     uint32_t bits = (uint32_t)b << 16;
@@ -159,7 +179,7 @@ static void store(int type, number x, unsigned char *at)
     uint16_t h;
     switch (types[type].type) {
     case PEN_F16:
-        h = half_bits(x.f);
+        h = half_bits_again(x.f);
         memcpy(at, &h, 2);
         return;
     case PEN_BF16:
@@ -167,6 +187,23 @@ static void store(int type, number x, unsigned char *at)
         memcpy(at, &h, 2);
         return;
     default: copy_element(at, &x, types[type].bytes);
+    }
+}
+
+/* The reference works in blocks: what depends on type and operation only is then decided once for many elements. */
+enum { BLOCK = 64 };
+
+static void store_block(int type, const number *x, size_t n, unsigned char *at)
+{
+    switch (types[type].bytes) {
+    case 8:
+        for (size_t i = 0; i < n; i++) memcpy(at + 8 * i, &x[i], 8);
+        return;
+    case 4:
+        for (size_t i = 0; i < n; i++) memcpy(at + 4 * i, &x[i], 4);
+        return;
+    default:
+        for (size_t i = 0; i < n; i++) store(type, x[i], at + i * types[type].bytes);
     }
 }
 
@@ -209,6 +246,14 @@ static number fold(int type, pen_op op, number a, number b)
     return wrap(type, (number){.u = fold_bits(op, a.u, b.u)});
 }
 
+static void fold_block(int type, pen_op op, number *acc, const number *x, size_t n)
+{
+    if (types[type].type == PEN_F32 && (op == PEN_SUM || op == PEN_AVG))
+        for (size_t i = 0; i < n; i++) acc[i].f = acc[i].f + x[i].f;
+    else
+        for (size_t i = 0; i < n; i++) acc[i] = fold(type, op, acc[i], x[i]);
+}
+
 /* The mean; and a single value becomes true or false, too. */
 static number finish(int type, pen_op op, number x, int n)
 {
@@ -235,13 +280,52 @@ static number scaled(int type, double scale, number x)
     return (number){.i = (int64_t)product};
 }
 
+/* ---- layouts of nodes -------------------------------------------------------------------------- */
+static int uneven(int rank, int n)
+{
+    return rank * 4 / 3 >= n;
+}
+
+static int interleaved(int rank, int n)
+{
+    (void)n;
+    return rank % 2;
+}
+
+static int three_backwards(int rank, int n)
+{
+    return (n - 1 - rank) % 3;
+}
+
+static const struct {
+    const char *name;
+    int (*node)(int rank, int n); /* NULL: rank order, deterministic=yes */
+    int ranks;                    /* that are tried; 0: is_tried() */
+} layouts[] = {{"in rank order", NULL, 0},
+               {"uneven nodes", uneven, 4},
+               {"interleaved nodes", interleaved, 4},
+               {"three nodes backwards", three_backwards, 6}};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static bool is_tried_on(int layout, int ranks)
+{
+    return layouts[layout].ranks == 0 ? is_tried(ranks) : ranks == layouts[layout].ranks;
+}
+
+#define EACH_COURSE(path, layout, n)                                                               \
+    EACH_PATH(path)                                                                                \
+    for (int layout = 0; layout < LAYOUTS; layout++)                                               \
+        for (int n = path->ranks_min; n <= RANKS; n++)                                             \
+            if (is_tried_on(layout, n))
+
 /* ---- one call -------------------------------------------------------------------------------- */
 typedef struct {
     kind kind;
     int type; /* of types[] */
     pen_op op;
     int size, rank, root;
-    uint64_t id; /* of the call; seeds its random choices */
+    const int *node; /* [size] by position; NULL: folds are in rank order */
+    uint64_t id;     /* of the call; seeds its random choices */
     size_t n;
     bool has_counts, in_place, is_scaled, is_registered, null_where_allowed;
     size_t offset_in, offset_out; /* bytes after a multiple of 64 */
@@ -310,32 +394,65 @@ static double scale_of(const test_call *c, int rank)
     return 0.125 + 0.3 * (double)((c->id + (uint64_t)rank * 7) % 11);
 }
 
-/* Element i of a rank's input, in its own type. */
-static number draw(const test_call *c, int rank, size_t i)
+static double drawn_value(const test_call *c, uint64_t h)
 {
-    uint64_t h   = mix(mix(seed ^ c->id, (uint64_t)rank), i);
-    double small = (double)(h % 20001) / 10000 - 1, near_one = 0.9 + (double)(h % 2001) / 10000;
-    double value = c->op == PEN_PROD ? near_one : small * (double)(1 << (h >> 20 & 7));
+    if ((c->op == PEN_MIN || c->op == PEN_MAX) && h % 89 == 0) return NAN;
+    if (c->op == PEN_PROD) return 0.9 + (double)(h % 2001) / 10000;
+    return ((double)(h % 20001) / 10000 - 1) * (double)(1 << (h >> 20 & 7));
+}
+
+/* Element i of a rank's input, in its own type; h is its random number. */
+static number drawn(const test_call *c, uint64_t h)
+{
     unsigned char bytes[8];
-    bool is_nan = (c->op == PEN_MIN || c->op == PEN_MAX) && h % 89 == 0;
-    if (types[c->type].type == PEN_F64) return (number){.d = is_nan ? NAN : value};
+    if (types[c->type].type == PEN_F64) return (number){.d = drawn_value(c, h)};
+    if (types[c->type].type == PEN_F32) return (number){.f = (float)drawn_value(c, h)};
     if (types[c->type].is_float) {
-        store(c->type, (number){.f = is_nan ? NAN : (float)value}, bytes);
+        store(c->type, (number){.f = (float)drawn_value(c, h)}, bytes);
         return load(c->type, bytes); /* after rounding */
     }
     bool is_false = c->op >= PEN_LAND && h >> 40 & 1;
     return wrap(c->type, (number){.u = is_false ? 0 : h});
 }
 
-static number folded(const test_call *c, size_t i)
+/* Elements of a rank's input, from i on, at most a block. */
+static void draw(const test_call *c, int rank, size_t i, size_t n, number *x)
 {
-    number acc = {.u = 0};
-    for (int r = 0; r < c->size; r++) {
-        number x = draw(c, r, i);
-        if (c->is_scaled) x = scaled(c->type, scale_of(c, r), x);
-        acc = r == 0 ? x : fold(c->type, c->op, acc, x);
+    const uint64_t of_rank = mix(seed ^ c->id, (uint64_t)rank);
+    for (size_t e = 0; e < n; e++) x[e] = drawn(c, mix(of_rank, i + e));
+}
+
+/* The members of first's node, from `first` on. */
+static void folded_node(const test_call *c, int first, size_t i, size_t n, number *acc)
+{
+    number x[BLOCK];
+    for (int r = first; r < c->size; r++) {
+        if (c->node != NULL && c->node[r] != c->node[first]) continue;
+        number *to = r == first ? acc : x;
+        draw(c, r, i, n, to);
+        for (size_t e = 0; c->is_scaled && e < n; e++)
+            to[e] = scaled(c->type, scale_of(c, r), to[e]);
+        if (r != first) fold_block(c->type, c->op, acc, x, n);
     }
-    return finish(c->type, c->op, acc, c->size);
+}
+
+static bool begins_node(const test_call *c, int position)
+{
+    for (int r = 0; r < position; r++)
+        if (c->node == NULL || c->node[r] == c->node[position]) return false;
+    return true;
+}
+
+static void folded(const test_call *c, size_t i, size_t n, number *acc)
+{
+    number of_node[BLOCK];
+    folded_node(c, 0, i, n, acc);
+    for (int r = 1; r < c->size; r++) {
+        if (!begins_node(c, r)) continue;
+        folded_node(c, r, i, n, of_node);
+        fold_block(c->type, c->op, acc, of_node, n);
+    }
+    for (size_t e = 0; e < n; e++) acc[e] = finish(c->type, c->op, acc[e], c->size);
 }
 
 static bool has_parts(kind k)
@@ -355,11 +472,13 @@ static size_t origin(const test_call *c, int part)
     }
 }
 
-/* The result for element i of the inputs. */
-static number expected(const test_call *c, int part, size_t i)
+/* The results for elements of the inputs, from i on, at most a block. */
+static void expected(const test_call *c, int part, size_t i, size_t n, number *x)
 {
-    if (reduces(c->kind)) return folded(c, i);
-    return draw(c, has_parts(c->kind) ? part : c->root, i);
+    if (reduces(c->kind))
+        folded(c, i, n, x);
+    else
+        draw(c, has_parts(c->kind) ? part : c->root, i, n, x);
 }
 
 /* ---- buffers --------------------------------------------------------------------------------- */
@@ -379,10 +498,19 @@ static void place(buffer *b, size_t offset)
     b->at = b->begin + MARGIN + offset;
 }
 
+static void write_elements(const test_call *c, int rank, size_t n, unsigned char *at)
+{
+    number x[BLOCK];
+    for (size_t i = 0; i < n; i += BLOCK) {
+        size_t length = n - i < BLOCK ? n - i : BLOCK;
+        draw(c, rank, i, length, x);
+        store_block(c->type, x, length, at + i * types[c->type].bytes);
+    }
+}
+
 static void write_input(const test_call *c, buffer *b)
 {
-    size_t n = elements_in(c, c->rank), bytes = types[c->type].bytes;
-    for (size_t i = 0; i < n; i++) store(c->type, draw(c, c->rank, i), b->at + i * bytes);
+    write_elements(c, c->rank, elements_in(c, c->rank), b->at);
 }
 
 static bool is_same(int type, const unsigned char *a, const unsigned char *b)
@@ -404,21 +532,21 @@ static const char *describe(const test_call *c)
     return text;
 }
 
-/* The expected element i of a part. */
-typedef number (*wanted)(const test_call *c, int part, size_t i);
+/* The expected elements of a part, from i on. */
+typedef void (*wanted)(const test_call *c, int part, size_t i, size_t n, number *x);
 
 /* The index of the first wrong element of n from `begin` on, or n.  A block is
  * compared at once; only where that fails, as with NaNs, one by one. */
-static size_t first_wrong(const test_call *c, const unsigned char *at, size_t n, wanted element,
+static size_t first_wrong(const test_call *c, const unsigned char *at, size_t n, wanted elements,
                           int part, size_t begin)
 {
-    enum { BLOCK = 64 };
+    number x[BLOCK];
     unsigned char want[BLOCK * 8];
     size_t bytes = types[c->type].bytes;
     for (size_t done = 0; done < n; done += BLOCK) {
         size_t length = n - done < BLOCK ? n - done : BLOCK;
-        for (size_t i = 0; i < length; i++)
-            store(c->type, element(c, part, begin + done + i), want + i * bytes);
+        elements(c, part, begin + done, length, x);
+        store_block(c->type, x, length, want);
         if (memcmp(at + done * bytes, want, length * bytes) == 0) continue;
         for (size_t i = 0; i < length; i++)
             if (!is_same(c->type, at + (done + i) * bytes, want + i * bytes)) return done + i;
@@ -522,7 +650,9 @@ static pen_status carry_out(const bench *b, const test_call *c, const char **wro
 typedef struct {
     bench b;
     const coll_test_path *path;
-    int size, rank;
+    int size, rank, layout;
+    int node_of[RANKS];
+    const int *node;   /* node_of, or NULL: rank order */
     const char *first; /* this suite's complaint */
 } session;
 
@@ -532,6 +662,7 @@ static bool try(session *s, test_call *c)
     const char *wrong = NULL;
     c->size           = s->size;
     c->rank           = s->rank;
+    c->node           = s->node;
     pen_status status = carry_out(&s->b, c, &wrong);
     if (status != PEN_OK) wrong = complaint("%s: %s", describe(c), pen_last_error(NULL));
     if (wrong && !s->first) s->first = strdup(wrong);
@@ -615,7 +746,7 @@ static void all_scales(session *s)
             for (int op = 0; op < 3; op++) {
                 test_call c = vary(s, kinds[k], type, with[op], 200);
                 c.is_scaled = true;
-                if (!try(s, &c)) return;
+                if (is_turn(s, type + op, 2) && !try(s, &c)) return;
             }
 }
 
@@ -686,10 +817,10 @@ static const char *outstanding(const session *s)
     enum { MANY = 24, N = 501 };
     static float in[MANY][N], out[MANY][N];
     pen_req req[MANY];
-    test_call c = {.kind = ALL_REDUCE, .size = s->size, .rank = s->rank, .n = N};
+    test_call c = {.kind = ALL_REDUCE, .size = s->size, .rank = s->rank, .node = s->node, .n = N};
     for (int i = 0; i < MANY; i++) {
         c.id = 5000 + (uint64_t)i;
-        for (int e = 0; e < N; e++) in[i][e] = draw(&c, s->rank, (size_t)e).f;
+        write_elements(&c, s->rank, N, (unsigned char *)in[i]);
         DO(pen_all_reduce(s->b.g, in[i], out[i], N, PEN_F32, PEN_SUM, NULL, &req[i]));
     }
     for (int i = MANY - 1; i >= 0; i--) {
@@ -712,16 +843,20 @@ static void asynchronous_calls(session *s)
 /* In group order, which is not rank order: the last rank is position 0. */
 static const char *backwards(const session *s)
 {
-    int ranks[RANKS], there[RANKS];
+    int ranks[RANKS], there[RANKS], node[RANKS];
     pen_group *g = NULL, *half = NULL;
-    for (int i = 0; i < s->size; i++) ranks[i] = s->size - 1 - i;
+    for (int i = 0; i < s->size; i++) {
+        ranks[i] = s->size - 1 - i;
+        node[i]  = s->node_of[ranks[i]];
+    }
     DO(pen_group_new(s->b.g, ranks, s->size, &g));
     HOLDS(pen_size(g) == s->size && pen_rank(g) == s->size - 1 - s->rank);
     HOLDS(pen_group_ranks(g, there, RANKS) == s->size);
     HOLDS(memcmp(ranks, there, sizeof *ranks * (size_t)s->size) == 0);
     float x[64], sum[64];
     test_call c = {.kind = ALL_REDUCE, .size = s->size, .rank = pen_rank(g), .n = 64, .id = 6000};
-    for (size_t i = 0; i < 64; i++) x[i] = draw(&c, pen_rank(g), i).f;
+    if (s->node != NULL) c.node = node;
+    write_elements(&c, pen_rank(g), 64, (unsigned char *)x);
     DO(pen_all_reduce(g, x, sum, 64, PEN_F32, PEN_SUM, NULL, NULL));
     const char *wrong = check_output(&c, (const unsigned char *)sum);
     if (wrong) return wrong;
@@ -781,31 +916,38 @@ static void all_kinds(session *s)
 typedef struct {
     const char *name;
     void (*member)(session *s);
+    bool is_by_rank; /* the layout of nodes does not matter */
 } suite;
 
 static const suite suites[] = {
-    {"calls_are_carried_by_the_path_that_is_meant", right_path},
-    {"every_reduction_of_every_type_is_the_fold_in_rank_order", all_reductions},
-    {"every_movement_of_every_type_moves_the_right_bytes", all_movements},
-    {"buffers_may_lie_anywhere", all_offsets},
+    {"calls_are_carried_by_the_path_that_is_meant", right_path, true},
+    {"every_reduction_of_every_type_is_the_fold_in_the_job_s_order", all_reductions},
+    {"every_movement_of_every_type_moves_the_right_bytes", all_movements, true},
+    {"buffers_may_lie_anywhere", all_offsets, true},
     {"inputs_may_be_scaled", all_scales},
     {"large_calls_are_as_right_as_small_ones", large_ones},
-    {"what_has_no_meaning_is_refused_on_every_member_alone", illegal_pairs},
+    {"what_has_no_meaning_is_refused_on_every_member_alone", illegal_pairs, true},
     {"many_calls_may_be_outstanding", asynchronous_calls},
     {"groups_fold_in_their_own_order_and_do_not_disturb_each_other", groups},
 };
 enum { SUITES = sizeof suites / sizeof *suites };
 
 static struct board {
-    char complaint[COLL_TEST_PATHS][RANKS + 1][SUITES][COMPLAINT_BYTES];
-    bool has_run[COLL_TEST_PATHS][RANKS + 1][SUITES][RANKS];
-    int code[COLL_TEST_PATHS][RANKS + 1];
+    char complaint[COLL_TEST_PATHS][LAYOUTS][RANKS + 1][SUITES][COMPLAINT_BYTES];
+    bool has_run[COLL_TEST_PATHS][LAYOUTS][RANKS + 1][SUITES][RANKS];
+    int code[COLL_TEST_PATHS][LAYOUTS][RANKS + 1];
 } * board;
 
-static bool make_buffers(session *s)
+typedef struct { /* what a job is to do */
+    const coll_test_path *path;
+    int layout;
+} course;
+
+/* has_large: room for two ranks with f32, and one with f64. */
+static bool make_buffers(session *s, bool has_large)
 {
     const size_t bytes =
-        (size_t)LARGE * 8 + 8 * MARGIN; /* for two ranks with f32, and one with f64 */
+        has_large ? (size_t)LARGE * 8 + 8 * MARGIN : (size_t)SMALL * 8 * RANKS + 4 * MARGIN;
     for (int registered = 0; registered < 2; registered++)
         for (int i = 0; i < 2; i++) {
             buffer *b = &s->b.memory[registered][i];
@@ -826,22 +968,37 @@ static void free_buffers(const session *s)
 
 static int member(pen_ctx *ctx, void *arg)
 {
-    const coll_test_path *path = arg;
-    ptrdiff_t p                = path - coll_test_paths;
-    session s                  = {.b = {.ctx = ctx, .g = pen_world(ctx)}, .path = path};
-    s.size                     = pen_size(s.b.g);
-    s.rank                     = pen_rank(s.b.g);
-    if (!make_buffers(&s)) return 1;
+    const course *own = arg;
+    ptrdiff_t p       = own->path - coll_test_paths;
+    session s         = {.b = {.ctx = ctx, .g = pen_world(ctx)}, .path = own->path};
+    s.size            = pen_size(s.b.g);
+    s.rank            = pen_rank(s.b.g);
+    if (layouts[own->layout].node != NULL) s.node = s.node_of;
+    for (int r = 0; s.node != NULL && r < s.size; r++)
+        s.node_of[r] = layouts[own->layout].node(r, s.size);
+    if (!make_buffers(&s, s.size <= LARGE_RANKS)) return 1;
     for (int i = 0; i < SUITES; i++) {
         s.first = NULL;
-        suites[i].member(&s);
-        board->has_run[p][s.size][i][s.rank] = true;
+        if (s.node == NULL || !suites[i].is_by_rank) suites[i].member(&s);
+        board->has_run[p][own->layout][s.size][i][s.rank] = true;
         if (!s.first) continue;
-        snprintf(board->complaint[p][s.size][i], COMPLAINT_BYTES, "rank %d: %s", s.rank, s.first);
+        snprintf(board->complaint[p][own->layout][s.size][i], COMPLAINT_BYTES, "rank %d: %s",
+                 s.rank, s.first);
         free((void *)s.first);
     }
     free_buffers(&s);
     return 0;
+}
+
+static int run_course(course own, int n)
+{
+    int node[RANKS];
+    if (layouts[own.layout].node == NULL) return spawn_on(own.path, n, member, &own);
+    for (int r = 0; r < n; r++) node[r] = layouts[own.layout].node(r, n);
+    setenv("PENSTOCK_DETERMINISTIC", "node", 1);
+    int code = spawn_on_nodes(own.path, n, node, member, &own);
+    unsetenv("PENSTOCK_DETERMINISTIC");
+    return code;
 }
 
 static int run_all(void **state)
@@ -853,26 +1010,23 @@ static int run_all(void **state)
     board = shared_board(sizeof *board);
     if (!board) return -1;
     fill_halves();
-    EACH_PATH(path)
-    for (int n = path->ranks_min; n <= RANKS; n++)
-        if (is_tried(n))
-            board->code[path - coll_test_paths][n] = spawn_on(path, n, member, (void *)path);
+    EACH_COURSE(path, layout, n)
+    board->code[path - coll_test_paths][layout][n] = run_course((course){path, layout}, n);
     return 0;
 }
 
 static void holds_on_every_path_and_for_1_to_9_ranks(void **state)
 {
     ptrdiff_t i = (const suite *)*state - suites;
-    EACH_PATH(path)
-    for (int n = path->ranks_min; n <= RANKS; n++) {
-        ptrdiff_t p = path - coll_test_paths;
-        if (!is_tried(n)) continue;
-        const char *text = board->complaint[p][n][i];
-        if (text[0]) fail_msg("%s, %d ranks, %s", path->name, n, text);
+    EACH_COURSE(path, layout, n)
+    {
+        ptrdiff_t p      = path - coll_test_paths;
+        const char *text = board->complaint[p][layout][n][i], *name = layouts[layout].name;
+        if (text[0]) fail_msg("%s, %s, %d ranks, %s", path->name, name, n, text);
         for (int r = 0; r < n; r++)
-            if (!board->has_run[p][n][i][r])
-                fail_msg("%s, %d ranks: rank %d never came so far; pen_spawn said %d", path->name,
-                         n, r, board->code[p][n]);
+            if (!board->has_run[p][layout][n][i][r])
+                fail_msg("%s, %s, %d ranks: rank %d never came so far; pen_spawn said %d",
+                         path->name, name, n, r, board->code[p][layout][n]);
     }
 }
 
@@ -885,7 +1039,7 @@ static int member_of_algorithm(pen_ctx *ctx, void *arg)
     session s = {.b = {.ctx = ctx, .g = pen_world(ctx)}};
     s.size    = pen_size(s.b.g);
     s.rank    = pen_rank(s.b.g);
-    if (!make_buffers(&s)) return 1;
+    if (!make_buffers(&s, false)) return 1;
     all_kinds(&s);
     if (s.first) snprintf(*algorithm_board, COMPLAINT_BYTES, "rank %d: %s", s.rank, s.first);
     free_buffers(&s);
@@ -925,8 +1079,8 @@ static void every_algorithm_is_right_between_processes(void **state)
 static void every_job_ended_well(void **state)
 {
     (void)state;
-    EACH_PATH(path)
-    for (int n = 1; n <= RANKS; n++) assert_int_equal(board->code[path - coll_test_paths][n], 0);
+    EACH_COURSE(path, layout, n)
+    assert_int_equal(board->code[path - coll_test_paths][layout][n], 0);
 }
 
 /* ---- the reference itself -------------------------------------------------------------------- */

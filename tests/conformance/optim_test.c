@@ -151,6 +151,17 @@ static bool is_sentence(const char *text)
     return isupper((unsigned char)text[0]) && text[strlen(text) - 1] == '.';
 }
 
+static void check_scalars(const optim_ops *ops)
+{
+    optim_hyper hyper;
+    hyper_default(ops, &hyper);
+    const simd_update u = optim_scalars(ops, &hyper, hyper.lr, 1, false);
+    assert_in_range(u.formula, 0, SIMD_FORMULAS - 1);
+    assert_int_equal(simd_slots(&u) >> ops->slot_count, 0);
+    assert_int_equal(ops->whole_tensor, u.formula == SIMD_LAMB);
+    assert_true(u.param == NULL && u.grad == NULL && u.n == 0 && u.gscale == 0);
+}
+
 static void test_optim_every_rule_is_whole_and_documented(void **state)
 {
     (void)state;
@@ -161,8 +172,8 @@ static void test_optim_every_rule_is_whole_and_documented(void **state)
         assert_true(is_sentence(ops->doc));
         assert_true(strlen(ops->source) > 10);
         assert_non_null(ops->hyper_rows);
-        assert_non_null(ops->apply);
-        assert_int_equal(ops->whole_tensor, ops->norms != NULL);
+        assert_non_null(ops->scalars);
+        check_scalars(ops);
     }
     assert_null(optim_find("no such rule"));
 }

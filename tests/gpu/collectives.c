@@ -1,9 +1,10 @@
-/* collectives.c - every collective, every type: collectives MEMBERS hostflag|stream|spin [DEVICES [SHARE]]
+/* collectives.c - every collective, every type: collectives MEMBERS hostflag|stream|spin|nccl [DEVICES [SHARE]]
  *
  * Members are spread over DEVICES devices (1). spin is refused if two members share one: a kernel
  * that waits for another on the same device may wait forever. SHARE: only one in SHARE calls.
  * Inputs are random and known to all, so every member computes the expected result with the host's
- * reduce(), and compares bit for bit. */
+ * reduce(), and compares bit for bit.  nccl: float sums of large calls are in the order of the fake
+ * NCCL, the last member first, so that the bits show who carried them; a real NCCL has another. */
 #include "members.h"
 #include "worker/collective/device/device_test.h"
 
@@ -39,17 +40,18 @@ static bool make_memory(const member *self)
 /* Numbers of moderate size, so that no type produces infinities or NaN. */
 static void draw(int size, pen_dtype dtype, unsigned seed)
 {
-    srand(seed);
+    members_seed(seed);
     for (int r = 0; r < size; r++) {
         for (size_t i = 0; i < N_MAX * (size_t)MEMBERS_MAX / 8; i++) {
-            const float f  = (float)(rand() % 4001 - 2000) / 128;
+            const float f  = (float)(members_random() % 4001 - 2000) / 128;
             const double d = f;
             uint32_t bits;
             memcpy(&bits, &f, sizeof bits);
-            const uint16_t half =
-                dtype == PEN_F16 ? (uint16_t)(0x3000 | (rand() & 0x8fff)) : (uint16_t)(bits >> 16);
-            const int any = rand();
-            char *at      = inputs[r] + i * width[dtype];
+            const uint16_t half = dtype == PEN_F16
+                                      ? (uint16_t)(0x3000 | (members_random() & 0x8fff))
+                                      : (uint16_t)(bits >> 16);
+            const int any       = members_random();
+            char *at            = inputs[r] + i * width[dtype];
             if (dtype == PEN_F32)
                 memcpy(at, &f, 4);
             else if (dtype == PEN_F64)
@@ -67,11 +69,22 @@ static void take(int from, size_t first, size_t to, size_t n, size_t w)
     memcpy(want + to * w, inputs[from] + first * w, n * w);
 }
 
+static bool with_nccl;
+static size_t one_shot_bytes; /* it carries larger calls, if they fit it */
+
+static bool is_reversed(const coll_call *c, int size)
+{
+    const size_t parts = c->kind == COLL_REDUCE_SCATTER ? (size_t)size : 1;
+    return with_nccl && c->n * parts * width[c->dtype] > one_shot_bytes &&
+           nccl_fits(c->op, c->dtype, false);
+}
+
 static void fold(const coll_call *c, int size, size_t first, size_t n)
 {
     const void *operands[MEMBERS_MAX];
     void *result = want;
-    for (int r = 0; r < size; r++) operands[r] = inputs[r] + first * width[c->dtype];
+    for (int r = 0; r < size; r++)
+        operands[r] = inputs[is_reversed(c, size) ? size - 1 - r : r] + first * width[c->dtype];
     const reduce_args args = {
         .op = c->op, .dtype = c->dtype, .n_in = size, .n_out = 1, .in = operands, .out = &result};
     reduce(&args, 0, n);
@@ -150,17 +163,60 @@ static bool every_type(member *self, device_team *team, coll_kind kind, uint64_t
     return true;
 }
 
+static bool uneven_inputs(const member *self, coll_call *c, size_t all, uint64_t seq)
+{
+    const size_t n = c->kind == COLL_REDUCE_SCATTER ? all : c->counts[self->rank];
+    c->in          = in;
+    c->out         = out;
+    c->stream      = seq % 2 == 0 ? own_stream : NULL;
+    c->scale       = 1;
+    c->label       = "uneven";
+    return n == 0 || members_copy(in, inputs[self->rank], n * width[c->dtype]);
+}
+
+/* Part r has n + r elements; member 1 of three or more has none. */
+static bool uneven(member *self, device_team *team, coll_kind kind, uint64_t *seq)
+{
+    size_t counts[MEMBERS_MAX], all = 0, before = 0;
+    coll_call c = {.kind = kind, .op = PEN_SUM, .dtype = PEN_I32, .counts = counts};
+    for (int r = 0; r < self->size; r++) {
+        counts[r] = r == 1 && self->size > 2 ? 0 : N_MAX / 8 + (size_t)r;
+        all += counts[r];
+    }
+    draw(self->size, c.dtype, (unsigned)kind + 7);
+    for (int r = 0; r < self->rank; r++) before += counts[r];
+    c.n = counts[self->rank];
+    if (!uneven_inputs(self, &c, all, ++*seq) || !members_call(team, &c, *seq)) return false;
+    c.counts = NULL;
+    if (kind == COLL_REDUCE_SCATTER) {
+        fold(&c, self->size, before, counts[self->rank]);
+        all = counts[self->rank];
+    } else {
+        for (int r = 0, to = 0; r < self->size; to += (int)counts[r++])
+            take(r, 0, (size_t)to, counts[r], 4);
+    }
+    if (members_copy(got, c.out, all * 4) && memcmp(got, want, all * 4) == 0) return true;
+    printf("%s with uneven parts: member %d got something else\n", coll_kind_name(kind),
+           self->rank);
+    return false;
+}
+
 static int run(member *self, const void *arg)
 {
     const device_sync_choice sync = *(const device_sync_choice *)arg;
+    with_nccl                     = sync == DEVICE_SYNC_NCCL;
     if (!make_memory(self)) return 1;
     for (uint64_t way = 0; way < 2;
          way++) { /* everything through mapped memory; then small calls through the pools */
         uint64_t seq      = 0;
-        device_team *team = members_team(self, 10 + way, sync, way == 0 ? 1 : 64 << 10);
+        one_shot_bytes    = way == 0 ? 1 : 64 << 10;
+        device_team *team = members_team(self, 10 + way, sync, one_shot_bytes);
         if (team == NULL) return 1;
         for (int kind = COLL_BROADCAST; kind < COLL_KINDS; kind++)
             if (!every_type(self, team, (coll_kind)kind, &seq)) return 1;
+        if (!uneven(self, team, COLL_ALL_GATHER, &seq) ||
+            !uneven(self, team, COLL_REDUCE_SCATTER, &seq))
+            return 1;
         if (self->rank == 0)
             printf("%llu calls right; %s\n", (unsigned long long)seq, device_team_text(team));
         members_meet(self);
@@ -172,10 +228,7 @@ static int run(member *self, const void *arg)
 int main(int argc, char **argv)
 {
     const int size          = argc > 1 ? atoi(argv[1]) : 2;
-    device_sync_choice sync = DEVICE_SYNC_AUTO;
-    if (argc > 2 && strcmp(argv[2], "hostflag") == 0) sync = DEVICE_SYNC_HOSTFLAG;
-    if (argc > 2 && strcmp(argv[2], "stream") == 0) sync = DEVICE_SYNC_STREAM;
-    if (argc > 2 && strcmp(argv[2], "spin") == 0) sync = DEVICE_SYNC_SPIN;
+    device_sync_choice sync = members_sync(argc > 2 ? argv[2] : "");
     if (argc > 3) members_devices = atoi(argv[3]);
     if (argc > 4) share = atoi(argv[4]);
     if (size < 1 || size > MEMBERS_MAX || members_devices < 1 || share < 1) return 2;

@@ -38,6 +38,10 @@ struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+
 /* ---- the current thread ------------------------------------------------------------------------ */
 struct host_thread {
     dim3 thread, block, threads, grid;
@@ -90,6 +94,20 @@ static inline uint4 __ldcs(const uint4 *from)
 static inline void __stcs(uint4 *to, uint4 value)
 {
     *to = value;
+}
+
+/* An error that ends all work on the device ends the process here. */
+static inline void __trap()
+{
+    fprintf(stderr, "a kernel has trapped\n");
+    abort();
+}
+
+static inline unsigned atomicMin(unsigned *at, unsigned x)
+{
+    const unsigned old = *at;
+    if (x < old) *at = x;
+    return old;
 }
 
 static inline uint64_t host_now_ns()

@@ -2,6 +2,7 @@
  * NaNs may differ in their payload. Also the other work of a device for one process: streams,
  * pinned memory. */
 #include "members.h"
+#include "tests/support/step_suite.h"
 
 #include <math.h>
 #include <sched.h>
@@ -51,20 +52,22 @@ static char *host[ARRAYS + OUTS], *device[ARRAYS + OUTS];
 /* Arrays aligned to words, to elements, or not at all; sizes from zero to many blocks. */
 static void draw(trial *t)
 {
-    const pen_dtype dtype = (pen_dtype)(1 + rand() % 10);
-    pen_op op             = (pen_op)(rand() % 11);
-    while (!reduce_is_legal(op, dtype)) op = (pen_op)(rand() % 5);
-    const int lie = rand() % 4;
-    t->args       = (reduce_args){
-              .op = op, .dtype = dtype, .n_in = 1 + rand() % ARRAYS, .n_out = 1 + rand() % OUTS};
-    t->n = (size_t)rand() % (rand() % 8 == 0 ? 100000 : 300);
+    const pen_dtype dtype = (pen_dtype)(1 + members_random() % 10);
+    pen_op op             = (pen_op)(members_random() % 11);
+    while (!reduce_is_legal(op, dtype)) op = (pen_op)(members_random() % 5);
+    const int lie = members_random() % 4;
+    t->args       = (reduce_args){.op    = op,
+                                  .dtype = dtype,
+                                  .n_in  = 1 + members_random() % ARRAYS,
+                                  .n_out = 1 + members_random() % OUTS};
+    t->n          = (size_t)members_random() % (members_random() % 8 == 0 ? 100000 : 300);
     for (int i = 0; i < ARRAYS + OUTS; i++) {
         t->at[i] = lie == 0   ? 0
                    : lie == 1 ? 16 - width[dtype]
-                   : lie == 2 ? (size_t)(rand() % 5) * width[dtype]
-                              : (size_t)(rand() % 33);
+                   : lie == 2 ? (size_t)(members_random() % 5) * width[dtype]
+                              : (size_t)(members_random() % 33);
         if (i < ARRAYS) {
-            t->scale[i]     = rand() % 3 == 0 ? 1 : (rand() % 200 - 100) / 8.0;
+            t->scale[i]     = members_random() % 3 == 0 ? 1 : (members_random() % 200 - 100) / 8.0;
             t->host_in[i]   = host[i] + t->at[i];
             t->device_in[i] = device[i] + t->at[i];
         } else {
@@ -72,8 +75,8 @@ static void draw(trial *t)
             t->device_out[i - ARRAYS] = device[i] + t->at[i];
         }
     }
-    t->args.scale     = rand() % 2 ? t->scale : NULL;
-    t->args.divide_by = rand() % 3 ? 0 : 7;
+    t->args.scale     = members_random() % 2 ? t->scale : NULL;
+    t->args.divide_by = members_random() % 3 ? 0 : 7;
 }
 
 static bool check(const trial *t, char *back)
@@ -111,14 +114,14 @@ static int fold_trials(member *self, const void *arg)
 {
     (void)self, (void)arg;
     char *back = malloc(ARRAY_BYTES);
-    srand(7);
+    members_seed(7);
     for (int i = 0; i < ARRAYS + OUTS; i++) {
         host[i]   = aligned_alloc(256, ARRAY_BYTES);
         device[i] = device_cuda.alloc(ARRAY_BYTES, 0, NULL);
         if (device[i] == NULL || host[i] == NULL || back == NULL) return 1;
         for (int k = 0; k < ARRAY_BYTES / 4; k++) {
-            const float x  = (float)(rand() % 2001 - 1000) / 64;
-            const int bits = rand();
+            const float x  = (float)(members_random() % 2001 - 1000) / 64;
+            const int bits = members_random();
             memcpy(host[i] + 4 * (size_t)k, k % 2 ? (const void *)&x : (const void *)&bits, 4);
         }
         if (!members_copy(device[i], host[i], ARRAY_BYTES)) return 1;
@@ -139,11 +142,11 @@ static int copy_trials(member *self, const void *arg)
                   *b  = device_cuda.alloc(ARRAY_BYTES, 0, NULL);
     unsigned char *in = malloc(ARRAY_BYTES), *out = malloc(ARRAY_BYTES);
     if (a == NULL || b == NULL || in == NULL || out == NULL) return 1;
-    for (int i = 0; i < ARRAY_BYTES; i++) in[i] = (unsigned char)rand();
+    for (int i = 0; i < ARRAY_BYTES; i++) in[i] = (unsigned char)members_random();
     if (!members_copy(a, in, ARRAY_BYTES)) return 1;
     for (int i = 0; i < 300; i++) {
-        const size_t from = (size_t)(rand() % 40), to = (size_t)(rand() % 40),
-                     n = (size_t)(rand() % (i % 10 ? 500 : 900000));
+        const size_t from = (size_t)(members_random() % 40), to = (size_t)(members_random() % 40),
+                     n = (size_t)(members_random() % (i % 10 ? 500 : 900000));
         if (device_cuda.copy(b + to, a + from, n, NULL, NULL) != PEN_OK) return 1;
         if (!members_copy(out, b + to, n) || memcmp(out, in + from, n) != 0) {
             printf("a copy of %zu bytes from %zu to %zu differs\n", n, from, to);
@@ -196,10 +199,10 @@ typedef struct {
 /* Random bits, or numbers of moderate size. */
 static void draw_bits(char *to, pen_dtype dtype)
 {
-    const bool is_tame = rand() % 2;
+    const bool is_tame = members_random() % 2;
     for (int i = 0; i < SUM_BYTES / 4; i++) {
-        float x       = (float)(rand() % 20001 - 10000) / 64;
-        uint32_t bits = (uint32_t)rand() << 1 ^ (uint32_t)rand();
+        float x       = (float)(members_random() % 20001 - 10000) / 64;
+        uint32_t bits = (uint32_t)members_random() << 1 ^ (uint32_t)members_random();
         if (is_tame && dtype == PEN_F16) bits = (bits & 0x83ff83ff) | 0x38003800;
         if (is_tame && dtype != PEN_F16) memcpy(&bits, &x, sizeof bits);
         memcpy(to + 4 * (size_t)i, &bits, 4);
@@ -234,13 +237,15 @@ static pen_status do_sum(const device_ops *ops, const sum_arrays *a, const sum_t
 static void draw_sum(sum_trial *t)
 {
     const int lie =
-        rand() % 3; /* both on whole words; on elements; on elements, mostly with equal offsets */
-    t->what   = rand() % 4;
-    t->dtype  = (pen_dtype)((t->what == 2 ? PEN_F16 : PEN_F32) + rand() % (t->what == 2 ? 2 : 3));
-    t->n      = (size_t)rand() % (rand() % 8 == 0 ? 30000 : 300);
-    t->sum_at = lie == 0 ? 0 : (size_t)(rand() % 5) * 4;
+        members_random() %
+        3; /* both on whole words; on elements; on elements, mostly with equal offsets */
+    t->what = members_random() % 4;
+    t->dtype =
+        (pen_dtype)((t->what == 2 ? PEN_F16 : PEN_F32) + members_random() % (t->what == 2 ? 2 : 3));
+    t->n      = (size_t)members_random() % (members_random() % 8 == 0 ? 30000 : 300);
+    t->sum_at = lie == 0 ? 0 : (size_t)(members_random() % 5) * 4;
     t->at     = lie == 0   ? 0
-                : lie == 1 ? (size_t)(rand() % 9) * width[t->dtype]
+                : lie == 1 ? (size_t)(members_random() % 9) * width[t->dtype]
                            : t->sum_at * width[t->dtype] / 4 % 16;
 }
 
@@ -253,7 +258,7 @@ static int sum_trials(member *self, const void *arg)
                at_gpu  = {device_cuda.alloc(SUM_BYTES, 0, NULL),
                           device_cuda.alloc(SUM_BYTES, 0, NULL)};
     char *back         = malloc(SUM_BYTES);
-    srand(13);
+    members_seed(13);
     if (!at_host.sum || !at_host.numbers || !at_gpu.sum || !at_gpu.numbers || !back) return 1;
     for (int i = 0; i < SUM_TRIALS; i++) {
         sum_trial t;
@@ -276,6 +281,22 @@ static int sum_trials(member *self, const void *arg)
     }
     printf("%d sums are the host's, bit for bit\n", SUM_TRIALS);
     return 0;
+}
+
+/* ---- the arithmetic of a step ---------------------------------------------------------------------- */
+
+static int step_trials(member *self, const void *arg)
+{
+    (void)self, (void)arg;
+    const step_device d = {&device_cuda, members_copy};
+    return step_suite_weigh(&d) && step_suite_norm(&d) && step_suite_decide(&d) ? 0 : 1;
+}
+
+static int update_trials(member *self, const void *arg)
+{
+    (void)self, (void)arg;
+    const step_device d = {&device_cuda, members_copy};
+    return step_suite_golden(&d) && step_suite_update(&d) ? 0 : 1;
 }
 
 /* ---- streams --------------------------------------------------------------------------------------- */
@@ -338,7 +359,7 @@ static int stream_trials(member *self, const void *arg)
     bool ok = r.stream[0] != r.stream[1] && device_cuda.pin(r.in, ARRAY_BYTES, &why) == PEN_OK &&
               device_cuda.pin(r.in, 0, &why) == PEN_OK;
     for (int i = 0; ok && i < 200; i++) {
-        const size_t n = 1 + (size_t)rand() % ARRAY_BYTES;
+        const size_t n = 1 + (size_t)members_random() % ARRAY_BYTES;
         for (size_t k = 0; k < n; k++) r.in[k] = (char)(k * 31 + (size_t)i * 7);
         ok = pass(&r, n) && memcmp(r.in, r.out, n) == 0;
     }
@@ -413,10 +434,12 @@ int main(int argc, char **argv)
     if (strcmp(what, "copy") == 0) return members_run(1, 60, copy_trials, NULL);
     if (strcmp(what, "flag") == 0) return members_run(1, 60, flag_trials, NULL);
     if (strcmp(what, "sum") == 0) return members_run(1, 120, sum_trials, NULL);
+    if (strcmp(what, "step") == 0) return members_run(1, 120, step_trials, NULL);
+    if (strcmp(what, "update") == 0) return members_run(1, 120, update_trials, NULL);
     if (strcmp(what, "stream") == 0) return members_run(1, 60, stream_trials, NULL);
     members_devices = strcmp(what, "peer") == 0 ? 2 : 1;
     if (members_devices == 2) return members_run(1, 60, peer_trial, NULL);
     if (strcmp(what, "touch") == 0) return members_run(1, 60, touch_trial, NULL);
-    fprintf(stderr, "usage: kernels fold|sum|copy|flag|stream|peer|touch\n");
+    fprintf(stderr, "usage: kernels fold|sum|step|update|copy|flag|stream|peer|touch\n");
     return 2;
 }

@@ -5,11 +5,13 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-int members_devices = 1;
+int members_devices           = 1;
+uint64_t members_random_state = 1;
 
 static int run_one(member *self, unsigned limit_s, int (*fn)(member *self, const void *arg),
                    const void *arg)
@@ -53,8 +55,7 @@ int members_run(int size, unsigned limit_s, int (*fn)(member *self, const void *
         pid[i]      = fork();
         if (pid[i] == 0) {
             const int result = run_one(&self, limit_s, fn, arg);
-            fflush(stdout);
-            _exit(result);
+            exit(result); /* the fake driver writes its reports then */
         }
     }
     for (int i = 0; i < size; i++) {
@@ -81,8 +82,12 @@ device_team *members_team(member *self, uint64_t id, device_sync_choice sync,
     int ranks[MEMBERS_MAX];
     device_team *team            = NULL;
     pen_error why                = {0};
-    const device_options options = {
-        .ops = &device_cuda, .sync = sync, .device = -1, .one_shot_bytes = one_shot_bytes};
+    const device_options options = {.ops            = &device_cuda,
+                                    .sync           = sync,
+                                    .device         = -1,
+                                    .one_shot_bytes = one_shot_bytes,
+                                    .nccl           = sync == DEVICE_SYNC_NCCL ? nccl_find() : NULL,
+                                    .may_reorder    = sync == DEVICE_SYNC_NCCL};
     for (int i = 0; i < self->size; i++) {
         address[i] = self->board->address[i];
         ranks[i]   = i;
@@ -91,6 +96,17 @@ device_team *members_team(member *self, uint64_t id, device_sync_choice sync,
                            &why) != PEN_OK)
         fprintf(stderr, "member %d: %s\n", self->rank, why.text);
     return team;
+}
+
+device_sync_choice members_sync(const char *word)
+{
+    static const char *const words[] = {[DEVICE_SYNC_HOSTFLAG] = "hostflag",
+                                        [DEVICE_SYNC_STREAM]   = "stream",
+                                        [DEVICE_SYNC_SPIN]     = "spin",
+                                        [DEVICE_SYNC_NCCL]     = "nccl"};
+    int choice                       = DEVICE_SYNC_NCCL;
+    while (choice > DEVICE_SYNC_AUTO && strcmp(words[choice], word) != 0) choice--;
+    return (device_sync_choice)choice;
 }
 
 bool members_call(device_team *team, const coll_call *call, uint64_t seq)
@@ -108,16 +124,24 @@ bool members_call(device_team *team, const coll_call *call, uint64_t seq)
     return state == COLL_DONE;
 }
 
+bool members_wait(device_event *event)
+{
+    pen_error why     = {0};
+    pen_status status = PEN_AGAIN;
+    while ((status = device_cuda.event_done(event, &why)) == PEN_AGAIN) sched_yield();
+    if (status != PEN_OK) fprintf(stderr, "%s\n", why.text);
+    return status == PEN_OK;
+}
+
 bool members_drain(void)
 {
     pen_error why       = {0};
     device_event *event = device_cuda.event_new();
     pen_status status   = device_cuda.event_record(event, NULL, &why);
-    if (status == PEN_OK)
-        while ((status = device_cuda.event_done(event, &why)) == PEN_AGAIN) sched_yield();
-    device_cuda.event_free(event);
     if (status != PEN_OK) fprintf(stderr, "%s\n", why.text);
-    return status == PEN_OK;
+    const bool is_done = status == PEN_OK && members_wait(event);
+    device_cuda.event_free(event);
+    return is_done;
 }
 
 bool members_copy(void *to, const void *from, size_t bytes)

@@ -40,13 +40,33 @@ void members_meet(member *self);
 device_team *members_team(member *self, uint64_t id, device_sync_choice sync,
                           uint64_t one_shot_bytes);
 
+/* The value of device_backend that a word names; AUTO: none of them. */
+device_sync_choice members_sync(const char *word);
+
 /* Drives a call to its end; false, and a line on stderr: it failed. */
 bool members_call(device_team *team, const coll_call *call, uint64_t seq);
+
+bool members_wait(device_event *event);
 
 /* Waits for the work enqueued on the legacy default stream. */
 bool members_drain(void);
 
 /* Copies host to device or back, and waits. */
 bool members_copy(void *to, const void *from, size_t bytes);
+
+/* Random numbers from 0 to INT_MAX, as rand() makes them, whose lock took most of these programs' time. */
+extern uint64_t members_random_state;
+
+static inline void members_seed(unsigned seed)
+{
+    members_random_state = seed * 0x9e3779b97f4a7c15u + 1;
+}
+
+static inline int members_random(void)
+{
+    uint64_t x = members_random_state += 0x9e3779b97f4a7c15u;
+    x          = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
+    return (int)((x ^ x >> 32) & 0x7fffffff);
+}
 
 #endif

@@ -20,14 +20,16 @@ teardown() { job_teardown; }
     grep -q 'clip 1 ' "$tmp/host.out"
     units ps --servers 2 -- mode=ps-bsp own=1 device=cuda
     units ps-held --servers 1 -- mode=ps-bsp device=cuda
+    units flat --servers 2 -- mode=ps-bsp two_level=no own=1 device=cuda
     units hier --servers 2 -- mode=ps-hier device=cuda
     units ddp -- mode=allreduce own=1 device=cuda
     units zero1 -- mode=zero1 device=cuda
     units zero2 -- mode=zero2 device=cuda
     units zero3 -- mode=zero3 device=cuda
+    units hybrid -- mode=hybrid_shard device=cuda
     units zero2-servers --servers 2 -- mode=zero2 device=cuda
     units zero3-servers --servers 2 -- mode=zero3 device=cuda
-    same_steps host ps ps-held hier ddp zero1 zero2 zero3 zero2-servers zero3-servers
+    same_steps host ps ps-held flat hier ddp zero1 zero2 zero3 hybrid zero2-servers zero3-servers
     nothing_is_left
 }
 
@@ -36,11 +38,84 @@ teardown() { job_teardown; }
     for seed in 1 2 3; do
         export CUDA_ON_HOST_SEED=$seed
         units "ps-$seed" --servers 2 -- mode=ps-bsp own=1 device=cuda lazy=1 look=1
+        CUDA_ON_HOST_DEVICES=2 units "hier-$seed" --servers 1 -- mode=ps-hier own=1 device=cuda lazy=1 look=1 bucket_bytes=100000
         units "zero3-$seed" --servers 1 -- mode=zero3 device=cuda lazy=1 max_reuse=0 prefetch_backward=post look=1
         units "full-$seed" -- mode=full_shard device=cuda lazy=1 max_reuse=0
-        same_steps host "ps-$seed" "zero3-$seed" "full-$seed"
+        same_steps host "ps-$seed" "hier-$seed" "zero3-$seed" "full-$seed"
     done
     nothing_is_left
+}
+
+@test "a host that runs ahead of the device: each update has the rates of its own count, also after skipped steps" {
+    local words=(steps=9 own=1 ahead=1 bad=3 "schedule=WarmupLR warmup_num_steps=6 warmup_max_lr=0.05")
+    units host -- mode=allreduce "${words[@]}"
+    [ "$(grep -c 'outcome 1 .* bad 1 ' "$tmp/host.out")" = 2 ]
+    [ "$(grep -c 'outcome 0 ' "$tmp/host.out")" = 16 ]
+    for seed in 1 2 3; do
+        export CUDA_ON_HOST_SEED=$seed
+        units "ahead-$seed" -- mode=allreduce "${words[@]}" device=cuda
+        CUDA_ON_HOST_DEVICES=2 units "apart-$seed" -- mode=allreduce "${words[@]}" device=cuda bucket_bytes=100000
+        units "zero1-$seed" -- mode=zero1 "${words[@]}" device=cuda
+        CUDA_ON_HOST_DEVICES=2 units "zero1-apart-$seed" -- mode=zero1 "${words[@]}" device=cuda bucket_bytes=100000
+        CUDA_ON_HOST_DEVICES=2 units "zero2-$seed" -- mode=zero2 "${words[@]}" own=0 device=cuda bucket_bytes=100000
+        units "hier-$seed" --servers 1 -- mode=ps-hier "${words[@]}" device=cuda
+        CUDA_ON_HOST_DEVICES=2 units "zero3-$seed" -- mode=zero3 "${words[@]}" own=0 device=cuda bucket_bytes=100000
+        same_steps host "ahead-$seed" "apart-$seed" "zero1-$seed" "zero1-apart-$seed" "zero2-$seed" "zero3-$seed" "hier-$seed"
+    done
+    units four-host --nproc-per-node 4 -- mode=allreduce "${words[@]}" accum=2
+    CUDA_ON_HOST_DEVICES=4 units four --nproc-per-node 4 -- mode=allreduce "${words[@]}" accum=2 device=cuda
+    CUDA_ON_HOST_DEVICES=2 units four-zero1 --nproc-per-node 4 -- mode=zero1 "${words[@]}" accum=2 device=cuda
+    CUDA_ON_HOST_DEVICES=2 units four-ps --nproc-per-node 4 --servers 2 -- mode=ps-bsp "${words[@]}" accum=2 device=cuda
+    CUDA_ON_HOST_DEVICES=4 units four-zero3 --nproc-per-node 4 -- mode=zero3 "${words[@]}" own=0 accum=2 accum_reduce=last device=cuda
+    same_steps four-host four four-zero1 four-zero3 four-ps
+    nothing_is_left
+}
+
+@test "the sum of a node has the bits of the host in the type of the wire, and wide with deterministic=node" {
+    local order
+    for order in yes node; do
+        units "host-$order" --servers 1 -- mode=ps-hier own=1 wire=bf16 deterministic=$order
+        CUDA_ON_HOST_DEVICES=2 units "$order" --servers 1 -- mode=ps-hier own=1 wire=bf16 deterministic=$order device=cuda
+        same_steps "host-$order" "$order"
+    done
+    ! same_steps yes node >"$tmp/differ" || return 1
+}
+
+@test "every update rule runs ahead on the device with the bits of the host" {
+    local rule
+    for rule in "sgd lr=0.1 momentum=0.9" adam adagrad rmsprop adadelta adamax ftrl lion lamb; do
+        units "host-${rule%% *}" -- mode=allreduce own=1 ahead=1 "optim=$rule"
+        units "${rule%% *}" -- mode=allreduce own=1 ahead=1 "optim=$rule" device=cuda
+        same_steps "host-${rule%% *}" "${rule%% *}"
+    done
+    CUDA_ON_HOST_DEVICES=2 units parts -- mode=zero1 own=1 ahead=1 optim=lamb device=cuda
+    units parts-host -- mode=zero2 ahead=1 optim=lamb
+    same_steps host-lamb parts parts-host
+}
+
+# 88 MiB: enough for values, gradients and buckets, and not for the moments of AdamW.
+@test "offload_optimizer=cpu keeps the optimizer's state in host memory: a model that does not fit trains with the bits of the host" {
+    local unit_words=(steps=3 rows=1000 clip=60)
+    units host -- mode=allreduce
+    export CUDA_ON_HOST_DEVICES=2
+    CUDA_ON_HOST_MIB=88 units offloaded -- mode=allreduce device=cuda lazy=1 offload_optimizer=cpu
+    units zero1 -- mode=zero1 device=cuda lazy=1 offload_optimizer=cpu
+    same_steps host offloaded zero1
+    if [ -z "${ON_GPU:-}" ]; then
+        ! CUDA_ON_HOST_MIB=88 units full -- mode=allreduce device=cuda || return 1
+        ! CUDA_ON_HOST_MIB=40 units fuller -- mode=allreduce device=cuda >"$tmp/said" || return 1
+        grep -qE "units: device [01] has no [0-9]+ bytes left for optimizer state of '.*'; use offload_optimizer=cpu, or more" "$tmp/said"
+    fi
+    "$programs/on_device" restore "store=$tmp/store" offload_optimizer=cpu >"$tmp/restored"
+    "$programs/on_device" restore "store=$tmp/store2" | diff - "$tmp/restored"
+}
+
+@test "a dynamic loss scale is that of the step before, also if the step ends undecided" {
+    local words=(own=1 ahead=1 steps=6 bad=2 precision=fp16 applies_loss_scale=yes loss_scale_window=2)
+    units host -- mode=allreduce "${words[@]}"
+    units device -- mode=allreduce "${words[@]}" device=cuda
+    same_steps host device
+    grep -q 'outcome 1 ' "$tmp/device.out"
 }
 
 @test "gradients of micro-batches are summed on the device with the bits of the host" {
@@ -58,10 +133,19 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
+@test "a gradient that the SDK keeps over micro-batches is cleared after the work that reads it, on whatever stream" {
+    local seed
+    for seed in 1 2 3 4 5; do
+        [ "$(CUDA_ON_HOST_SEED=$seed "$programs/on_device" kept accum=2 device=cuda)" = "kept -4.50299978 -4.52099991 sum -451050.00734329224" ]
+    done
+}
+
 @test "device tensors are pushed and pulled one by one, by blocking calls" {
     "$programs/on_device" verbs commit=eager >"$tmp/alone"
     cat "$tmp/alone"
     diff - "$tmp/alone" <<-END
+	fresh 0 0 sum 0
+	drawn 0.25 0.25 sum 25000
 	committed 1.5 4.5 sum 275000
 	own 0.5 0.5 sum 50000
 	other 1 1 sum 100000
@@ -86,6 +170,13 @@ teardown() { job_teardown; }
     [ "$(grep -c '^end -5 -17 sum -1000000$' <<<"$output")" = 2 ]
 }
 
+@test "a snapshot between lazy steps has the count of updates that its values have" {
+    "$programs/on_device" restore-ahead "store=$tmp/ahead" | diff - <(
+        for i in 0 1 2 3 4; do echo "step $i outcome 4"; done
+        echo "step 2 outcome 0 applied 3"
+    )
+}
+
 @test "an impossible device is refused with a sentence: a second one, none at all" {
     [ -n "${ON_GPU:-}" ] || CUDA_ON_HOST_DEVICES=2 "$programs/on_device" two | grep -Fx \
         "'second' is on cuda device 1, but this context uses device 0; run one process for each device"
@@ -105,4 +196,45 @@ look for a kernel that does not end, or raise deadline_ms"
     CUDA_ON_HOST_DEVICES=2 units two --servers 1 -- mode=ps-bsp device=cuda
     units host --servers 1 -- mode=ps-bsp
     same_steps host two
+}
+
+@test "a stream that is being captured is refused by every call that would use it, with the call and the remedy" {
+    local captured="the stream is being captured into a CUDA graph; end the capture first, or name a stream that is not captured"
+    "$programs/on_device" captured >"$tmp/captured"
+    diff "$tmp/captured" - <<-END
+	pen_all_reduce: $captured
+	pen_all_reduce: the default stream cannot be used while another stream is captured into a CUDA graph; end the capture first, or name another stream
+	pen_wait_stream: $captured
+	pen_use: $captured
+	pen_release: $captured
+	pen_ready: $captured
+	END
+}
+
+@test "pen_wait_stream() makes a stream wait for a collective, and not the host" {
+    CUDA_ON_HOST_DEVICES=2 pen run --standalone --no-prefix --job "$job" --nproc-per-node 2 --device cuda "$programs/on_device" follow >"$tmp/follow"
+    sort -u "$tmp/follow" | diff - <(printf '%s\n' "caps 1" "sum 4 16 sum 900000")
+}
+
+# Rank 1 stops, so that kernels or streams of the others wait for it; then it dies.
+# With device_backend=stream a stream waits for an event of the dead process, and so does a program that waits for its own
+# stream, as units does without servers.
+@test "a worker that dies while its node sums on the device: the others fail with its sentence, and nothing waits for it" {
+    local name mode
+    [ -z "${ON_GPU:-}" ] || skip "needs three devices"
+    for name in spin-ps-hier spin-allreduce spin-zero2 stream-ps-hier; do
+        mode=${name#*-}
+        export CUDA_ON_HOST_DEVICES=3 PENSTOCK_DEVICE_BACKEND=${name%%-*}
+        start $name --servers $([ $mode = ps-hier ] && echo 1 || echo 0) --nproc-per-node 3 \
+            "$programs/units" "${unit_words[@]/steps=3/steps=1000000}" mode=$mode device=cuda lazy=1
+        for _ in $(seq 1000); do
+            grep -q 'rank 1 step 5 ' "$tmp/$name.out" && break
+            sleep 0.02
+        done
+        kill_asleep worker 1
+        wait_for_end 10
+        cat "$tmp/$name.err"
+        [ "$(grep -c '^\[[02]\] units: worker 1 (.*) is gone in step ' "$tmp/$name.err")" = 2 ]
+        nothing_is_left
+    done
 }

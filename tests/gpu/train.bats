@@ -114,6 +114,17 @@ same_curve() {
     nothing_is_left
 }
 
+@test "zero3 on GPUs goes on from its snapshot, and so does the CPU" {
+    gpt2 whole --nproc-per-node 2 --mode zero3 -- --device cuda --precision bf16 --steps 4
+    gpt2 cut --nproc-per-node 2 --mode zero3 --store "$tmp/store" --snapshot-every 2 -- --device cuda --precision bf16 --steps 2
+    cp -r "$tmp/store" "$tmp/store-2"
+    gpt2 rest --nproc-per-node 2 --mode zero3 --store "$tmp/store" --resume -- --device cuda --precision bf16 --steps 4
+    gpt2 cpu --nproc-per-node 2 --store "$tmp/store-2" --resume -- --precision bf16 --steps 2
+    same_crc whole rest
+    same_crc cut cpu
+    nothing_is_left
+}
+
 @test "what GPUs export, GPUs and the CPU import" {
     gpt2 made --nproc-per-node 2 --mode zero3 -- --device cuda --starts-here --export "$tmp/model.safetensors"
     gpt2 gpu --nproc-per-node 2 --servers 1 --mode ps -- --device cuda --steps 0 --import "$tmp/model.safetensors"

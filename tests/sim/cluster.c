@@ -80,7 +80,7 @@ static void make_model(cluster *c)
                             .sync     = rules[p->task.mode],
                             .wire     = "raw",
                             .schedule = "constant"};
-    add_setting(c, "deterministic", p->arrival_order ? "no" : "yes");
+    add_setting(c, "deterministic", p->arrival_order ? "no" : p->by_node ? "node" : "yes");
     if (p->task.mode == MODEL_EAGER) add_setting(c, "commit", "eager");
     c->model.n_tensors = p->tensors;
     c->model.n_groups  = 1;

@@ -82,8 +82,9 @@ typedef struct {
     model_task task;
     uint32_t servers, shards, lanes, tensors; /* shards: threads of each server */
     uint64_t bound;                           /* ssp */
-    bool arrival_order, lends,
-        verbs; /* lends: payloads are not copied; verbs: push and pull, no steps */
+    /* by_node: deterministic=node, and odd ranks are on another node; lends: payloads are not copied; verbs: push and
+     * pull, no steps */
+    bool arrival_order, by_node, lends, verbs;
     uint32_t think_ms, slow_rank,
         slow_ms; /* maximum compute time of a step; and which worker takes longer */
     uint64_t barrier_every, snapshot_every; /* steps; 0 = never */

@@ -81,7 +81,9 @@ static void draw_manner(sim_plan *p, uint64_t *chance)
         decides && draw_chance(chance, 50) ? (double)draw_between(chance, 1, 2000) / 100 : 0;
     task->nonfinite_percent =
         decides && draw_chance(chance, 40) ? (uint32_t)draw_between(chance, 1, 40) : 0;
+    uint64_t apart    = *chance; /* a later addition: plans of older seeds stay as they are */
     p->arrival_order  = draw_chance(chance, 30);
+    p->by_node        = !p->arrival_order && draw_below(&apart, 1000) % 3 == 0;
     p->lends          = draw_chance(chance, 50);
     p->verbs          = !decides && draw_chance(chance, 40);
     p->barrier_every  = draw_chance(chance, 40) ? draw_between(chance, 1, 4) : 0;
@@ -385,10 +387,10 @@ void sim_plan_describe(const sim_plan *p, char *text, size_t size)
     add(&w,
         "%s s=%" PRIu64
         ", %u workers, %u servers x %u, %u replicas, loss %s, %u lanes, %u tensors, "
-        "%" PRIu64 " steps%s%s%s%s%s%s",
+        "%" PRIu64 " steps%s%s%s%s%s%s%s",
         modes[p->task.mode], p->bound, p->task.workers, p->servers, p->shards, p->replicas,
         policies[p->on_worker_loss], p->lanes, p->tensors, p->task.steps, p->verbs ? " verbs" : "",
-        p->lends ? " lends" : "", p->arrival_order ? " arrival" : "",
+        p->lends ? " lends" : "", p->arrival_order ? " arrival" : "", p->by_node ? " by node" : "",
         p->task.weighted ? " weighted" : "", p->task.clip > 0 ? " clip" : "",
         p->snapshot_every > 0 ? " snapshots" : "");
     add_trouble(&w, "data", &p->data);

@@ -132,6 +132,15 @@ member() {
     return 1
 }
 
+# A member stops, so that the others wait for it; then it dies:  kill_asleep worker 1
+kill_asleep() {
+    local pid
+    pid=$(member "$@")
+    kill -STOP "$pid"
+    sleep 0.3
+    kill -9 "$pid"
+}
+
 # The state of the started job on one line; fails while there is none.
 status() {
     local port

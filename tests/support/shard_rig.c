@@ -114,8 +114,10 @@ static void add_shard(rig *r, uint32_t index, const rig_options *o)
                                .applied     = o->applied};
     wire_member members[RIG_RANKS_MAX];
     for (uint32_t i = 0; i < r->world_size; i++)
-        members[i] = (wire_member){
-            .role = PEN_WORKER, .rank = (int32_t)i, .incarnation = rig_incarnation((int32_t)i)};
+        members[i] = (wire_member){.role        = PEN_WORKER,
+                                   .rank        = (int32_t)i,
+                                   .node        = o->node != NULL ? o->node[i] : 0,
+                                   .incarnation = rig_incarnation((int32_t)i)};
 
     pen_error why;
     r->shard[index] = shard_create(&options, &out, &why);

@@ -56,6 +56,7 @@ typedef struct {
     admission admission;
     shard_offload offload,
         offload_of_copies; /* for the rig's shards, and those that copies_rig.h adds */
+    const int32_t *node;   /* [world_size] of each rank; NULL: all are on one */
     uint64_t first_step;
     int64_t applied;
     void (*outside)(void *user, shard_outside *out); /* additions of the test; NULL: none */

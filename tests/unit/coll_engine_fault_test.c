@@ -1,6 +1,7 @@
 /* coll_engine_fault_test.c - calls that fail: mismatches, deadlines, verdicts, members that die. */
 #include "tests/unit/coll_settings.h"
 
+#include "common/base/clock.h"
 #include "common/base/why.h"
 
 #include <stdio.h>
@@ -172,6 +173,84 @@ static void a_member_that_dies_fails_its_groups_and_others_go_on(void **state)
     }
 }
 
+/* ---- devices of two hosts ---------------------------------------------------------------------- */
+/* All ranks are in this process, so host_id pretends that they are on two hosts; tests/gpu/hosts.bats has real ones. */
+enum { GONE = 2, LARGE = 300000, FIRST_PHASE = 100, PHASES = 6 };
+
+static struct {
+    rig *r;
+    atomic_int ended, struck;
+    int step;
+} death;
+static _Thread_local bool is_mortal;
+
+/* Rank 2 stops in its call, and the job says that it is gone. */
+static void die_at_step(const char *path, uint64_t seq, int step)
+{
+    pen_error why;
+    (void)seq;
+    if (!is_mortal || step != death.step || strcmp(path, "hier") != 0) return;
+    is_mortal = false;
+    atomic_store(&death.struck, 1);
+    why_set(&why, PEN_PEER_LOST, "worker 2 is gone");
+    for (int i = 0; i < death.r->n; i++)
+        if (i != GONE) coll_engine_lost(death.r->ctx[i]->coll, GONE, &why);
+    while (atomic_load(&death.ended) < death.r->n - 1) usleep(1000);
+    why_set(&why, PEN_PEER_LOST, "worker 0 is gone");
+    coll_engine_lost(death.r->ctx[GONE]->coll, 0, &why);
+}
+
+/* Of a job: a member whose peer gave up waits for the verdict, which follows. */
+static void report_nothing(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
+                           const pen_error *why)
+{
+    (void)user, (void)group, (void)call, (void)ranks, (void)n, (void)why;
+}
+
+static void call_with_the_mortal(rig *r, int rank)
+{
+    static float data[4][LARGE];
+    float *x                     = data[rank];
+    const pen_opts o             = {.deadline_ms = 30000};
+    pen_group *w                 = pen_world(r->ctx[rank]);
+    pen_status status            = PEN_OK;
+    r->ctx[rank]->coll->pretence = PRETEND_REACHABLE;
+    is_mortal                    = rank == GONE;
+    for (size_t i = 0; i < LARGE; i++) x[i] = (float)rank + (float)(i % 5);
+    for (int i = 0; i < 2 && status == PEN_OK; i++) {
+        status = pen_all_reduce(w, x, x, LARGE, PEN_F32, PEN_MAX, &o, NULL);
+        rig_check(r,
+                  status == PEN_OK || x[LARGE - 1] == (i == 0 ? (float)rank : 3) + (LARGE - 1) % 5);
+    }
+    rig_check(r, status == PEN_PEER_LOST);
+    if (rank != GONE) rig_check(r, strncmp(pen_last_error(NULL), "worker 2 is gone", 16) == 0);
+    if (rank != GONE) atomic_fetch_add(&death.ended, 1);
+}
+
+static void
+a_member_that_dies_in_any_phase_on_devices_of_two_hosts_ends_the_call_on_all(void **state)
+{
+    (void)state;
+    const coll_job job = {.fault = report_nothing};
+    coll_fault_point   = die_at_step;
+    for (int phase = 0; phase < PHASES; phase++) {
+        rig r = {0};
+        rig_start(&r, 4, SETTINGS("0:host_id=a", "1:host_id=a", "2:host_id=b", "3:host_id=b"),
+                  &job);
+        death.r    = &r;
+        death.step = FIRST_PHASE + phase;
+        atomic_store(&death.ended, 0);
+        atomic_store(&death.struck, 0);
+        const bool has_devices = r.ctx[0]->coll->device_place != NULL; /* else built without */
+        const uint64_t begun   = clock_ms(&clock_real);
+        if (has_devices) rig_run(&r, call_with_the_mortal);
+        assert_int_equal(atomic_load(&death.struck), has_devices);
+        assert_true(clock_ms(&clock_real) - begun < 15000);
+        rig_stop(&r);
+    }
+    coll_fault_point = NULL;
+}
+
 static void wait_for_ever(rig *r, int rank)
 {
     pen_group *w = pen_world(r->ctx[rank]);
@@ -201,6 +280,8 @@ int main(void)
         cmocka_unit_test(a_call_that_a_rank_does_not_make_ends_at_its_deadline_and_names_it),
         cmocka_unit_test(all_survivors_get_the_sentence_of_the_first_report),
         cmocka_unit_test(a_member_that_dies_fails_its_groups_and_others_go_on),
+        cmocka_unit_test(
+            a_member_that_dies_in_any_phase_on_devices_of_two_hosts_ends_the_call_on_all),
         cmocka_unit_test(the_end_of_the_job_ends_calls_without_a_deadline),
     };
     alarm(400);

@@ -176,6 +176,9 @@ static void settings_that_differ_are_named_with_two_ranks(void **state)
         {SETTINGS("2:coll_algorithm=all_reduce : ring", "shared_memory=no"),
          "setting 'coll_algorithm' is 'all_reduce : ring' on rank 2 (testhost) and '' on rank 0 "
          "(testhost); collectives need the same on all ranks"},
+        {SETTINGS("2:deterministic=node"),
+         "setting 'deterministic' is 'node' on rank 2 (testhost) and 'yes' on rank 0 (testhost); "
+         "collectives need the same on all ranks"},
         {SETTINGS("0:deterministic=no", "1:deterministic=no", "2:two_level=yes"),
          "setting 'deterministic' is 'yes' on rank 2 (testhost) and 'no' on rank 0 (testhost); "
          "collectives need the same on all ranks"},

@@ -95,9 +95,13 @@ enum { WAYS = sizeof ways / sizeof *ways };
 static const nccl_table *nccl_for_teams; /* of teams created from now on */
 static int nccl_without = -1;            /* this member has none */
 
+static const device_ops *rig_ops = &device_cpu;
+static device_stop *rig_stop; /* of member 0 */
+
 static device_options options_of(const way *w, int rank)
 {
-    return (device_options){.ops            = &device_cpu,
+    return (device_options){.ops            = rig_ops,
+                            .stop           = rank == 0 ? rig_stop : NULL,
                             .sync           = w->sync,
                             .nccl           = rank == nccl_without ? NULL : nccl_for_teams,
                             .device         = w->shares_device ? -1 : rank,
@@ -411,6 +415,154 @@ static void events_that_take_long_change_nothing(void **state)
     device_cpu_set_event_polls(0);
 }
 
+/* ---- stream order --------------------------------------------------------------------------------------- */
+static int asked, followed; /* event_done(), stream_wait() */
+
+static pen_status counted_done(device_event *event, pen_error *why)
+{
+    asked++;
+    return device_cpu.event_done(event, why);
+}
+
+static pen_status counted_wait(device_stream stream, device_event *event, pen_error *why)
+{
+    followed++;
+    return device_cpu.stream_wait(stream, event, why);
+}
+
+static void count_calls(device_ops *ops)
+{
+    *ops             = device_cpu;
+    ops->event_done  = counted_done;
+    ops->stream_wait = counted_wait;
+    rig_ops          = ops;
+}
+
+static bool is_in_order(const rig *r, int i)
+{
+    return r->call[i].in_stream_order;
+}
+
+/* who: the members whose calls are in stream order, a bit for each. */
+static void set_order(rig *r, unsigned who)
+{
+    for (int i = 0; i < r->n; i++) r->call[i].in_stream_order = (who >> i & 1) != 0;
+}
+
+static void a_call_in_stream_order_ends_without_asking_the_device(void **state)
+{
+    static rig r;
+    device_ops counted;
+    (void)state;
+    count_calls(&counted);
+    for (int w = 0; w < WAYS; w++) {
+        if (ways[w].sync != DEVICE_SYNC_STREAM && ways[w].sync != DEVICE_SYNC_SPIN) continue;
+        rig_open(&r, 3, &ways[w]);
+        check_job(&r, &(job){.kind = COLL_ALL_REDUCE, .dtype = PEN_F32, .n = 5}); /* sets up */
+        set_order(&r, 7);
+        device_cpu_set_event_polls(100);
+        asked = 0;
+        for (int kind = COLL_BROADCAST; kind < COLL_KINDS; kind++)
+            check_kind(&r, (coll_kind)kind, PEN_F32, 77);
+        assert_int_equal(asked, 0);
+        rig_close(&r); /* frees nothing that the device still uses */
+        assert_true(asked >= 3 * 100);
+        device_cpu_set_event_polls(0);
+    }
+    rig_ops = &device_cpu;
+}
+
+static void members_may_differ_in_whether_their_calls_are_in_stream_order(void **state)
+{
+    static rig r;
+    (void)state;
+    device_cpu_set_event_polls(5);
+    for (int w = 0; w < WAYS; w++) {
+        rig_open(&r, 3, &ways[w]);
+        for (unsigned who = 0; who < 8; who++) {
+            set_order(&r, who);
+            for (int kind = COLL_BROADCAST; kind < COLL_KINDS; kind++)
+                check_kind(&r, (coll_kind)kind, PEN_F32, 77);
+            assert_true(is_in_order(&r, 0) == ((who & 1) != 0));
+        }
+        rig_close(&r);
+    }
+    device_cpu_set_event_polls(0);
+}
+
+static void the_stream_of_the_next_call_waits_for_the_last_one_in_stream_order(void **state)
+{
+    static rig r;
+    device_ops counted;
+    const job j = {.kind = COLL_ALL_REDUCE, .dtype = PEN_F32, .n = 500};
+    (void)state;
+    count_calls(&counted);
+    rig_open(&r, 2, &ways[0]); /* hostflag: streams wait for nothing else */
+    check_job(&r, &j);
+    followed = 0;
+    set_order(&r, 3);
+    check_job(&r, &j);
+    assert_int_equal(followed, 0);
+    set_order(&r, 0);
+    check_job(&r, &j);
+    assert_int_equal(followed, 2);
+    check_job(&r, &j); /* the device was done when that one ended */
+    assert_int_equal(followed, 2);
+    rig_close(&r);
+    rig_ops = &device_cpu;
+}
+
+static void a_wait_that_ends_early_after_its_call_fails_the_next_one(void **state)
+{
+    static rig r;
+    static device_stop stop;
+    const job j = {.kind = COLL_ALL_REDUCE, .dtype = PEN_F32, .n = 500};
+    (void)state;
+    rig_stop = &stop;
+    rig_open(&r, 2, &(way){DEVICE_SYNC_SPIN, false, 1});
+    rig_stop = NULL;
+    set_order(&r, 3);
+    check_job(&r, &j);
+    stop.result = DEVICE_FLAG_LATE; /* as a kernel does that waited too long */
+    prepare(&j, &r);
+    run(&r);
+    assert_int_equal(r.state[0], COLL_FAILED);
+    assert_int_equal(r.why[0].status, PEN_TIMED_OUT);
+    assert_non_null(strstr(r.why[0].text, "in an earlier call"));
+    assert_int_equal(r.state[1], COLL_FAILED);
+    assert_int_equal(r.why[1].status, PEN_PEER_LOST);
+    rig_close(&r);
+}
+
+/* Members 0 and 2 have ended a call in stream order that member 1 gives up; they learn it in their next call. */
+static void a_call_that_another_member_gave_up_fails_the_next_one(void **state)
+{
+    static rig r;
+    const job j = {.kind = COLL_ALL_REDUCE, .dtype = PEN_F32, .n = 500};
+    (void)state;
+    rig_open(&r, 3, &(way){DEVICE_SYNC_SPIN, false, 1});
+    set_order(&r, 7);
+    check_job(&r, &j);
+    device_cpu_set_event_polls(100);
+    prepare(&j, &r);
+    r.seq++;
+    for (int i = 0; i < 3; i++) start(&r, i);
+    for (int i = 0; i < 3; i++) advance(&r, i);
+    advance(&r, 0);
+    assert_int_equal(r.state[0], COLL_DONE);
+    assert_int_equal(r.state[1], COLL_RUNNING); /* it has all it needs, and does not look */
+    assert_int_equal(r.state[2], COLL_DONE);
+    coll_path_device.abort(r.op[1]);
+    r.seq++;
+    start(&r, 0);
+    advance(&r, 0);
+    assert_int_equal(r.state[0], COLL_FAILED);
+    assert_int_equal(r.why[0].status, PEN_PEER_LOST);
+    assert_non_null(strstr(r.why[0].text, "rank 11 gave up the call before"));
+    device_cpu_set_event_polls(0);
+    rig_close(&r);
+}
+
 static void a_barrier_needs_no_device_and_everyone(void **state)
 {
     static rig r;
@@ -685,22 +837,24 @@ static pen_status fake_ready(void *link, pen_error *why)
     return fake_refuses < 0 && --((fake_link *)link)->polls < 0 ? PEN_OK : PEN_AGAIN;
 }
 
-static pen_status fake_all_reduce(void *link, const void *in, void *out, size_t n, pen_dtype dtype,
-                                  pen_op op, device_stream stream, pen_error *why)
+static pen_status fake_start(void *link, const nccl_call *call, device_stream stream,
+                             pen_error *why)
 {
     fake_link *l    = link;
     const int round = (int)(l->calls++ % 4);
     (void)stream, (void)why;
-    fake_round[round].in[l->rank]  = in;
-    fake_round[round].out[l->rank] = out;
-    if (++fake_round[round].came < fake_size) return PEN_OK;
-    const reduce_args args = {.op    = op,
-                              .dtype = dtype,
+    assert_int_equal(call->kind, NCCL_ALL_REDUCE);
+    fake_round[round].in[l->rank]  = call->in;
+    fake_round[round].out[l->rank] = call->out;
+    l->polls                       = (int)(l->calls % 3);
+    if (++fake_round[round].came < fake_size) return PEN_AGAIN;
+    const reduce_args args = {.op    = call->op,
+                              .dtype = call->dtype,
                               .n_in  = fake_size,
                               .n_out = fake_size,
                               .in    = fake_round[round].in,
                               .out   = fake_round[round].out};
-    reduce(&args, 0, n);
+    reduce(&args, 0, call->n);
     fake_round[round].came = 0;
     fake_carried++;
     return PEN_OK;
@@ -718,8 +872,12 @@ static void fake_close(void *link)
     fake_closed++;
 }
 
-static const nccl_table fake_nccl = {fake_name,       fake_open,  fake_ready,
-                                     fake_all_reduce, fake_abort, fake_close};
+static const nccl_table fake_nccl = {.name  = fake_name,
+                                     .open  = fake_open,
+                                     .start = fake_start,
+                                     .ready = fake_ready,
+                                     .abort = fake_abort,
+                                     .close = fake_close};
 
 static void with_nccl(rig *r, int n, device_sync_choice sync, int without)
 {
@@ -877,6 +1035,11 @@ int main(void)
         cmocka_unit_test(every_collective_matches_the_reference_for_every_type_and_path),
         cmocka_unit_test(nine_members_agree),
         cmocka_unit_test(events_that_take_long_change_nothing),
+        cmocka_unit_test(a_call_in_stream_order_ends_without_asking_the_device),
+        cmocka_unit_test(members_may_differ_in_whether_their_calls_are_in_stream_order),
+        cmocka_unit_test(the_stream_of_the_next_call_waits_for_the_last_one_in_stream_order),
+        cmocka_unit_test(a_wait_that_ends_early_after_its_call_fails_the_next_one),
+        cmocka_unit_test(a_call_that_another_member_gave_up_fails_the_next_one),
         cmocka_unit_test(a_barrier_needs_no_device_and_everyone),
         cmocka_unit_test(empty_calls_end),
         cmocka_unit_test(every_member_scales_its_own_input),

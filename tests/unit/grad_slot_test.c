@@ -31,7 +31,7 @@ static void expect_one(grad_state from, grad_event event, const char *is, const 
 {
     char text[200];
     pen_error why         = {0};
-    grad_slot g           = {.sums = GRAD_SUM_ON_HOST};
+    grad_slot g           = {.sums = GRAD_SUM_KEPT};
     const bool is_refused = o->sentence != NULL || o->internal != NULL;
     atomic_store(&g.state, (uint8_t)from);
     const pen_status status = grad_slot_move(&g, event, "w", 7, &why);
@@ -40,7 +40,7 @@ static void expect_one(grad_state from, grad_event event, const char *is, const 
                                                    : PEN_INTERNAL);
     assert_int_equal(grad_slot_next(from, event), is_refused ? -1 : (int)o->next);
     assert_int_equal(grad_slot_state(&g), is_refused ? from : o->next);
-    assert_int_equal(g.sums, GRAD_SUM_ON_HOST);
+    assert_int_equal(g.sums, GRAD_SUM_KEPT);
     if (!is_refused) return;
     snprintf(text, sizeof text, "the gradient of 'w' cannot be %s in step 7: it is %s",
              o->internal != NULL ? o->internal : "", is);
@@ -169,7 +169,7 @@ static void a_step_begins_without_sums_and_with_gradients_of_the_program(void **
 {
     (void)state;
     for (int from = 0; from < GRAD_STATES; from++) {
-        grad_slot g = {.sums = GRAD_SUM_ON_HOST | GRAD_SUM_ON_DEVICE};
+        grad_slot g = {.sums = GRAD_SUM_KEPT | GRAD_SUM_ON_DEVICE};
         atomic_store(&g.state, (uint8_t)from);
         grad_slot_begin(&g);
         assert_int_equal(g.sums, 0);

@@ -21,7 +21,7 @@ static int begin(void **state)
 {
     (void)state;
     device_cpu_set_event_polls(0);
-    return pinned_pairs_open(&set, &device_cpu, -1, &why) == PEN_OK ? 0 : -1;
+    return pinned_pairs_open(&set, &device_cpu, -1, NULL, &why) == PEN_OK ? 0 : -1;
 }
 
 static int end(void **state)
@@ -45,7 +45,7 @@ static void bytes_are_copied_from_the_device_and_back(void **state)
     assert_non_null(t);
     assert_ptr_equal(t->device, program);
     memset(program, 1, BYTES);
-    assert_int_equal(pinned_pair_down(&set, t, program, NULL, &why), PEN_OK);
+    assert_int_equal(pinned_pair_down(&set, t, program, TRAFFIC_GRAD, NULL, &why), PEN_OK);
     assert_int_equal(pinned_pair_wait(&set, t->moved, 1000, &why), PEN_OK);
     assert_memory_equal(t->host, program, BYTES);
     memset(t->host, 2, BYTES);

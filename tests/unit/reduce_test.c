@@ -211,21 +211,30 @@ static number divided(number x, int by, pen_dtype t)
     return x;
 }
 
+static number fold_two(const reduce_args *a, number x, number y)
+{
+    if (is_real(a->dtype)) return (number){.real = fold_real(x.real, y.real, a->op, a->dtype)};
+    return narrow((number){.bits = fold_bits(x.bits, y.bits, a->op, a->dtype)}, a->dtype);
+}
+
+static number operand_of(const reduce_args *a, int turn, size_t i)
+{
+    const int r = a->order != NULL ? a->order->turn[turn] : turn;
+    number x    = load((const unsigned char *)a->in[r] + i * size_of(a->dtype), a->dtype);
+    if (a->scale != NULL) x = scaled(x, a->scale[r], a->dtype);
+    if (a->op >= PEN_LAND && a->op <= PEN_LXOR) x.bits = x.bits != 0;
+    return is_real(a->dtype) ? x : narrow(x, a->dtype);
+}
+
 static number fold_one(const reduce_args *a, size_t i)
 {
-    const size_t at = i * size_of(a->dtype);
+    const int parts = a->order != NULL ? a->order->n_parts : 1;
     number acc      = {0};
-    for (int r = 0; r < a->n_in; r++) {
-        number x = load((const unsigned char *)a->in[r] + at, a->dtype);
-        if (a->scale != NULL) x = scaled(x, a->scale[r], a->dtype);
-        if (a->op >= PEN_LAND && a->op <= PEN_LXOR) x.bits = x.bits != 0;
-        if (r == 0)
-            acc = x;
-        else if (is_real(a->dtype))
-            acc.real = fold_real(acc.real, x.real, a->op, a->dtype);
-        else
-            acc.bits = fold_bits(acc.bits, x.bits, a->op, a->dtype);
-        if (!is_real(a->dtype)) acc = narrow(acc, a->dtype);
+    for (int p = 0, turn = 0; p < parts; p++) {
+        const int end = a->order != NULL ? a->order->end[p] : a->n_in;
+        number part   = operand_of(a, turn++, i);
+        for (; turn < end; turn++) part = fold_two(a, part, operand_of(a, turn, i));
+        acc = p == 0 ? part : fold_two(a, acc, part);
     }
     if (a->op == PEN_AVG) acc = divided(acc, a->divide_by > 0 ? a->divide_by : a->n_in, a->dtype);
     return acc;
@@ -335,6 +344,39 @@ static void fold_many(pen_op op, pen_dtype dtype)
             check(&a, s % 3, sizes[s]);
         }
     }
+}
+
+/* Parts of one and of several inputs, first and last; an output that is the last input of all. */
+static void fold_in_parts(pen_op op, pen_dtype dtype)
+{
+    static const int turn[]    = {2, 0, 4, 1, 5, 3};
+    static const int ends[][6] = {{6}, {1, 6}, {5, 6}, {2, 3, 6}, {3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}};
+    static const double scale[] = {1, 0.5, 1, 2, 0.25, 1};
+    const void *in[RANKS_MAX];
+    void *out[OUTS_MAX];
+    for (int k = 0; k < 6; k++) {
+        const reduce_order order = {
+            .n_parts = (int[]){1, 2, 2, 3, 4, 6}[k], .turn = turn, .end = ends[k]};
+        fill(6, dtype, 0);
+        for (int r = 0; r < 6; r++) in[r] = input[r].bytes;
+        for (int o = 0; o < OUTS_MAX; o++) out[o] = output[o].bytes + o;
+        reduce_args a = {.op    = op,
+                         .dtype = dtype,
+                         .n_in  = 6,
+                         .in    = in,
+                         .out   = out,
+                         .n_out = 1 + k % OUTS_MAX,
+                         .scale = k % 2 ? scale : NULL,
+                         .order = &order};
+        check(&a, k % 3, 1500);
+    }
+}
+
+static void folds_in_parts_are_folds_of_folds(void **state)
+{
+    (void)state;
+    seed = 9;
+    for_every_legal_pair_on_every_level(fold_in_parts);
 }
 
 static void folds_equal_those_of_one_element_at_a_time(void **state)
@@ -531,6 +573,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arithmetic_is_for_all_types_and_logic_for_integers),
         cmocka_unit_test(folds_equal_those_of_one_element_at_a_time),
+        cmocka_unit_test(folds_in_parts_are_folds_of_folds),
         cmocka_unit_test(sums_of_few_float32_arrays_equal_those_of_one_element_at_a_time),
         cmocka_unit_test(scales_are_applied_to_each_input_first),
         cmocka_unit_test(an_output_may_be_any_of_the_inputs),

@@ -139,9 +139,9 @@ static float value(int rank, uint32_t g, size_t i)
 
 static void put(const member *m, uint32_t g)
 {
-    float *room = reducer_room(m->r, g);
+    float *room = reducer_room(m->r, g, NULL);
     for (size_t i = 0; i < sizes[g]; i++) room[i] = value(m->rank, g, i);
-    reducer_ready(m->r, g);
+    reducer_ready(m->r, g, NULL);
 }
 
 static void begin_all(member *m, fake_group *g)
@@ -305,7 +305,7 @@ static void the_first_failure_is_reported_after_every_call_has_ended(void **stat
         assert_int_equal(reducer_wait(m[r].r, &why), PEN_PEER_LOST);
         assert_string_equal(why.text, "rank 2 died");
         for (size_t i = 0; i < sizes[4]; i++)
-            assert_true(reducer_room(m[r].r, 4)[i] == value(r, 4, i));
+            assert_true(reducer_room(m[r].r, 4, NULL)[i] == value(r, 4, i));
     }
     close_members(m);
 }
@@ -331,7 +331,7 @@ static void buckets_are_in_memory_that_peers_can_map(void **state)
     fake_group g;
     segment_ref ref;
     open_members(m, &g, 4096, 16384);
-    assert_true(segment_find(reducer_room(m[0].r, 4), sizes[4] * sizeof(float), &ref));
+    assert_true(segment_find(reducer_room(m[0].r, 4, NULL), sizes[4] * sizeof(float), &ref));
     assert_true(segment_find(reducer_sum(m[0].r, 4), sizes[4] * sizeof(float), &ref));
     close_members(m);
 }

@@ -740,7 +740,7 @@ static void an_invalid_rule_is_quoted(void **state)
         {"all_reduce : rings", "unknown algorithm rings in the rule \"all_reduce : rings\""},
         {"all_reduced : ring", "unknown operation all_reduced"},
         {"barrier : direct; all_reduce ring",
-         "expected ranks=, bytes= or ':' in the rule \"all_reduce ring\""},
+         "expected ranks=, bytes=, memory= or ':' in the rule \"all_reduce ring\""},
         {"all_reduce rank=2 : ring", "unknown condition rank"},
         {"all_reduce ranks=4-2 : ring", "not a range of numbers after ranks"},
         {"all_reduce ranks=x : ring", "not a range of numbers after ranks"},
@@ -752,6 +752,13 @@ static void an_invalid_rule_is_quoted(void **state)
         {"all_reduce : ring ring", "unexpected text after ring"},
         {"all_reduce ranks=3 : all_reduce", "unknown algorithm all_reduce"},
         {"this_is_far_too_long_for_an_operation : ring", "no operation"},
+        {"all_reduce : nccl", "unknown algorithm nccl"},
+        {"all_reduce memory=device : ring",
+         "device memory has the ways kernels and nccl, not ring"},
+        {"all_to_all memory=device : nccl", "this operation cannot use nccl"},
+        {"all_reduce memory=gpu : nccl", "unknown memory gpu"},
+        {"all_reduce memory= : nccl", "expected host or device after memory="},
+        {"all_reduce memory=device-2 : nccl", "expected ranks=, bytes=, memory= or ':'"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         schedule_table *table = NULL;
@@ -760,6 +767,35 @@ static void an_invalid_rule_is_quoted(void **state)
         assert_null(table);
         if (strncmp(why.text, wrong[i][1], strlen(wrong[i][1])) != 0) fail_msg("%s", why.text);
     }
+}
+
+static void rules_for_device_memory_are_apart_from_those_for_algorithms(void **state)
+{
+    (void)state;
+    schedule_table *t      = parse("all_reduce memory=device bytes=1k-4k : kernels;"
+                                        "all_reduce memory=device bytes=1k- : nccl;"
+                                        "all_gather memory=device ranks=4 : kernels; all_reduce : ring;"
+                                        "broadcast memory=host : tree");
+    const size_t counts[3] = {100, 200, 300};
+    coll_call call         = {.kind = COLL_ALL_REDUCE, .dtype = PEN_F32, .n = 255};
+    assert_int_equal(schedule_for_device(t, &call, 2), SCHEDULE_DEVICE_MEASURED);
+    call.n = 256;
+    assert_int_equal(schedule_for_device(t, &call, 2), SCHEDULE_DEVICE_KERNELS);
+    call.n = 1025;
+    assert_int_equal(schedule_for_device(t, &call, 2), SCHEDULE_DEVICE_NCCL);
+    assert_string_equal(choose(t, COLL_ALL_REDUCE, 4, 4096, false, false)->name, "ring");
+    assert_string_equal(choose(t, COLL_BROADCAST, 4, 4096, true, false)->name, "tree");
+    call.kind = COLL_ALL_GATHER;
+    assert_int_equal(schedule_for_device(t, &call, 4), SCHEDULE_DEVICE_KERNELS);
+    call.counts = counts;
+    assert_int_equal(schedule_for_device(t, &call, 3), SCHEDULE_DEVICE_MEASURED);
+    assert_true(schedule_wants_nccl(t));
+    schedule_table_free(t);
+    t = parse("all_reduce memory=device : kernels");
+    assert_false(schedule_wants_nccl(t));
+    schedule_table_free(t);
+    assert_false(schedule_wants_nccl(NULL));
+    assert_int_equal(schedule_for_device(NULL, &call, 3), SCHEDULE_DEVICE_MEASURED);
 }
 
 static void a_table_of_nothing_is_a_table(void **state)
@@ -777,12 +813,13 @@ static void a_table_of_nothing_is_a_table(void **state)
 static void the_parser_survives_any_text(void **state)
 {
     (void)state;
-    static const char letters[] = "all_reduce ranks=2-4 bytes=0-16k:one_shot;\x80-9g=";
-    uint64_t draw               = 7;
+    static const char letters[] =
+        "all_reduce memory=device:nccl;all_reduce ranks=2-4 bytes=0-16k:one_shot;\x80-9g=";
+    uint64_t draw = 7;
     for (int i = 0; i < 20000; i++) {
         char text[64];
         draw          = mix(draw, (uint64_t)i);
-        size_t length = draw % 60, from = (draw >> 8) % 20;
+        size_t length = draw % 60, from = (draw >> 8) % 60;
         for (size_t k = 0; k < length; k++) text[k] = letters[(from + k) % (sizeof letters - 1)];
         for (int k = 0; k < 3 && length; k++) {
             draw                = mix(draw, (uint64_t)k);
@@ -844,6 +881,7 @@ int main(void)
         cmocka_unit_test(the_choice_fits_and_keeps_the_order_where_it_matters),
         cmocka_unit_test(the_first_rule_that_fits_wins),
         cmocka_unit_test(an_invalid_rule_is_quoted),
+        cmocka_unit_test(rules_for_device_memory_are_apart_from_those_for_algorithms),
         cmocka_unit_test(a_table_of_nothing_is_a_table),
         cmocka_unit_test(the_parser_survives_any_text),
         cmocka_unit_test(members_of_one_call_choose_alike),

@@ -13,11 +13,12 @@ static double rates[] = {0.1};
 static wire_inputs inputs;
 
 /* A and B belong to partition 0, C to partition 1; all to one group. */
-static shard_core *start(const char *rule, bool deterministic, uint64_t park_bytes_max)
+static shard_core *start_by(const char *rule, sum_order order, uint64_t park_bytes_max)
 {
-    const shard_core_chunk_desc chunks[CHUNKS] = {
-        {"a", 0, 0, 100, true, 0}, {"b", 0, 0, 100, true, 1}, {"c", 1, 0, 100, true, 2}};
-    shard_core_group group = {0};
+    const shard_core_chunk_desc chunks[CHUNKS] = {{"a", 0, 0, 100, true, 0, 200},
+                                                  {"b", 0, 0, 100, true, 1, 200},
+                                                  {"c", 1, 0, 100, true, 2, 200}};
+    shard_core_group group                     = {0};
     pen_error why;
     assert_int_equal(sync_parse(rule, &group.ops, &group.hyper, &why), PEN_OK);
     const shard_core_config config = {.n_chunks       = CHUNKS,
@@ -25,7 +26,7 @@ static shard_core *start(const char *rule, bool deterministic, uint64_t park_byt
                                       .n_groups       = 1,
                                       .chunk          = chunks,
                                       .group          = &group,
-                                      .deterministic  = deterministic,
+                                      .order          = order,
                                       .park_bytes_max = park_bytes_max};
     shard_core *c;
     assert_int_equal(shard_core_create(&config, RANKS, &c, &why), PEN_OK);
@@ -39,6 +40,11 @@ static shard_core *start(const char *rule, bool deterministic, uint64_t park_byt
     }
     inputs = (wire_inputs){.loss_scale = 1, .weight = 1, .n_rates = 1, .rate = rates};
     return c;
+}
+
+static shard_core *start(const char *rule, bool deterministic, uint64_t park_bytes_max)
+{
+    return start_by(rule, deterministic ? SUMS_BY_RANK : SUMS_LOOSE, park_bytes_max);
 }
 
 static shard_core_actions push(shard_core *c, int32_t rank, uint64_t seq, uint32_t chunk, bool want)
@@ -56,8 +62,9 @@ static shard_core_actions push(shard_core *c, int32_t rank, uint64_t seq, uint32
 /* "FOLD 1" for each action with its rank, in order. */
 static void assert_says(shard_core_actions a, const char *want)
 {
-    static const char *const names[] = {"FOLD", "KEEP",  "SUMMED",  "PREPARED", "COMMIT", "UPDATE",
-                                        "DROP", "SERVE", "APPLIED", "RECEIPT",  "HELD",   "REFUSE"};
+    static const char *const names[] = {"FOLD",    "KEEP",   "NODE",  "SUMMED", "PREPARED",
+                                        "COMMIT",  "UPDATE", "DROP",  "SERVE",  "APPLIED",
+                                        "RECEIPT", "HELD",   "REFUSE"};
     char said[1024]                  = "";
     for (uint32_t i = 0; i < a.n; i++) {
         char word[32];
@@ -322,6 +329,56 @@ static shard_core *start_by_node(void)
     return c;
 }
 
+/* Ranks 0 and 2 are on one node, whose number is the higher one; rank 1 is on another. */
+static shard_core *start_on_nodes(sum_order order)
+{
+    static const int32_t node[RANKS]  = {5, 3, 5};
+    const uint64_t incarnation[RANKS] = {50, 51, 52};
+    bool changed;
+    shard_core *c = start_by("bsp", order, 1000);
+    shard_core_nodes(c, node, RANKS);
+    shard_core_epoch(c, TERM, EPOCH + 1, incarnation, RANKS, &changed);
+    for (uint32_t k = 0; k < CHUNKS; k++) shard_core_restart(c, k);
+    return c;
+}
+
+static void by_node_each_node_is_summed_first_and_nodes_follow_their_lowest_ranks(void **state)
+{
+    (void)state;
+    shard_core *c = start_on_nodes(SUMS_BY_NODE);
+    assert_says(push(c, 1, 0, A, false), "KEEP 1, RECEIPT 1");
+    assert_says(push(c, 0, 0, A, false), "FOLD 0, RECEIPT 0");
+    assert_says(push(c, 2, 0, A, false), "FOLD 2, NODE 2, FOLD 1, NODE 1, RECEIPT 2, SUMMED -1");
+    shard_core_destroy(c);
+    c                  = start_on_nodes(SUMS_BY_NODE); /* likewise if the nodes push their sums */
+    inputs.is_node_sum = true;
+    push(c, 1, 0, B, false);
+    assert_says(push(c, 2, 0, B, false), "FOLD 2, FOLD 1, RECEIPT 2, SUMMED -1");
+    shard_core_destroy(c);
+    c = start_on_nodes(SUMS_BY_RANK);
+    push(c, 1, 0, A, false);
+    assert_says(push(c, 0, 0, A, false), "FOLD 0, FOLD 1, RECEIPT 0");
+    assert_says(push(c, 2, 0, A, false), "FOLD 2, RECEIPT 2, SUMMED -1");
+    shard_core_destroy(c);
+}
+
+static void by_node_weights_are_added_inside_each_node_first(void **state)
+{
+    (void)state;
+    static const double weight[RANKS] = {0.1, 0.1, 1.1};
+    for (int order = SUMS_BY_RANK; order <= SUMS_BY_NODE; order++) {
+        shard_core *c = start_on_nodes((sum_order)order);
+        for (int32_t r = 0; r < RANKS; r++) {
+            inputs.weight = weight[r];
+            push(c, r, 0, A, false);
+        }
+        const double by_rank = 0.1 + 0.1 + 1.1, by_node = 0.1 + 1.1 + 0.1;
+        assert_true(by_rank != by_node);
+        assert_true(shard_core_weight_sum(c, 0) == (order == SUMS_BY_NODE ? by_node : by_rank));
+        shard_core_destroy(c);
+    }
+}
+
 static void one_contribution_of_each_node_completes_a_round(void **state)
 {
     (void)state;
@@ -526,6 +583,8 @@ int main(void)
         cmocka_unit_test(test_core_holds_a_bounded_number_of_answers),
         cmocka_unit_test(test_core_refuses_a_tensor_that_is_trained_in_two_ways),
         cmocka_unit_test(test_core_names_the_worker_whose_push_others_wait_for),
+        cmocka_unit_test(by_node_each_node_is_summed_first_and_nodes_follow_their_lowest_ranks),
+        cmocka_unit_test(by_node_weights_are_added_inside_each_node_first),
         cmocka_unit_test(one_contribution_of_each_node_completes_a_round),
         cmocka_unit_test(the_weight_of_a_node_counts_once),
         cmocka_unit_test(ranks_whose_node_another_represents_are_not_waited_for),

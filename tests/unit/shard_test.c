@@ -4,6 +4,7 @@
 #include "common/base/crc.h"
 #include "server/shard/shard_test.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +55,106 @@ static void test_shard_gives_the_same_bits_for_any_number_of_shards(void **state
     assert_int_equal(params[1], params[3]);
     assert_int_equal(slots[1], slots[2]);
     assert_int_equal(slots[1], slots[3]);
+}
+
+/* ---- sums of nodes --------------------------------------------------------------------------- */
+enum { NODE_RANKS = 5 };
+static const int32_t node_of[NODE_RANKS] = {4, 1, 4, 2, 1}; /* 0 and 2; 1 and 4; 3 alone */
+
+static rig *start_on_nodes(void)
+{
+    static const wire_pair by_node[] = {{"deterministic", "node"}};
+    wire_model model                 = model_of("sgd lr=1", "sgd lr=1", "bsp");
+    model.n_settings                 = 1;
+    model.setting                    = by_node;
+    rig *r                           = rig_create(&model,
+                                                  &(rig_options){.n_shards = 2, .world_size = NODE_RANKS, .node = node_of});
+    rig_init(r);
+    return r;
+}
+
+static void push_weighted(rig *r, const int32_t *order, const double *weight, rig_gradient gradient)
+{
+    for (int i = 0; i < NODE_RANKS; i++) {
+        r->inputs.weight = weight[order[i]];
+        rig_push_all(r, order[i], 0, 0, gradient);
+    }
+    rig_flush(r);
+}
+
+static float weighed(int32_t rank, const double *weight, uint64_t i)
+{
+    return (float)weight[rank] * rig_noise(rank, 0, W1, i);
+}
+
+static void test_shard_by_node_sums_each_node_before_the_nodes(void **state)
+{
+    (void)state;
+    static const int32_t orders[][NODE_RANKS] = {
+        {0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {3, 1, 4, 0, 2}, {2, 0, 4, 3, 1}};
+    static const double weight[][NODE_RANKS] = {{1, 1, 1, 1, 1}, {1, 0.5, 2, 0.75, 3}};
+    for (int w = 0; w < 2; w++)
+        for (int o = 0; o < 4; o++) {
+            rig *r = start_on_nodes();
+            rig_decision decision;
+            push_weighted(r, orders[o], weight[w], rig_noise);
+            assert_true(rig_decide(r, 2, 0, 0, &decision));
+            rig_pull(r, 2, 0, &decision);
+            const float lr = (float)r->inputs.rate[1], gscale = (float)decision.decision.gscale;
+            for (uint64_t i = 0; i < 12300; i += 7) {
+                const float sum = ((weighed(0, weight[w], i) + weighed(2, weight[w], i)) +
+                                   (weighed(1, weight[w], i) + weighed(4, weight[w], i))) +
+                                  weighed(3, weight[w], i);
+                assert_float_equal(rig_param(r, W1, i), rig_value(W1, i) - lr * (gscale * sum), 0);
+            }
+            assert_int_equal(stat_of(r, STAT_PARKED_BYTES), 0);
+            rig_destroy(r);
+        }
+}
+
+static int32_t bad_rank;
+
+static float noise_with_nan(int32_t rank, uint64_t step, uint32_t tensor, uint64_t i)
+{
+    return rank == bad_rank && tensor == W1 && i == 77 ? NAN : rig_noise(rank, step, tensor, i);
+}
+
+static void test_shard_by_node_names_the_rank_that_pushed_a_nan(void **state)
+{
+    (void)state;
+    static const double weight[] = {1, 1, 1, 1, 1};
+    for (bad_rank = 0; bad_rank < NODE_RANKS; bad_rank++) {
+        rig *r = start_on_nodes();
+        rig_decision decision;
+        push_weighted(r, (const int32_t[]){1, 3, 0, 4, 2}, weight, noise_with_nan);
+        assert_true(rig_decide(r, 0, 0, 0, &decision));
+        assert_int_equal(decision.decision.outcome, PEN_SKIPPED_NONFINITE);
+        assert_int_equal(decision.bad_rank, bad_rank);
+        rig_destroy(r);
+    }
+}
+
+/* A node's ranks without data add nothing, and a node without data is no term. */
+static void test_shard_by_node_ignores_weight_0(void **state)
+{
+    (void)state;
+    static const double weight[][NODE_RANKS] = {
+        {0, 1, 0, 1, 1}, {1, 1, 1, 0, 1}, {0, 1, 1, 1, 0}, {0, 0, 0, 2, 0}};
+    for (int w = 0; w < 4; w++) {
+        rig *r = start_on_nodes();
+        rig_decision decision;
+        push_weighted(r, (const int32_t[]){4, 3, 2, 1, 0}, weight[w], rig_noise);
+        assert_true(rig_decide(r, 0, 0, 0, &decision));
+        rig_pull(r, 0, 0, &decision);
+        const float lr = (float)r->inputs.rate[1], gscale = (float)decision.decision.gscale;
+        for (uint64_t i = 0; i < 1000; i += 3) {
+            const float sum = ((weighed(0, weight[w], i) + weighed(2, weight[w], i)) +
+                               (weighed(1, weight[w], i) + weighed(4, weight[w], i))) +
+                              weighed(3, weight[w], i);
+            assert_float_equal(rig_param(r, W1, i), rig_value(W1, i) - lr * (gscale * sum), 0);
+        }
+        rig_destroy(r);
+    }
 }
 
 static void test_shard_without_determinism_sums_at_once(void **state)
@@ -340,6 +441,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shard_sums_in_rank_order_for_any_order_of_arrival),
         cmocka_unit_test(test_shard_gives_the_same_bits_for_any_number_of_shards),
+        cmocka_unit_test(test_shard_by_node_sums_each_node_before_the_nodes),
+        cmocka_unit_test(test_shard_by_node_names_the_rank_that_pushed_a_nan),
+        cmocka_unit_test(test_shard_by_node_ignores_weight_0),
         cmocka_unit_test(test_shard_without_determinism_sums_at_once),
         cmocka_unit_test(test_shard_weighs_contributions_and_ignores_those_of_weight_0),
         cmocka_unit_test(test_shard_refuses_pushes_beyond_its_buffer_but_never_the_next_rank),

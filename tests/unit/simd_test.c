@@ -447,25 +447,11 @@ static void test_simd_norm_does_not_overflow(void **state)
 
 /* ---- update rules ---------------------------------------------------------------------------- */
 
-#define KERNEL(name)                                                                               \
-    {                                                                                              \
-#name, offsetof(simd_level, name)                                                          \
-    }
-static const struct {
-    const char *name;
-    size_t offset;
-} kernels[] = {KERNEL(sum),     KERNEL(sgd),     KERNEL(sgd_momentum), KERNEL(adam),
-               KERNEL(adagrad), KERNEL(rmsprop), KERNEL(adadelta),     KERNEL(adamax),
-               KERNEL(ftrl),    KERNEL(lion),    KERNEL(lamb_apply)};
-
-typedef void kernel(const simd_update *u);
-
-static kernel *kernel_of(const simd_level *level, size_t index)
-{
-    kernel *function;
-    memcpy(&function, (const char *)level + kernels[index].offset, sizeof function);
-    return function;
-}
+static const char *const formulas[SIMD_FORMULAS] = {
+    [SIMD_SUM] = "sum",           [SIMD_SGD] = "sgd",         [SIMD_SGD_MOMENTUM] = "sgd_momentum",
+    [SIMD_ADAM] = "adam",         [SIMD_ADAGRAD] = "adagrad", [SIMD_RMSPROP] = "rmsprop",
+    [SIMD_ADADELTA] = "adadelta", [SIMD_ADAMAX] = "adamax",   [SIMD_FTRL] = "ftrl",
+    [SIMD_LION] = "lion",         [SIMD_LAMB] = "lamb"};
 
 /* The 8 variants cover every combination of the kernels' branches. */
 static simd_update variant(unsigned number)
@@ -507,16 +493,37 @@ static void fill_update(size_t n, unsigned offset)
 
 static void compare_updates(const simd_level *level, size_t n, unsigned offset)
 {
-    for (size_t k = 0; k < sizeof kernels / sizeof kernels[0]; k++)
+    for (int f = 0; f < SIMD_FORMULAS; f++)
         for (unsigned number = 0; number < (n == N_MAX ? 1 : 8); number++) {
             simd_update u = variant(number);
             fill_update(n, offset);
             point(&u, expected, offset, n);
-            kernel_of(scalar(), k)(&u);
+            scalar()->update[f](&u);
             point(&u, actual, offset, n);
-            kernel_of(level, k)(&u);
+            level->update[f](&u);
             for (int i = 0; i < 4; i++)
-                assert_same_bytes(&actual[i], &expected[i], kernels[k].name, level->name, n);
+                assert_same_bytes(&actual[i], &expected[i], formulas[f], level->name, n);
+        }
+}
+
+/* A kernel may not touch the others: their pointers may be NULL. */
+static void test_simd_slots_are_those_that_a_formula_changes(void **state)
+{
+    (void)state;
+    for (int f = 0; f < SIMD_FORMULAS; f++)
+        for (unsigned number = 0; number < 8; number++) {
+            simd_update u     = variant(number);
+            u.formula         = (simd_formula)f;
+            unsigned changed  = 0;
+            double sums[2][1] = {{0}};
+            fill_update(16, 0);
+            point(&u, actual, 0, 16);
+            if (f == SIMD_LAMB) scalar()->lamb_norms(&u, sums[0], sums[1]);
+            scalar()->update[f](&u);
+            for (unsigned s = 0; s < 3; s++)
+                changed |= (unsigned)(memcmp(&actual[s + 1], &expected[s + 1], sizeof *actual) != 0)
+                           << s;
+            if (changed != simd_slots(&u)) fail_msg("%s changes slots %#x", formulas[f], changed);
         }
 }
 
@@ -562,13 +569,13 @@ static void test_simd_ftrl_power_is_right_to_the_last_bits_of_a_float(void **sta
         const float grad = 0.0f;
         /* With g = 0 and p = -1 nothing changes; then p = -linear / h: linear = 1 gives 1 / h. */
         linear = 1.0f;
-        scalar()->ftrl(&(simd_update){.param  = &param,
-                                      .grad   = &grad,
-                                      .slot   = {&sum, &linear},
-                                      .n      = 1,
-                                      .gscale = 1,
-                                      .rate   = 1,
-                                      .power  = power});
+        scalar()->update[SIMD_FTRL](&(simd_update){.param  = &param,
+                                                   .grad   = &grad,
+                                                   .slot   = {&sum, &linear},
+                                                   .n      = 1,
+                                                   .gscale = 1,
+                                                   .rate   = 1,
+                                                   .power  = power});
         const double want = -1.0 / pow((double)n, (double)power);
         const double off  = fabs((double)param - want) / fabs(want);
         if (off > worst) worst = off;
@@ -585,13 +592,13 @@ static void test_simd_ftrl_power_of_zero_and_of_nan(void **state)
         if (!simd_all[i]->usable()) continue;
         const float grad[2] = {0.0f, NAN};
         float param[2] = {1, 1}, sum[2] = {0, 0}, linear[2] = {0, 0};
-        simd_all[i]->ftrl(&(simd_update){.param  = param,
-                                         .grad   = grad,
-                                         .slot   = {sum, linear},
-                                         .n      = 2,
-                                         .gscale = 1,
-                                         .rate   = 1,
-                                         .power  = 0.01f});
+        simd_all[i]->update[SIMD_FTRL](&(simd_update){.param  = param,
+                                                      .grad   = grad,
+                                                      .slot   = {sum, linear},
+                                                      .n      = 2,
+                                                      .gscale = 1,
+                                                      .rate   = 1,
+                                                      .power  = 0.01f});
         assert_true(param[0] == 0.0f);
         assert_true(isnan(param[1]) && isnan(sum[1]) && isnan(linear[1]));
     }
@@ -617,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_simd_fold_sees_a_sum_that_overflows),
         cmocka_unit_test(test_simd_norm_adds_sixteen_lanes_in_the_stated_order),
         cmocka_unit_test(test_simd_norm_does_not_overflow),
+        cmocka_unit_test(test_simd_slots_are_those_that_a_formula_changes),
         cmocka_unit_test(test_simd_levels_update_alike),
         cmocka_unit_test(test_simd_levels_measure_lamb_alike),
         cmocka_unit_test(test_simd_ftrl_power_is_right_to_the_last_bits_of_a_float),

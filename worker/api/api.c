@@ -22,6 +22,16 @@ pen_status api_check_opts(const pen_opts *o)
     return PEN_OK;
 }
 
+pen_status api_check_stream(const char *function, void *stream, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    if (!device_is_loaded()) return PEN_OK;
+    for (int i = 0; device_all[i] != NULL && status == PEN_OK; i++)
+        if (device_all[i]->may_enqueue != NULL)
+            status = device_all[i]->may_enqueue(function, stream, why);
+    return status;
+}
+
 void api_notify(const pen_opts *o, const pen_result *result)
 {
     if (o != NULL && o->done != NULL) o->done(result, o->user);

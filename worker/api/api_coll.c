@@ -90,6 +90,18 @@ pen_status api_coll_run(pen_group *g, const char *function, const coll_call *cal
     return api_coll_wait(g, call, o);
 }
 
+/* Calls on host memory without a stream use none. */
+static pen_status check_stream(const char *function, const coll_call *call)
+{
+    const void *data = call->in != NULL ? call->in : call->out;
+    pen_error why;
+    if (!device_is_loaded() ||
+        (call->stream == NULL && (data == NULL || device_is_host(device_of(data)))))
+        return PEN_OK;
+    const pen_status status = api_check_stream(function, call->stream, &why);
+    return status == PEN_OK ? status : last_error_set(&why);
+}
+
 static pen_status run(pen_group *g, const char *function, coll_call *call, const pen_opts *o,
                       pen_req *req)
 {
@@ -99,7 +111,8 @@ static pen_status run(pen_group *g, const char *function, coll_call *call, const
     call->scale  = scale_of(o);
     call->label  = api_coll_label(o);
     call->stream = o != NULL ? o->stream : NULL;
-    status       = api_coll_run(g, function, call, o, req);
+    status       = check_stream(function, call);
+    if (status == PEN_OK) status = api_coll_run(g, function, call, o, req);
     return waits ? context_leave(g->ctx, status) : status;
 }
 

@@ -2,6 +2,7 @@
 #include "worker/api/api.h"
 #include "worker/io/hosted.h"
 #include "worker/io/worker_monitor.h"
+#include "worker/step_decided.h"
 #include "worker/tensor/device_copy/device_copies.h"
 #include "worker/train/snapshot/snapshot_writer.h"
 
@@ -49,6 +50,10 @@ static void destroy(pen_ctx *ctx)
     context_destroy(ctx);
 }
 
+/* In the order of sum_order. */
+static const char *const order_words[] = {"in order of arrival", "deterministic",
+                                          "deterministic by node"};
+
 pen_status pen_init(const char *const settings[], pen_ctx **out)
 {
     FP_ENV_OURS();
@@ -80,7 +85,7 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
     if (ctx->mode != MODE_LOCAL)
         log_info("worker %d of %d (from %s) is in job '%s': mode %s, sync %s, %s", ctx->env.rank,
                  ctx->env.world_size, ctx->env.source, ctx->job, context_mode_name(ctx), ctx->sync,
-                 ctx->settings.deterministic ? "deterministic" : "in order of arrival");
+                 order_words[ctx->settings.deterministic]);
     *out = ctx;
     return PEN_OK;
 }
@@ -93,10 +98,15 @@ pen_status pen_finalize(pen_ctx *ctx)
         return last_error_report(
             PEN_WRONG_STATE, "pen_finalize: called from a callback of the context it would free");
     request *r;
+    pen_error why;
     pen_status status = PEN_OK;
     request_drain(&ctx->requests);
-    if (request_begin(ctx, REQUEST_LEAVE, NULL, NULL, &r) == PEN_OK)
-        status = api_start(r, NULL, NULL);
+    if (!atomic_load(&ctx->has_failed) && step_settle_all(ctx, &why) != PEN_OK)
+        status = last_error_set(&why);
+    if (request_begin(ctx, REQUEST_LEAVE, NULL, NULL, &r) == PEN_OK) {
+        const pen_status left = api_start(r, NULL, NULL);
+        if (status == PEN_OK) status = left;
+    }
     if (atomic_load(&ctx->has_failed)) status = last_error_set(&ctx->failure);
     destroy(ctx);
     return status;
@@ -124,7 +134,10 @@ static int32_t count_live(pen_ctx *ctx)
 static uint32_t caps_of(const pen_ctx *ctx)
 {
     char note[256];
-    return (device_beside_host(note, sizeof note) != NULL ? PEN_CAP_CUDA : 0) |
+    const device_ops *device = device_beside_host(note, sizeof note);
+    const bool has_nccl =
+        device != NULL && ctx->coll != NULL && coll_engine_may_use_nccl(ctx->coll, device);
+    return (device != NULL ? PEN_CAP_CUDA | PEN_CAP_STREAM : 0) | (has_nccl ? PEN_CAP_NCCL : 0) |
            (context_outlives_loss(ctx) ? PEN_CAP_ELASTIC : 0);
 }
 

@@ -45,13 +45,14 @@ static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error
         status = grad_sum_names(base, &sum, why);
     }
     if (status == PEN_OK && !goes) status = grad_sum_add(base, sum, why);
-    if (status == PEN_OK && goes && (base->slot.sums & GRAD_SUM_ON_HOST) != 0)
+    if (status == PEN_OK && goes && (base->slot.sums & GRAD_SUM_KEPT) != 0)
         status = grad_sum_take(base, sum, &sum, why);
     if (status == PEN_OK && goes && !ctx->step.is_open) status = step_open(ctx, why);
     for (pen_tensor *n = base; n != NULL && status == PEN_OK; n = n->next_alias) {
         if (!n->trained) continue;
         status = grad_slot_move(&n->slot, goes ? GRAD_LEND : GRAD_ADD, n->name, step, why);
-        if (n->grad == NULL && n->slot.bytes != NULL && (goes || ctx->stage >= 2))
+        if (n->grad == NULL && n->slot.bytes != NULL && (goes || ctx->stage >= 2) &&
+            !(ctx->is_on_device && ctx->stage < 2))
             param_grad_pass(n, goes ? sum : NULL);
     }
     if (status != PEN_OK || !goes) return status;
@@ -70,6 +71,7 @@ static pen_status copy_down(pen_ctx *ctx, pen_tensor *t, bool with_grad, pen_err
 static pen_status ready_on_device(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 {
     const bool has_one_name = t->tied_to == NULL && t->next_alias == NULL;
+    if (ctx->is_on_device) return offer(ctx, t, device_copies_grad(t), why);
     if (!has_one_name || goes_now(ctx)) return copy_down(ctx, t, true, why);
     if (device_copies_accumulate(t, why) != PEN_OK) return why->status;
     if (t->grad == NULL && ctx->stage >= 2) param_grad_pass(t, NULL);
@@ -193,7 +195,9 @@ pen_status pen_step_micro(pen_ctx *ctx, int m)
 }
 
 /* ---- pen_ready ----------------------------------------------------------------------------------- */
-static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, pen_error *why)
+/* stream NULL: the newest one that the program named. */
+static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, const device_stream *stream,
+                            pen_error *why)
 {
     progress_gradient(&ctx->step.progress, clock_ns(&clock_real));
     ctx->step.has_last_gradients |= api_is_last_micro(ctx);
@@ -203,58 +207,82 @@ static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, pen_error *why)
     if (grad_slot_move(&t->slot, GRAD_READY, t->name, ctx->step.next_index, why) != PEN_OK)
         return why->status;
     const void *grad = t->grad != NULL ? t->grad : param_grad_seen(t);
+    if (device_copies_ready_on(t, grad, stream, why) != PEN_OK) return why->status;
     if (grad == NULL && (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
         return why_set(why, PEN_WRONG_STATE,
                        "pen_ready('%s'): missing gradient buffer; pass one to pen_register or "
                        "pen_bind, or write to pen_view(PEN_GRAD)",
                        t->name);
     if (grad != NULL && device_copies_has_grad(t)) return ready_on_device(ctx, t, why);
+    if (grad != NULL && ctx->is_on_device)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "pen_ready('%s'): the gradient is in host memory, but this job sums and "
+                       "updates on device %d; bind device memory before pen_commit()",
+                       t->name, device_copies_device(ctx));
     return offer(ctx, t, grad, why);
 }
 
-static pen_status ready_rest(pen_ctx *ctx, pen_error *why)
+static pen_status ready_rest(pen_ctx *ctx, const device_stream *stream, pen_error *why)
 {
     pen_status status = PEN_OK;
     for (uint32_t i = 0; i < model_names(&ctx->model) && status == PEN_OK; i++) {
         pen_tensor *t = model_name(&ctx->model, i);
         if (t->trained && grad_slot_state(&t->slot) == GRAD_PROGRAM)
-            status = ready_one(ctx, t, why);
+            status = ready_one(ctx, t, stream, why);
     }
     return status;
 }
 
 static pen_status check_ready(const pen_ctx *ctx, const pen_tensor *t, int64_t slice,
-                              pen_error *why)
+                              const char *call, pen_error *why)
 {
     if (ctx->phase != CONTEXT_COMMITTED || !ctx->step.is_begun)
-        return why_set(
-            why, PEN_WRONG_STATE,
-            "pen_ready: no step is begun; the order is: register, then commit, then step");
+        return why_set(why, PEN_WRONG_STATE,
+                       "%s: no step is begun; the order is: register, then commit, then step",
+                       call);
     if (t != NULL && t->ctx != ctx)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_ready: the tensor belongs to another context");
+        return why_set(why, PEN_INVALID_ARGUMENT, "%s: the tensor belongs to another context",
+                       call);
     if (slice != PEN_ALL && slice != 0)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_ready: invalid slice %lld; use PEN_ALL, because no tensor is stacked",
+                       "%s: invalid slice %lld; use PEN_ALL, because no tensor is stacked", call,
                        (long long)slice);
     return PEN_OK;
+}
+
+static pen_status ready(pen_ctx *ctx, pen_tensor *t, int64_t slice, const device_stream *stream,
+                        const char *call)
+{
+    pen_error why;
+    pen_status status = context_enter(ctx, call, false);
+    if (status != PEN_OK) return status;
+    status = api_lock_step(ctx, call);
+    if (status != PEN_OK) return status;
+    status = check_ready(ctx, t, slice, call, &why);
+    if (status == PEN_OK && api_values_came(ctx) != PEN_OK) {
+        pen_last_error(&why);
+        status = why.status;
+    }
+    if (status == PEN_OK)
+        status = t != NULL ? ready_one(ctx, t, stream, &why) : ready_rest(ctx, stream, &why);
+    if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
+    pthread_mutex_unlock(&ctx->step.lock);
+    return status;
 }
 
 pen_status pen_ready(pen_ctx *ctx, pen_tensor *t, int64_t slice)
 {
     FP_ENV_OURS();
-    pen_error why;
-    pen_status status = context_enter(ctx, "pen_ready", false);
-    if (status != PEN_OK) return status;
-    status = api_lock_step(ctx, "pen_ready");
-    if (status != PEN_OK) return status;
-    status = check_ready(ctx, t, slice, &why);
-    if (status == PEN_OK && api_values_came(ctx) != PEN_OK) {
-        pen_last_error(&why);
-        status = why.status;
-    }
-    if (status == PEN_OK) status = t != NULL ? ready_one(ctx, t, &why) : ready_rest(ctx, &why);
-    if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
-    pthread_mutex_unlock(&ctx->step.lock);
-    return status;
+    return ready(ctx, t, slice, NULL, "pen_ready");
+}
+
+pen_status pen_ready_on(pen_ctx *ctx, pen_tensor *t, int64_t slice, void *stream)
+{
+    FP_ENV_OURS();
+    char note[256];
+    const device_stream given = stream;
+    if (stream != NULL && device_beside_host(note, sizeof note) == NULL)
+        return last_error_report(PEN_UNSUPPORTED, "pen_ready_on: stream needs a CUDA device: %s",
+                                 note);
+    return ready(ctx, t, slice, &given, "pen_ready_on");
 }

@@ -5,10 +5,10 @@
 #include "common/base/log.h"
 #include "common/system/fp_env.h"
 #include "common/trace/trace.h"
+#include "worker/step_decided.h"
 #include "worker/step_open.h"
 #include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/param_memory.h"
-#include "worker/train/schedule/precision.h"
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 static void begin(pen_ctx *ctx, pen_step *step)
@@ -37,6 +37,7 @@ static void begin(pen_ctx *ctx, pen_step *step)
 pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
 {
     FP_ENV_OURS();
+    pen_error why;
     pen_status status = context_enter(ctx, "pen_step_begin", false);
     if (status != PEN_OK) return status;
     if (step == NULL)
@@ -51,7 +52,9 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
     device_copies_drain(ctx);
     status = api_lock_step(ctx, "pen_step_begin");
     if (status != PEN_OK) return status;
-    if (ctx->step.is_open)
+    if (!ctx->step.is_open && step_settle_before(ctx, &why) != PEN_OK)
+        status = last_error_set(&why);
+    else if (ctx->step.is_open)
         status = last_error_report(
             PEN_WRONG_STATE,
             "pen_step_begin: step %lld has sent gradients; call pen_step_end() first",
@@ -98,27 +101,6 @@ static pen_status check_end(pen_ctx *ctx, const pen_step *step)
     return api_close_gradients(ctx, &why) == PEN_OK ? PEN_OK : last_error_set(&why);
 }
 
-static void fill_step(pen_ctx *ctx, pen_step *step, const pen_result *result)
-{
-    const ps_client_outcome *o = &ctx->step.outcome;
-    step->outcome              = o->outcome;
-    step->grad_norm            = o->norm;
-    step->clip                 = o->clip;
-    step->applied              = o->applied;
-    step->version    = model_is_decided(&ctx->model) ? (uint64_t)o->applied : result->version;
-    step->staleness  = result->staleness;
-    step->bad_rank   = o->has_bad ? o->bad_rank : -1;
-    step->bad_tensor = NULL;
-    if (o->has_bad) step->bad_tensor = ctx->model.tensor[o->bad_tensor];
-    stat_add(&ctx->stats, STAT_STEPS, 1);
-    stat_observe(&ctx->stats, STAT_SPREAD_STALENESS, step->staleness);
-    if (o->outcome == PEN_APPLIED) return;
-    stat_add(&ctx->stats, STAT_SKIPPED, 1);
-    if (o->outcome == PEN_SKIPPED_NONFINITE && o->has_bad)
-        log_notice("step %lld skipped: first non-finite gradient in '%s' on rank %d",
-                   (long long)step->index, step->bad_tensor->name, step->bad_rank);
-}
-
 /* One request for the verdict, which this call waits for, and one for the values. */
 static pen_status end_lazily(pen_ctx *ctx)
 {
@@ -153,10 +135,7 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
     if (status != PEN_OK) return status;
     status = step->lazy ? end_lazily(ctx) : end_now(ctx, &result);
     if (status != PEN_OK) return status;
-    fill_step(ctx, step, &result);
-    ctx->step.applied = ctx->step.outcome.applied;
-    ctx->step.totals  = ctx->step.outcome.scalars;
-    status            = precision_step_ended(ctx, &why);
+    status = step_conclude(ctx, step, &result, &why);
     if (status == PEN_OK) status = device_copies_stepped(ctx, step->lazy == 0, &why);
     ctx->step.next_index++;
     atomic_store(&ctx->step_index, ctx->step.next_index);
@@ -169,11 +148,16 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
     return status == PEN_OK ? status : last_error_set(&why);
 }
 
+/* A step whose line is logged is not left undecided. */
 static void tell_progress(pen_ctx *ctx, const pen_step *step)
 {
     char text[300];
+    pen_error why;
     const worker_settings *s = &ctx->settings;
-    if (progress_step(&ctx->step.progress, step, s->report_every, s->report_times, text,
+    pen_step known           = *step;
+    if (step->outcome == PEN_PENDING && progress_is_due(step, s->report_every))
+        (void)step_wait_decided(ctx, &known, &why); /* the next call reports a failure */
+    if (progress_step(&ctx->step.progress, &known, s->report_every, s->report_times, text,
                       sizeof text) &&
         ctx->env.rank == 0)
         log_notice("%s", text);
@@ -202,5 +186,22 @@ pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
     if (status == PEN_OK) tell_progress(ctx, step);
     pthread_mutex_unlock(&ctx->step.lock);
     if (status == PEN_OK) status = api_state_stepped(ctx);
+    return context_leave(ctx, status);
+}
+
+pen_status pen_step_decided(pen_ctx *ctx, pen_step *step)
+{
+    FP_ENV_OURS();
+    pen_error why;
+    pen_status status = context_enter(ctx, "pen_step_decided", true);
+    if (status != PEN_OK) return status;
+    if (step == NULL) {
+        status = last_error_report(PEN_INVALID_ARGUMENT, "pen_step_decided: step is NULL");
+    } else if ((status = api_check_committed(ctx, "pen_step_decided")) == PEN_OK) {
+        pthread_mutex_lock(&ctx->step.lock);
+        status = step_wait_decided(ctx, step, &why);
+        pthread_mutex_unlock(&ctx->step.lock);
+        if (status != PEN_OK) status = last_error_set(&why);
+    }
     return context_leave(ctx, status);
 }

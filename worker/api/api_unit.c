@@ -57,6 +57,13 @@ static pen_status remember(pen_ctx *ctx, const pen_error *why)
     return why->status;
 }
 
+/* Without tensors on a device, no stream is used. */
+static pen_status check_stream(const pen_ctx *ctx, const char *function, void *stream,
+                               pen_error *why)
+{
+    return ctx->device_copies != NULL ? api_check_stream(function, stream, why) : PEN_OK;
+}
+
 static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *stream,
                       pen_error *why)
 {
@@ -65,6 +72,7 @@ static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *st
     char note[256];
     if (stream != NULL && device_beside_host(note, sizeof note) == NULL)
         return why_set(why, PEN_UNSUPPORTED, "pen_use: stream needs a CUDA device: %s", note);
+    if (check_stream(ctx, "pen_use", stream, why) != PEN_OK) return why->status;
     if (api_wait_for_values(ctx, "pen_use") != PEN_OK) {
         pen_last_error(why);
         return why->status;
@@ -109,6 +117,7 @@ pen_status pen_release(pen_ctx *ctx, pen_unit *u, pen_phase phase, void *stream)
     if (status != PEN_OK) return status;
     const pen_unit *handle = handle_of(ctx, u, "pen_release", &why);
     if (handle == NULL || check_phase(phase, "pen_release", &why) != PEN_OK ||
+        check_stream(ctx, "pen_release", stream, &why) != PEN_OK ||
         device_copies_release(ctx, handle, stream, &why) != PEN_OK)
         return remember(ctx, &why);
     unit_release(ctx, handle, phase);

@@ -117,7 +117,11 @@ static pen_status run(pen_ctx *ctx, const char *call, ps_client_verb verb, pen_t
             "%s('%s'): device memory needs a call that waits; pass req NULL, or "
             "use pen_ready() and pen_step_end() to overlap",
             call, t->name);
+    pen_error why;
     pen_status status = api_check_opts(o);
+    if (status == PEN_OK && on_device &&
+        api_check_stream(call, o != NULL ? o->stream : NULL, &why) != PEN_OK)
+        status = last_error_set(&why);
     if (status == PEN_OK) status = request_begin(ctx, REQUEST_VERB, o, req, &r);
     if (status != PEN_OK) return status;
     r->u.verb.verb   = verb;

@@ -40,12 +40,17 @@ pen_status pen_wait_any(pen_req *reqs, size_t n, int64_t timeout_ms, size_t *ind
 pen_status pen_wait_stream(pen_req *req, void *stream)
 {
     FP_ENV_OURS();
-    (void)stream; /* waiting on the host comes before anything that is enqueued later */
     if (req == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "pen_wait_stream: req is NULL");
     char note[256];
     if (device_beside_host(note, sizeof note) == NULL)
         return last_error_report(
             PEN_UNSUPPORTED,
             "pen_wait_stream: no CUDA device (%s); use pen_wait() to wait on the host", note);
-    return pen_wait(req, NULL);
+    if (req->ctx == NULL) return PEN_OK;
+    pen_error why;
+    pen_status status = context_check(req->ctx, "pen_wait_stream");
+    if (status != PEN_OK && req->ctx->pid != getpid()) return status;
+    status = api_check_stream("pen_wait_stream", stream, &why);
+    return status == PEN_OK ? request_wait_stream(&req->ctx->requests, req, stream)
+                            : last_error_set(&why);
 }

@@ -12,7 +12,12 @@
  *            advances its own call; the thread "pen-coll" drives calls that no thread waits for.
  * Numbers.   Every reduction is a fold in rank order, ((x0 + x1) + x2) + ..., of each member's scaled
  *            input; 16-bit floats are folded in float32 and rounded once.  All members get the same
- *            bits, for every size, path and algorithm.  deterministic=no allows other orders.
+ *            bits, for every size, path and algorithm.  deterministic=node, no: see fold_order.h.
+ * Stream order.  A call on device memory with in_stream_order has ended when its work is enqueued: work enqueued later on
+ *            its stream sees the result, and may reuse its buffers.  The host learns nothing of the end on the device.  The
+ *            next call of the group may name another stream, which then waits for this one.  Other members' calls that
+ *            match may be without the flag.  Calls on host memory ignore it.  A failure after the end stops the group
+ *            (coll_stop_word()) and is returned by its next call.
  * Failure.   A failed call leaves its inputs unchanged, also when in == out; its outputs are
  *            undefined.  It fails its group for good: later calls return the same sentence until
  *            pen_group_shrink().
@@ -20,6 +25,8 @@
 #ifndef WORKER_COLL_COLL_H
 #define WORKER_COLL_COLL_H
 
+#include "common/base/stat.h"
+#include "common/compute/device/device.h"
 #include "penstock.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,7 +68,10 @@ typedef struct coll_call {
     const char *label;        /* "" when none */
     void *stream;             /* of the device, when in and out are its memory */
     bool on_device;           /* in and out are device memory, on all members or on none */
-    bool any_memory;          /* the call has no buffer, so either kind matches */
+    bool is_staged; /* in and out are now copies of that in host memory; the same on all members */
+    bool in_stream_order; /* ends when its work is enqueued; see above */
+    bool any_memory;      /* the call has no buffer, so either kind matches */
+    stat_traffic traffic; /* for the counters of copies; TRAFFIC_OTHER: the program's data */
     const struct coll_call *shown; /* NULL: this call; else the call whose header is sent */
 } coll_call;
 
@@ -128,6 +138,10 @@ typedef struct {
 
     /* Positions that this op still waits for, at most cap; returns their number. */
     int (*missing)(void *op, int *positions, int cap);
+
+    /* Of paths on devices, else NULL: the stream waits for the end of a RUNNING op.  AGAIN: not all of the op is enqueued
+     * yet, or it has nothing on a device. */
+    pen_status (*follow)(void *op, void *stream, pen_error *why);
 } coll_path;
 
 extern const coll_path coll_path_node, coll_path_wire, coll_path_device, coll_path_hier;
@@ -141,5 +155,14 @@ extern void (*coll_fault_point)(const char *path, uint64_t seq, int step);
 typedef void (*coll_done_fn)(void *user, pen_status status, const pen_error *why);
 pen_status coll_submit(pen_group *g, const coll_call *call, uint64_t deadline_ms, coll_done_fn done,
                        void *user, pen_error *why);
+
+/* A word in host memory that kernels of the device can read: 0 until a call of the group has failed or the group can make
+ * no more calls, then nonzero for good.  It is valid as long as the group: enqueued kernels that read it must have ended
+ * before.  Any thread; ops and device as for the group's calls. */
+pen_status coll_stop_word(pen_group *g, const device_ops *ops, int device, const uint32_t **word,
+                          pen_error *why);
+
+/* PEN_OK, or the failure that every call of the group returns.  Any thread. */
+pen_status coll_failure(pen_group *g, pen_error *why);
 
 #endif

@@ -16,14 +16,19 @@ void progress_gradient(progress *p, uint64_t now_ns)
     if (p->phase == PROGRESS_FORWARD) progress_enter(p, PROGRESS_BACKWARD, now_ns);
 }
 
+bool progress_is_due(const pen_step *step, uint64_t every)
+{
+    return every > 0 && (uint64_t)(step->index + 1) % every == 0;
+}
+
 bool progress_step(progress *p, const pen_step *step, uint64_t every, bool times, char *text,
                    size_t size)
 {
     static const char *const names[] = {"other", "forward", "backward", "exchange"};
     uint64_t all                     = 0;
     p->steps++;
-    p->skipped += step->outcome != PEN_APPLIED;
-    if (every == 0 || (uint64_t)(step->index + 1) % every != 0) return false;
+    p->skipped += step->outcome != PEN_APPLIED && step->outcome != PEN_PENDING;
+    if (!progress_is_due(step, every)) return false;
 
     for (int i = 0; i < PROGRESS_PHASES; i++) all += p->spent_ns[i];
     const double steps = (double)p->steps, seconds = (double)all / 1e9;

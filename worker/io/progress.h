@@ -34,6 +34,9 @@ void progress_enter(progress *p, progress_phase phase, uint64_t now_ns);
 /* A gradient is ready: the backward pass is running. */
 void progress_gradient(progress *p, uint64_t now_ns);
 
+/* Whether progress_step() will give a line for this step. */
+bool progress_is_due(const pen_step *step, uint64_t every);
+
 /* Counts a finished step.  True: *text has a line, and the counters restart.  `every` 0: never. */
 bool progress_step(progress *p, const pen_step *step, uint64_t every, bool times, char *text,
                    size_t size);

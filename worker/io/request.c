@@ -288,6 +288,30 @@ pen_status request_wait(request_table *table, pen_req *req, pen_result *result)
     return status;
 }
 
+/* Its group, if it is a collective that has not ended. */
+static pen_group *group_in_progress(request_table *table, const pen_req *req)
+{
+    pthread_mutex_lock(&table->lock);
+    const request *r = find(table, req->id);
+    pen_group *group = r != NULL && !r->is_done ? group_of(r) : NULL;
+    pthread_mutex_unlock(&table->lock);
+    return request_is_sdk_thread() ? NULL : group;
+}
+
+pen_status request_wait_stream(request_table *table, pen_req *req, void *stream)
+{
+    pen_group *group = group_in_progress(table, req);
+    request *r       = group != NULL ? find(table, req->id) : NULL;
+    pen_error why;
+    const pen_status status = r != NULL ? engine_follow(group, r, stream, &why) : PEN_AGAIN;
+    if (status == PEN_OK) {
+        request_end(r, PEN_OK, NULL);
+        request_notify(table);
+    }
+    if (status != PEN_OK && status != PEN_AGAIN) return last_error_set(&why);
+    return request_wait(table, req, NULL);
+}
+
 /* ---- waiting for one of many ----------------------------------------------------------------- */
 static request *first_done(request_table *table, const pen_req *reqs, size_t n, size_t *index,
                            size_t *live, bool await)

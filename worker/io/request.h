@@ -105,6 +105,8 @@ pen_status request_await(request *r, pen_result *result);
 
 /* Like pen_wait() and pen_wait_any(), for requests of this table. */
 pen_status request_wait(request_table *table, pen_req *req, pen_result *result);
+/* Like pen_wait_stream(). */
+pen_status request_wait_stream(request_table *table, pen_req *req, void *stream);
 pen_status request_wait_any(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
                             size_t *index, pen_result *result);
 

@@ -54,6 +54,7 @@ static void look_at_model(ps_client *self)
 {
     const wire_model *m = self->setup.model;
     const plan *p       = self->setup.plan;
+    self->sums_are_wide = plan_sums_are_wide(m);
     for (uint32_t t = 0; t < m->n_tensors; t++)
         self->push_dtype[t] =
             (uint8_t)plan_push_dtype(&m->group[m->tensor[t].group], &m->tensor[t]);

@@ -170,7 +170,8 @@ ps_client_request *ps_client_step_open(ps_client *self, uint64_t step, const wir
  * scalars; it comes before the first ps_client_add_chunk(). */
 void ps_client_step_weigh(ps_client *self, double weight, bool snapshot,
                           const wire_scalars *scalars);
-/* Adds one chunk; from and to point to the chunk's bytes, not to its tensor's. */
+/* Adds one chunk; from and to point to the chunk's bytes, not to its tensor's.  The sum of a node is in the type of the
+ * wire. */
 void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
                          const void *from, void *to);
 

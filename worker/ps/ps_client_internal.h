@@ -132,6 +132,7 @@ struct ps_client {
     chunk_queue *chunk;  /* [n_chunks] */
     lane_state *lane;    /* [n_shards * lanes] */
     uint8_t *push_dtype; /* [n_tensors] pen_dtype */
+    bool sums_are_wide;  /* sums of nodes are float32 instead */
     uint32_t n_lanes;
     uint32_t scalars_chunk; /* its pushes carry the program's scalars; n_chunks: none is pushed */
     uint32_t n_decided;     /* partitions that a decision closes; 0: no step is decided */

@@ -23,12 +23,22 @@ void *ps_client_new(ps_client *self, struct slab **free_items, size_t size)
     return memset(item, 0, size);
 }
 
+static bool is_node_sum(const op *o)
+{
+    return o->verb == PS_STEP && o->in != NULL && o->in->wire.is_node_sum;
+}
+
+static pen_dtype push_dtype(const ps_client *self, const op *o)
+{
+    if (is_node_sum(o) && self->sums_are_wide) return PEN_F32;
+    return (pen_dtype)self->push_dtype[ps_client_chunk(self, o->chunk)->tensor];
+}
+
 static size_t push_size(const ps_client *self, const op *o)
 {
     if (!ps_client_is_pushing(o)) return 0;
     if (o->verb == PS_INIT) return ps_client_value_size(self, o->chunk);
-    const plan_chunk *planned = ps_client_chunk(self, o->chunk);
-    return planned->count * plan_dtype_bytes((pen_dtype)self->push_dtype[planned->tensor]);
+    return ps_client_chunk(self, o->chunk)->count * plan_dtype_bytes(push_dtype(self, o));
 }
 
 /* ---- outbox ---------------------------------------------------------------------------------- */
@@ -231,12 +241,13 @@ static void add_decision(ps_client *self, wire_data *d)
     d->vote_hash    = self->vote_hash;
 }
 
-/* Gradients may be sent in a smaller type; first values never are. */
+/* Gradients may be sent in a smaller type; first values never are, and sums of nodes come in the type of the wire. */
 static pen_dtype encoding_of(const ps_client *self, const op *o)
 {
     const uint32_t tensor = ps_client_chunk(self, o->chunk)->tensor;
-    const pen_dtype as    = (pen_dtype)self->push_dtype[tensor];
-    const bool is_as_is = o->verb == PS_INIT || as == self->setup.model->tensor[tensor].grad_dtype;
+    const pen_dtype as    = push_dtype(self, o);
+    const bool is_as_is   = o->verb == PS_INIT || is_node_sum(o) || as == PEN_F32 ||
+                          as == self->setup.model->tensor[tensor].grad_dtype;
     return is_as_is ? PEN_DTYPE_DEFAULT : as;
 }
 

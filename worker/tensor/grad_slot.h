@@ -48,12 +48,13 @@ typedef enum {
     GRAD_EVENTS
 } grad_event;
 
-enum { GRAD_SUM_ON_HOST = 1, GRAD_SUM_ON_DEVICE = 2 };
+enum { GRAD_SUM_KEPT = 1, GRAD_SUM_ON_DEVICE = 2 };
 
 typedef struct {
     _Atomic uint8_t state; /* grad_state */
-    uint8_t sums;          /* GRAD_SUM_*: where earlier micro-batches of this step are */
-    const void *bytes;     /* from OFFERED on: where they are on the host; NULL: zeros */
+    uint8_t
+        sums; /* GRAD_SUM_*: where earlier micro-batches of this step are: grad_sum.h, device_copies.h */
+    const void *bytes; /* from OFFERED on: where they are, for the strategy; NULL: zeros */
 } grad_slot;
 
 /* A step begins: no sums. */

@@ -2,18 +2,34 @@
 #include "worker/tensor/grad_sum.h"
 
 #include "common/base/why.h"
-#include "common/compute/simd/simd.h"
 #include "worker/context.h"
+#include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/param_memory.h"
 
 #include <stdlib.h>
-#include <string.h>
+
+/* ---- on the host, or where the strategy works ---------------------------------------------------- */
+static const device_ops *ops_of(const pen_tensor *t)
+{
+    return t->ctx->is_on_device ? device_copies_set(t->ctx)->ops : device_host();
+}
 
 static pen_status make(const pen_tensor *t, void **sum, size_t bytes, pen_error *why)
 {
-    if (*sum == NULL) *sum = malloc(bytes);
+    if (*sum == NULL)
+        *sum = t->ctx->is_on_device ? ops_of(t)->alloc(bytes, device_copies_device(t->ctx), why)
+                                    : malloc(bytes);
     if (*sum != NULL) return PEN_OK;
     return why_set(why, PEN_NO_MEMORY, "no memory to add up the gradients of '%s'", t->name);
+}
+
+static void drop(const pen_tensor *t, void **sum)
+{
+    if (*sum != NULL && t->ctx->is_on_device)
+        ops_of(t)->free(*sum);
+    else
+        free(*sum);
+    *sum = NULL;
 }
 
 /* Counted in mem.grad.bytes. */
@@ -23,6 +39,24 @@ static pen_status make_counted(const pen_tensor *t, void **sum, size_t bytes, pe
     const pen_status status = make(t, sum, bytes, why);
     if (status == PEN_OK) stat_hold(&t->ctx->stats, STAT_GRAD_BYTES, (int64_t)bytes);
     return status;
+}
+
+static pen_status add(const pen_tensor *t, float *sum, const void *grad, bool is_first,
+                      pen_error *why)
+{
+    return ops_of(t)->accumulate(sum, grad, t->desc.grad_dtype, t->elements, is_first,
+                                 device_copies_stream(t), why);
+}
+
+/* *sum: in the gradient's own type. */
+static pen_status round_to(pen_tensor *t, float *from, void **rounded, const void **sum,
+                           pen_error *why)
+{
+    *sum = from;
+    if (t->desc.grad_dtype == PEN_F32) return PEN_OK;
+    *sum = *rounded;
+    return ops_of(t)->narrow(*rounded, from, t->desc.grad_dtype, t->elements,
+                             device_copies_stream(t), why);
 }
 
 /* ---- of names ------------------------------------------------------------------------------------ */
@@ -39,38 +73,24 @@ static const pen_tensor *next_offer(const pen_tensor *t)
     return t;
 }
 
-/* Writes the rounded sum over the first half of `sum`, piece by piece, so that nothing overlaps. */
-static void round_in_place(float *sum, pen_dtype as, size_t n)
-{
-    enum { PIECE = 4096 };
-    uint16_t piece[PIECE];
-    for (size_t i = 0; i < n; i += PIECE) {
-        const size_t take = n - i < PIECE ? n - i : PIECE;
-        simd()->encode(piece, sum + i, as, take);
-        memcpy((uint16_t *)sum + i, piece, take * sizeof *piece);
-    }
-}
-
-/* Adds into a gradient of the SDK, but never into one of the program. */
+/* Adds into a gradient of the SDK on the host, but never into one of the program. */
 static pen_status add_names(pen_tensor *base, const pen_tensor *first, const void **sum,
                             pen_error *why)
 {
-    const pen_dtype as            = base->desc.grad_dtype;
-    const size_t n                = base->elements;
-    const bool is_in_param_memory = first == base && base->grad == NULL && as == PEN_F32;
-    float *to                     = is_in_param_memory ? param_grad_seen(base) : NULL;
-    if (to == NULL) {
-        if (make(base, &base->tied_sum, base->elements * sizeof(float), why) != PEN_OK)
-            return why->status;
-        to = base->tied_sum;
-        simd()->decode(to, first->slot.bytes, as, n);
+    const bool is_float           = base->desc.grad_dtype == PEN_F32;
+    const bool is_in_param_memory = first == base && base->grad == NULL && is_float;
+    float *to = is_in_param_memory && !base->ctx->is_on_device ? param_grad_seen(base) : NULL;
+    pen_status status = PEN_OK;
+    if (!is_float) status = make(base, &base->tied_rounded, base->grad_bytes, why);
+    if (status == PEN_OK && to == NULL) {
+        status = make(base, &base->tied_sum, base->elements * sizeof(float), why);
+        to     = base->tied_sum;
+        if (status == PEN_OK) status = add(base, to, first->slot.bytes, true, why);
     }
-    for (const pen_tensor *t = next_offer(first->next_alias); t != NULL;
+    for (const pen_tensor *t = next_offer(first->next_alias); t != NULL && status == PEN_OK;
          t                   = next_offer(t->next_alias))
-        simd()->fold_add(to, to, t->slot.bytes, as, 1, n);
-    if (as != PEN_F32) round_in_place(to, as, n);
-    *sum = to;
-    return PEN_OK;
+        status = add(base, to, t->slot.bytes, false, why);
+    return status == PEN_OK ? round_to(base, to, &base->tied_rounded, sum, why) : status;
 }
 
 pen_status grad_sum_names(pen_tensor *base, const void **sum, pen_error *why)
@@ -86,22 +106,24 @@ pen_status grad_sum_add(pen_tensor *t, const void *grad, pen_error *why)
 {
     if (make_counted(t, &t->accumulated, t->elements * sizeof(float), why) != PEN_OK)
         return why->status;
-    float *sum = t->accumulated;
-    if (t->slot.sums & GRAD_SUM_ON_HOST)
-        simd()->fold_add(sum, sum, grad, t->desc.grad_dtype, 1, t->elements);
-    else
-        simd()->decode(sum, grad, t->desc.grad_dtype, t->elements);
-    t->slot.sums |= GRAD_SUM_ON_HOST;
-    return PEN_OK;
+    const bool is_first     = (t->slot.sums & GRAD_SUM_KEPT) == 0;
+    const pen_status status = add(t, t->accumulated, grad, is_first, why);
+    if (status == PEN_OK) t->slot.sums |= GRAD_SUM_KEPT;
+    return status;
 }
 
 pen_status grad_sum_take(pen_tensor *t, const void *grad, const void **sum, pen_error *why)
 {
     if (grad != NULL && grad_sum_add(t, grad, why) != PEN_OK) return why->status;
-    *sum = t->accumulated;
-    if (t->desc.grad_dtype == PEN_F32) return PEN_OK;
-    if (make_counted(t, &t->rounded, t->grad_bytes, why) != PEN_OK) return why->status;
-    simd()->encode(t->rounded, t->accumulated, t->desc.grad_dtype, t->elements);
-    *sum = t->rounded;
-    return PEN_OK;
+    if (t->desc.grad_dtype != PEN_F32 && make_counted(t, &t->rounded, t->grad_bytes, why) != PEN_OK)
+        return why->status;
+    return round_to(t, t->accumulated, &t->rounded, sum, why);
+}
+
+void grad_sum_free(pen_tensor *t)
+{
+    drop(t, &t->tied_sum);
+    drop(t, &t->tied_rounded);
+    drop(t, &t->accumulated);
+    drop(t, &t->rounded);
 }

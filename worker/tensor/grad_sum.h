@@ -5,6 +5,7 @@
  * and its own pen_ready().  The last one triggers the sum, in registration order.  It has the same
  * bits in every mode, because strategies see only the sum.
  *   Micro-batches.  All but the last are added to a sum, in their order, and nothing is sent.
+ *   Both are on the host, or, if the strategy works on a device, there: enqueued on device_copies_stream().
  * Both sums are float32, rounded once to the gradient's own type.  Under the step's lock.
  */
 #ifndef WORKER_GRAD_SUM_H
@@ -31,5 +32,7 @@ pen_status grad_sum_add(pen_tensor *t, const void *grad, pen_error *why);
 /* For the last micro-batch of a step with a sum: *sum is sent, in the gradient's type, and is valid until the next
  * step.  grad NULL: the last micro-batch has none. */
 pen_status grad_sum_take(pen_tensor *t, const void *grad, const void **sum, pen_error *why);
+
+void grad_sum_free(pen_tensor *t); /* at the end */
 
 #endif

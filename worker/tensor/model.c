@@ -7,6 +7,7 @@
 #include "proto/plan.h"
 #include "worker/context.h"
 #include "worker/tensor/device_copy/device_copies.h"
+#include "worker/tensor/grad_sum.h"
 #include "worker/tensor/param_memory.h"
 #include "worker/train/schedule/precision.h"
 
@@ -212,10 +213,8 @@ static void free_tensor(pen_tensor *t)
 {
     if (t == NULL) return;
     if (t->ctx != NULL) param_memory_free(t);
+    if (t->ctx != NULL) grad_sum_free(t);
     if (t->ctx != NULL) device_copies_forget(t);
-    free(t->tied_sum);
-    free(t->accumulated);
-    free(t->rounded);
     free(t->init);
     free(t->unit);
     free(t->name);

@@ -50,7 +50,8 @@ struct pen_tensor {
 
     /* A second name for the values of another tensor is in model.alias[] only; see grad_sum.h. */
     pen_tensor *tied_to, *next_alias; /* next_alias: of the same tensor, in registration order */
-    void *tied_sum;                   /* [elements] float32, rounded in place to grad_dtype */
+    void *tied_sum;                   /* [elements] float32 */
+    void *tied_rounded;               /* the same in grad_dtype, of 16 bits */
     loop_task ready;                  /* carries pen_ready() to the io thread */
     const void *pushed;               /* the gradient to push; NULL: zeros */
 

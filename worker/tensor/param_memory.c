@@ -85,6 +85,23 @@ static void free_grad(pen_tensor *t, void *data, pinned_pair *w)
     count(t, STAT_GRAD_BYTES, t->grad_bytes, false);
 }
 
+/* Work on the device that reads it may be enqueued only: whoever takes its memory next follows that work. */
+static void release_grad(pen_tensor *t, void *data, pinned_pair *w)
+{
+    if (w == NULL || !t->ctx->is_on_device) {
+        free_grad(t, data, w);
+        return;
+    }
+    device_copies_put_behind(t, w);
+    count(t, STAT_GRAD_BYTES, t->grad_bytes, false);
+}
+
+/* The address that a strategy has of it. */
+static const void *lent_address(const pen_tensor *t, const void *data, const pinned_pair *w)
+{
+    return w != NULL && t->ctx->is_on_device ? w->device : data;
+}
+
 /* The pinned pair of the current buffer. */
 static pinned_pair *grad_pinned_pair(const pen_tensor *t)
 {
@@ -104,12 +121,12 @@ static pen_status make_grad(pen_tensor *t, pen_error *why)
     if (data == NULL) return no_memory(t, "the gradient of ", t->grad_bytes, why);
     set_grad(t, data, w);
     count(t, STAT_GRAD_BYTES, t->grad_bytes, true);
-    return w != NULL ? device_copies_zero(t, w, why) : PEN_OK;
+    return w != NULL ? device_copies_zero(t, w, false, why) : PEN_OK;
 }
 
 static pen_status clear_grad(pen_tensor *t, pen_error *why)
 {
-    if (grad_pinned_pair(t) != NULL) return device_copies_zero(t, grad_pinned_pair(t), why);
+    if (grad_pinned_pair(t) != NULL) return device_copies_zero(t, grad_pinned_pair(t), true, why);
     memset(t->param_grad, 0, t->grad_bytes);
     return PEN_OK;
 }
@@ -139,7 +156,7 @@ void *param_grad_seen(pen_tensor *t)
 static void drop_grad(pen_tensor *t)
 {
     if (t->param_grad == NULL) return;
-    free_grad(t, t->param_grad, grad_pinned_pair(t));
+    release_grad(t, t->param_grad, grad_pinned_pair(t));
     set_grad(t, NULL, NULL);
 }
 
@@ -157,7 +174,7 @@ static void lend(pen_tensor *t)
 void param_grad_pass(pen_tensor *t, const void *lent)
 {
     pthread_mutex_lock(&t->ctx->grad_lock);
-    if (t->param_grad != NULL && t->param_grad == lent)
+    if (t->param_grad != NULL && lent_address(t, t->param_grad, grad_pinned_pair(t)) == lent)
         lend(t);
     else
         drop_grad(t);
@@ -171,7 +188,7 @@ static void *take_lent(pen_tensor *t, const void *grad, pinned_pair **w)
     for (struct grads_lent **at = &t->lent; *at != NULL; at = &(*at)->next) {
         struct grads_lent *lent = *at;
         void *data              = lent->data;
-        if (grad != NULL && data != grad) continue;
+        if (grad != NULL && lent_address(t, data, lent->pinned_pair) != grad) continue;
         *at = lent->next;
         *w  = lent->pinned_pair;
         free(lent);
@@ -190,7 +207,7 @@ void param_grad_return(pen_tensor *t, const void *grad)
         pinned_pair *w = NULL;
         void *data     = take_lent(name, grad, &w);
         (void)grad_slot_move(&name->slot, GRAD_RETURN, name->name, -1, NULL);
-        free_grad(name, data, w);
+        release_grad(name, data, w);
     }
     pthread_mutex_unlock(&t->ctx->grad_lock);
 }
@@ -210,7 +227,7 @@ void param_grad_step_end(pen_tensor *t, bool keeps)
         if (t->param_grad == NULL && keeps)
             set_grad(t, data, w);
         else
-            free_grad(t, data, w);
+            release_grad(t, data, w);
     }
     if (!keeps) drop_grad(t);
     t->is_grad_seen = false;
@@ -254,7 +271,8 @@ void param_memory_free(pen_tensor *t)
     pinned_pair *w = NULL;
     drop_param(t);
     for (void *data; (data = take_lent(t, NULL, &w)) != NULL;) free_grad(t, data, w);
-    drop_grad(t);
+    free_grad(t, t->param_grad, grad_pinned_pair(t));
+    set_grad(t, NULL, NULL);
 }
 
 /* ---- initial values ---------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/base/why.h"
+#include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/param_memory.h"
 
 #include <stdlib.h>
@@ -49,6 +50,7 @@ pen_status unit_each_tensor(pen_ctx *ctx, unit_tensor_fn fn, void *user, pen_err
             status = unit_use(ctx, unit, PEN_FORWARD, -1, why);
             used   = status == PEN_OK ? unit : NULL;
         }
+        if (status == PEN_OK) status = device_copies_fetch_values(t, why);
         if (status == PEN_OK) status = fn(t, user, why);
     }
     if (used != NULL) unit_release(ctx, used, PEN_FORWARD);

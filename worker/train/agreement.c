@@ -5,6 +5,7 @@
 #include "common/system/segment.h"
 #include "proto/decision.h"
 #include "proto/scalars.h"
+#include "worker/collective/fold_order.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,8 @@ void agreement_show(agreement *a, group_calls *t, const wire_inputs *inputs)
 
 void agreement_show_again(agreement *a, group_calls *t)
 {
-    a->n = t->group->size < a->room ? t->group->size : a->room;
+    a->n     = t->group->size < a->room ? t->group->size : a->room;
+    a->order = t->group->order;
     memcpy(a->ranks, t->group->ranks, (size_t)a->n * sizeof *a->ranks);
     if (a->all != a->own)
         group_calls_gather(t, PEN_U8, a->bytes, NULL, a->own, a->all,
@@ -80,25 +82,40 @@ static void read_shown(const agreement *a, int position, wire_inputs *in)
 pen_status agreement_check(const agreement *a, double *weight_sum, pen_error *why)
 {
     wire_inputs first, other;
+    double nodes = 0, sum = 0;
+    bool ends;
     *weight_sum = 0;
     read_shown(a, 0, &first);
     for (int i = 0; i < a->n; i++) {
         read_shown(a, i, &other);
         if (!decision_inputs_equal(&first, a->ranks[0], &other, a->ranks[i], why))
             return why->status;
-        *weight_sum += other.weight;
     }
+    for (int i = 0; i < a->n; i++) {
+        read_shown(a, fold_order_at(a->order, i, &ends), &other);
+        sum += other.weight;
+        if (!ends) continue;
+        nodes += sum;
+        sum = 0;
+    }
+    *weight_sum = nodes + sum;
     return PEN_OK;
 }
 
 void agreement_scalars(const agreement *a, wire_scalars *sum)
 {
     wire_inputs in;
+    wire_scalars part = {0};
+    bool ends;
     *sum = (wire_scalars){0};
     for (int i = 0; i < a->n; i++) {
-        read_shown(a, i, &in);
-        scalars_add(sum, &in.scalars);
+        read_shown(a, fold_order_at(a->order, i, &ends), &in);
+        scalars_add(&part, &in.scalars);
+        if (!ends) continue;
+        scalars_add(sum, &part);
+        part = (wire_scalars){0};
     }
+    scalars_add(sum, &part);
 }
 
 int32_t agreement_last_with_weight(const agreement *a)

@@ -1,6 +1,6 @@
 /* agreement.h - exchanges weight, rates, bounds and scalars of all ranks in each step without servers.
  *
- * Weights and scalars are added in rank order; everything else must be equal.  One small all_gather per step: it begins
+ * Weights and scalars are added in the order of the group's folds (fold_order.h); everything else must be equal.  One small all_gather per step: it begins
  * with the step and must have ended at its end.
  */
 #ifndef WORKER_TRAIN_AGREEMENT_H
@@ -11,9 +11,10 @@
 typedef struct {
     size_t bytes; /* of one rank */
     uint32_t n_rates;
-    int room;        /* members at the start: a group does not grow */
-    int n, *ranks;   /* members that take part, and their RANKs, including those lost since */
-    char *own, *all; /* [bytes], [size * bytes]; the same in a group of one */
+    int room;      /* members at the start: a group does not grow */
+    int n, *ranks; /* members that take part, and their RANKs, including those lost since */
+    const reduce_order *order; /* of the group that took part; BORROWED */
+    char *own, *all;           /* [bytes], [size * bytes]; the same in a group of one */
 } agreement;
 
 pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *why);

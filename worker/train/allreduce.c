@@ -10,6 +10,10 @@
  *           one more all_reduce finds the rank that added it
  * A group of one exchanges nothing: its weighted gradients are the sums (solo.h).  A worker that trains alone is such a
  * group; it also serves verbs and groups of every sync rule.
+ *   device  gradients on a device are summed, decided and applied there (place.h), and nothing waits: the step is over
+ *           for the host when all of it is enqueued.  Each rank adds to the last bucket which of its own chunks is not
+ *           finite, so the culprit needs no further call.  The host reads the verdict at the end of the step, or, if the
+ *           step is lazy, when a later step begins (settle)
  * The bits are those of ps-bsp with deterministic sums: the same functions compute sum, norm, decision
  * and update on the same operands in the same order.
  */
@@ -18,6 +22,7 @@
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
+#include "worker/tensor/device_copy/device_copies.h"
 #include "worker/train/agreement.h"
 #include "worker/train/culprit.h"
 #include "worker/train/first_values.h"
@@ -25,7 +30,7 @@
 #include "worker/train/reducer.h"
 #include "worker/train/snapshot/snapshot_writer.h"
 #include "worker/train/solo.h"
-#include "worker/train/update_state.h"
+#include "worker/train/update/verdicts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,14 +39,18 @@ typedef struct {
     strategy base;
     pen_ctx *ctx;
     group_calls group_calls;
+    place place;
     update_state *update_state;
     solo *solo;         /* in a group of one; else NULL */
     reducer *reducer;   /* in a larger group; else NULL */
-    void *arrays;       /* one block for the next three */
-    uint32_t *gradient; /* [n_tensors] number of a trained tensor's gradient */
-    uint64_t *elements; /* [n_trained] */
-    const char **name;  /* [n_trained] */
-    uint32_t n_trained;
+    void *arrays;       /* one block for the next four */
+    uint32_t *trained;  /* [n_trained] numbers of the trained tensors */
+    uint32_t *gradient; /* [n_tensors] number of a trained tensor's gradient in the reducer */
+    uint64_t *elements; /* [n_gradients] */
+    const char **name;  /* [n_gradients] */
+    uint32_t n_trained, n_gradients;
+    bool is_marked; /* gradient 0 has a word of each rank: its lowest chunk that is not finite */
+    verdicts verdicts;
 
     agreement agreement;
     const wire_inputs *inputs;
@@ -72,39 +81,85 @@ static pen_status make_group(trainer *t, pen_error *why)
     return group_new(world, t->ranks, t->n, context_deadline(ctx), &t->group_calls.group, why);
 }
 
-static pen_status make_reducer(trainer *t, pen_error *why)
+static pen_status name_culprit(void *user, uint32_t chunk, const uint32_t *words, int32_t last,
+                               int32_t *rank, pen_error *why);
+
+/* All members choose alike. */
+static pen_status choose_place(trainer *t, pen_error *why)
 {
-    pen_ctx *ctx   = t->ctx;
-    const model *m = &ctx->model;
-    const size_t n = (size_t)m->n_tensors + 1;
-    t->arrays      = ARRAYS_NEW(ARRAY(t->gradient, n), ARRAY(t->elements, n), ARRAY(t->name, n));
-    if (t->arrays == NULL)
-        return why_set(why, PEN_NO_MEMORY, "no memory for %u gradients", m->n_tensors);
+    int32_t own = place_may_be_device(t->ctx), all = own;
+    if (t->n > 1 && group_calls_lowest(&t->group_calls, own, &all, "where to train", why) != PEN_OK)
+        return why->status;
+    if (place_open(t->ctx, all != 0, &t->place, why) != PEN_OK) return why->status;
+    t->ctx->is_on_device = place_is_device(&t->place);
+    return PEN_OK;
+}
+
+static pen_status make_state(trainer *t, pen_error *why)
+{
+    update_state_setup setup = {.model = &t->ctx->model, .place = &t->place, .members = t->n};
+    if (t->n > 1 && place_is_device(&t->place) &&
+        group_calls_take_place(&t->group_calls, &t->place, why) != PEN_OK)
+        return why->status;
+    setup.stop              = t->group_calls.stop;
+    const pen_status status = update_state_create(&setup, &t->update_state, why);
+    return status == PEN_OK
+               ? verdicts_init(&t->verdicts, t->ctx, t->update_state, name_culprit, t, why)
+               : status;
+}
+
+/* Gradient 0 is laid out last. */
+static void list_gradients(trainer *t)
+{
+    const model *m = &t->ctx->model;
+    t->is_marked   = t->n > 1 && place_is_device(&t->place);
+    if (t->is_marked) {
+        t->elements[0] = (uint64_t)t->n;
+        t->name[0]     = "values that are not finite";
+        t->n_gradients = 1;
+    }
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         if (!m->tensor[i]->trained) continue;
-        t->gradient[i]            = t->n_trained;
-        t->elements[t->n_trained] = m->tensor[i]->elements;
-        t->name[t->n_trained++]   = m->tensor[i]->name;
+        t->trained[t->n_trained++]  = i;
+        t->gradient[i]              = t->n_gradients;
+        t->elements[t->n_gradients] = m->tensor[i]->elements;
+        t->name[t->n_gradients++]   = m->tensor[i]->name;
     }
-    const reducer_setup setup = {.n            = t->n_trained,
-                                 .elements     = t->elements,
-                                 .name         = t->name,
-                                 .first_bytes  = ctx->settings.bucket_first_bytes,
-                                 .bucket_bytes = ctx->settings.bucket_bytes,
-                                 .stats        = &ctx->stats,
-                                 .submit       = group_calls_submit,
-                                 .user         = &t->group_calls};
-    return reducer_create(&setup, &t->reducer, why);
+}
+
+static pen_status make_lists(trainer *t, pen_error *why)
+{
+    const model *m = &t->ctx->model;
+    const size_t n = (size_t)m->n_tensors + 1;
+    t->arrays      = ARRAYS_NEW(ARRAY(t->trained, n), ARRAY(t->gradient, n), ARRAY(t->elements, n),
+                                ARRAY(t->name, n));
+    if (t->arrays == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for %u gradients", m->n_tensors);
+    list_gradients(t);
+    return PEN_OK;
 }
 
 static pen_status make_sums(trainer *t, pen_error *why)
 {
-    const model *m = &t->ctx->model;
-    if (t->n > 1) return make_reducer(t, why);
-    t->solo = solo_create(m);
-    return t->solo != NULL ? PEN_OK
-                           : why_set(why, PEN_NO_MEMORY,
-                                     "no memory for the gradients of %u tensors", m->n_tensors);
+    const pen_ctx *ctx = t->ctx;
+    if (make_lists(t, why) != PEN_OK) return why->status;
+    if (t->n == 1) {
+        t->solo = solo_create(&ctx->model, &t->place, update_state_own_bad(t->update_state));
+        return t->solo != NULL
+                   ? PEN_OK
+                   : why_set(why, PEN_NO_MEMORY, "no memory for the gradients of %u tensors",
+                             ctx->model.n_tensors);
+    }
+    const reducer_setup setup = {.n            = t->n_gradients,
+                                 .elements     = t->elements,
+                                 .name         = t->name,
+                                 .first_bytes  = ctx->settings.bucket_first_bytes,
+                                 .bucket_bytes = ctx->settings.bucket_bytes,
+                                 .place        = &t->place,
+                                 .stats        = &t->ctx->stats,
+                                 .submit       = group_calls_submit,
+                                 .user         = &t->group_calls};
+    return reducer_create(&setup, &t->reducer, why);
 }
 
 static pen_status make_shown(trainer *t, pen_error *why)
@@ -123,7 +178,8 @@ static pen_status set_up(trainer *t, pen_error *why)
     pen_status status   = is_alone ? PEN_OK : first_values_check(&ctx->model, why);
     if (status == PEN_OK) status = make_group(t, why);
     if (status == PEN_OK && t->n > 1) status = first_values_spread(&t->group_calls, NULL, why);
-    if (status == PEN_OK) status = update_state_create(&ctx->model, &t->update_state, why);
+    if (status == PEN_OK) status = choose_place(t, why);
+    if (status == PEN_OK) status = make_state(t, why);
     if (status == PEN_OK) status = make_sums(t, why);
     if (status == PEN_OK) status = make_shown(t, why);
     return status == PEN_OK ? snapshot_writer_commit(ctx, is_alone ? NULL : &t->group_calls, why)
@@ -152,22 +208,58 @@ static void allreduce_step_open(strategy *s, uint64_t index, const wire_inputs *
 
 static void add_gradient(trainer *t, const pen_tensor *x)
 {
-    const uint32_t i = t->gradient[x->index];
-    update_state_weigh(reducer_room(t->reducer, i), x->pushed, x->desc.grad_dtype,
-                       model_push_dtype(&t->ctx->model, x), t->inputs->weight, x->elements);
-    reducer_ready(t->reducer, i);
+    pen_error why;
+    const plan *p              = update_state_plan(t->update_state);
+    const uint32_t i           = t->gradient[x->index];
+    const device_stream stream = device_copies_stream(x);
+    const device_weigh w       = {.to             = reducer_room(t->reducer, i, stream),
+                                  .grad           = x->pushed,
+                                  .grad_dtype     = x->desc.grad_dtype,
+                                  .as             = model_push_dtype(&t->ctx->model, x),
+                                  .weight         = t->inputs->weight,
+                                  .n              = x->elements,
+                                  .bad            = update_state_own_bad(t->update_state),
+                                  .chunk          = p->first_chunk[x->index],
+                                  .chunk_elements = p->chunk_elements};
+    if (w.to != NULL && t->place.ops->weigh(&w, stream, &why) != PEN_OK)
+        reducer_fail(t->reducer, &why);
+    reducer_ready(t->reducer, i, stream);
+}
+
+/* The update reads the gradient itself, on the place's stream. */
+static void follow(trainer *t, const pen_tensor *x)
+{
+    pen_error why;
+    if (place_is_device(&t->place) &&
+        device_copies_precede(t->ctx, device_copies_stream(x), &why) != PEN_OK)
+        context_remember(&t->ctx->step.remembered, &why);
 }
 
 static void allreduce_ready(strategy *s, pen_tensor *x, const void *grad)
 {
     trainer *t = (trainer *)s;
     x->pushed  = grad;
-    if (t->reducer == NULL) return; /* nothing is sent */
+    if (t->reducer == NULL) { /* nothing is sent */
+        follow(t, x);
+        return;
+    }
     stat_set *stats = &t->ctx->stats;
     const plan *p   = update_state_plan(t->update_state);
     stat_add(stats, STAT_PUSH_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
     stat_add(stats, STAT_PUSH_BYTES, x->elements * sizeof(float)); /* the type of the sums */
     add_gradient(t, x);
+}
+
+/* The bits of a chunk's number are those of a float so small that adding zeros does not change it; no chunk is a NaN. */
+static void mark_own_bad(trainer *t)
+{
+    pen_error why;
+    float *room = reducer_room(t->reducer, 0, t->place.stream);
+    if (room != NULL &&
+        place_copy(&t->place, TRAFFIC_OTHER, room + t->group_calls.group->rank,
+                   update_state_own_bad(t->update_state), sizeof *room, &why) != PEN_OK)
+        reducer_fail(t->reducer, &why);
+    reducer_ready(t->reducer, 0, t->place.stream);
 }
 
 /* ---- the step, at its end -------------------------------------------------------------------- */
@@ -188,29 +280,45 @@ static pen_status find_culprit(trainer *t, const plan_chunk *c, int32_t *at, pen
     return status == PEN_PEER_LOST && t->goes_on ? PEN_OK : status;
 }
 
-static pen_status decide(trainer *t, double weight_sum, wire_decision *decision, pen_error *why)
+static pen_status name_culprit(void *user, uint32_t chunk, const uint32_t *words, int32_t last,
+                               int32_t *rank, pen_error *why)
 {
-    uint32_t bad_chunk;
-    int32_t bad_rank = -1;
-    const bool is_bad =
-        update_state_decide(t->update_state, t->inputs, weight_sum, decision, &bad_chunk);
-    if (is_bad) {
-        const plan_chunk *c = &update_state_plan(t->update_state)->chunk[bad_chunk];
-        bad_rank            = agreement_last_with_weight(&t->agreement);
-        if (find_culprit(t, c, &bad_rank, why) != PEN_OK) return why->status;
-        bad_rank = t->is_behind ? t->agreement.ranks[bad_rank] : t->ranks[bad_rank];
-        t->ctx->step.outcome.bad_tensor = c->tensor;
-    }
-    strategy_note_decision(t->ctx, decision, is_bad, bad_rank);
+    trainer *t = user;
+    int32_t at = last;
+    if (t->is_marked)
+        verdicts_find(words, t->n, chunk, &at);
+    else if (find_culprit(t, &update_state_plan(t->update_state)->chunk[chunk], &at, why) != PEN_OK)
+        return why->status;
+    *rank = t->is_behind ? t->agreement.ranks[at] : t->ranks[at];
     return PEN_OK;
+}
+
+static pen_status allreduce_settle(strategy *s, uint32_t most, pen_error *why)
+{
+    trainer *t          = (trainer *)s;
+    const bool is_alone = t->solo != NULL; /* a snapshot may be taken by another thread */
+    if (is_alone) pthread_mutex_lock(&s->lock);
+    const pen_status status = verdicts_settle(&t->verdicts, most, why);
+    if (is_alone) pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+static pen_status decide(trainer *t, double weight_sum, pen_error *why)
+{
+    const uint32_t *words =
+        t->is_marked ? (const uint32_t *)(const void *)reducer_sum(t->reducer, 0) : NULL;
+    const pen_status status = update_state_measure(t->update_state, why);
+    return status == PEN_OK ? verdicts_add(&t->verdicts, t->inputs, weight_sum, words,
+                                           agreement_last_with_weight(&t->agreement), why)
+                            : status;
 }
 
 /* From the second step on all ranks use the order of rank 0's first. */
 static pen_status arrange(trainer *t, pen_error *why)
 {
-    if (t->is_arranged || t->is_to_lay_out || t->n_trained == 0) return PEN_OK;
+    if (t->reducer == NULL || t->is_arranged || t->is_to_lay_out) return PEN_OK;
     const pen_status status =
-        group_calls_arrange(&t->group_calls, t->reducer, t->n_trained, &t->is_arranged, why);
+        group_calls_arrange(&t->group_calls, t->reducer, t->n_gradients, &t->is_arranged, why);
     if (status == PEN_PEER_LOST && t->goes_on) return PEN_OK; /* the next step handles it */
     if (status == PEN_OK)
         log_info("%u gradients travel in %u buckets, in the order of rank 0's first step",
@@ -303,6 +411,7 @@ static pen_status sum_again(trainer *t, pen_error *why)
 /* The gradients are intact, so the survivors sum theirs again, with their own weights. */
 static pen_status sum_up(trainer *t, pen_error *why)
 {
+    if (t->is_marked) mark_own_bad(t);
     pen_status status = t->reducer != NULL ? complete_sums(t, why) : PEN_OK;
     while (status == PEN_PEER_LOST && t->goes_on) {
         if (regroup(t, why) != PEN_OK) return why->status;
@@ -314,19 +423,19 @@ static pen_status sum_up(trainer *t, pen_error *why)
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
+/* The values have all steps that have ended, so their counts must, too. */
 static pen_status allreduce_state_ranges(strategy *s, state_ranges *h, pen_error *why)
 {
-    const trainer *t = (trainer *)s;
-    h->copies        = t->n;
-    h->copy          = t->group_calls.group->rank;
+    trainer *t = (trainer *)s;
+    if (verdicts_settle(&t->verdicts, 0, why) != PEN_OK) return why->status;
+    h->copies = t->n;
+    h->copy   = t->group_calls.group->rank;
     return update_state_state_ranges(t->update_state, h, why);
 }
 
 static pen_status allreduce_restored(strategy *s, int64_t applied, pen_error *why)
 {
-    (void)why;
-    update_state_restored(((trainer *)s)->update_state, applied);
-    return PEN_OK;
+    return update_state_restored(((trainer *)s)->update_state, applied, why);
 }
 
 static pen_status keep(trainer *t, pen_error *why)
@@ -353,36 +462,49 @@ static pen_status give_sum(trainer *t, const pen_tensor *x, pen_error *why)
     return PEN_OK;
 }
 
-static void carry_out(trainer *t, const pen_tensor *x, double weight_sum,
-                      const wire_decision *decision)
+static void count_pulls(const trainer *t)
 {
+    const model *m  = &t->ctx->model;
     stat_set *stats = &t->ctx->stats;
     const plan *p   = update_state_plan(t->update_state);
-    update_state_carry_out(t->update_state, x, t->inputs, weight_sum, decision);
-    if (t->reducer == NULL) return;
-    stat_add(stats, STAT_PULL_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
-    stat_add(stats, STAT_PULL_BYTES, x->bytes);
+    for (uint32_t i = 0; t->reducer != NULL && i < t->n_trained; i++) {
+        const pen_tensor *x = m->tensor[t->trained[i]];
+        stat_add(stats, STAT_PULL_OPS, p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
+        stat_add(stats, STAT_PULL_BYTES, x->bytes);
+    }
 }
 
-static pen_status finish_step(trainer *t, pen_error *why)
+/* Everything of the step that works on gradients and values; on a device it is enqueued. */
+static pen_status update(trainer *t, double weight_sum, pen_error *why)
 {
-    context_step *step     = &t->ctx->step;
-    const model *m         = &t->ctx->model;
-    wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1};
-    double weight_sum;
-    if (sum_up(t, why) != PEN_OK || agree(t, &weight_sum, why) != PEN_OK) return why->status;
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained && give_sum(t, m->tensor[i], why) != PEN_OK) return why->status;
-
-    step->outcome = (ps_client_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
-    agreement_scalars(&t->agreement, &step->outcome.scalars);
+    const model *m = &t->ctx->model;
+    for (uint32_t i = 0; i < t->n_trained; i++)
+        if (give_sum(t, m->tensor[t->trained[i]], why) != PEN_OK) return why->status;
     if (!model_is_decided(m))
         update_state_count_step(t->update_state);
-    else if (decide(t, weight_sum, &decision, why) != PEN_OK)
+    else if (decide(t, weight_sum, why) != PEN_OK)
         return why->status;
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained) carry_out(t, m->tensor[i], weight_sum, &decision);
-    step->outcome.applied = update_state_applied(t->update_state);
+    pen_status status = device_copies_begin_update(t->ctx, why);
+    if (status == PEN_OK)
+        status = update_state_carry_out(t->update_state, t->trained, t->n_trained, t->inputs,
+                                        weight_sum, verdicts_rates(&t->verdicts, t->inputs), why);
+    if (status == PEN_OK) status = device_copies_updated(t->ctx, why);
+    count_pulls(t);
+    return status;
+}
+
+static pen_status finish_step(trainer *t, bool is_lazy, pen_error *why)
+{
+    context_step *step = &t->ctx->step;
+    double weight_sum;
+    if (sum_up(t, why) != PEN_OK || agree(t, &weight_sum, why) != PEN_OK) return why->status;
+    step->outcome = (ps_client_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    agreement_scalars(&t->agreement, &step->outcome.scalars);
+    if (update(t, weight_sum, why) != PEN_OK) return why->status;
+    if (!model_is_decided(&t->ctx->model))
+        step->outcome.applied = update_state_applied(t->update_state);
+    else if (verdicts_end_step(&t->verdicts, is_lazy, why) != PEN_OK)
+        return why->status;
     return arrange(t, why) == PEN_OK ? keep(t, why) : why->status;
 }
 
@@ -394,8 +516,8 @@ static pen_status push(trainer *t, const request *r, pen_error *why)
     const float *sum = solo_weigh(t->solo, x, r->u.verb.from, 1, why);
     if (sum == NULL) return why->status;
     update_state_give(t->update_state, x, sum);
-    update_state_update(t->update_state, x, t->ctx->model.group[x->desc.group]->hyper.lr, 1);
-    return PEN_OK;
+    return update_state_update(t->update_state, x, t->ctx->model.group[x->desc.group]->hyper.lr, 1,
+                               why);
 }
 
 static pen_status do_verb(trainer *t, request *r, pen_error *why)
@@ -403,7 +525,8 @@ static pen_status do_verb(trainer *t, request *r, pen_error *why)
     const pen_tensor *x = r->u.verb.tensor;
     if (r->u.verb.verb != PS_PULL && push(t, r, why) != PEN_OK) return why->status;
     if (r->u.verb.verb != PS_PUSH) {
-        update_state_values(t->update_state, x, r->u.verb.to);
+        if (update_state_values(t->update_state, x, r->u.verb.to, why) != PEN_OK)
+            return why->status;
         r->result.count = x->bytes;
     }
     r->result.version = update_state_version(t->update_state, x);
@@ -415,7 +538,7 @@ static pen_status run(trainer *t, request *r, pen_error *why)
 {
     if (r->kind == REQUEST_VERB) return do_verb(t, r, why);
     if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: local values are the newest */
-    const pen_status status = finish_step(t, why);
+    const pen_status status = finish_step(t, r->u.step.decided != NULL, why);
     r->result.version       = (uint64_t)update_state_applied(t->update_state);
     return status;
 }
@@ -435,20 +558,25 @@ static void allreduce_start(strategy *s, request *r)
 static void allreduce_close(strategy *s)
 {
     trainer *t = (trainer *)s;
+    pen_error why;
+    (void)place_wait(&t->place, &why);
     reducer_destroy(t->reducer);
     solo_destroy(t->solo);
+    verdicts_fini(&t->verdicts);
     update_state_destroy(t->update_state);
     agreement_fini(&t->agreement);
     free(t->arrays);
     free(t->ranks);
     free(t->at);
     group_calls_fini(&t->group_calls);
+    place_close(&t->place);
     free(t);
 }
 
 pen_status allreduce_open(pen_ctx *ctx, pen_error *why)
 {
-    static const strategy_ops ops = {.state_ranges = allreduce_state_ranges,
+    static const strategy_ops ops = {.settle       = allreduce_settle,
+                                     .state_ranges = allreduce_state_ranges,
                                      .restored     = allreduce_restored,
                                      .start        = allreduce_start,
                                      .step_open    = allreduce_step_open,
@@ -457,7 +585,8 @@ pen_status allreduce_open(pen_ctx *ctx, pen_error *why)
     trainer *t                    = calloc(1, sizeof *t);
     if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training without servers");
     strategy_init(&t->base, &ops, ctx);
-    t->ctx = ctx;
+    t->ctx   = ctx;
+    t->place = place_host();
     group_calls_init(&t->group_calls, ctx);
     return set_up(t, why);
 }

@@ -1,8 +1,8 @@
 /* culprit.c - each rank checks its own gradient; the lowest position that failed is the result. */
 #include "worker/train/culprit.h"
 
+#include "common/compute/simd/simd.h"
 #include "proto/plan.h"
-#include "worker/train/update_state.h"
 
 enum { TILE = 1024 };
 
@@ -15,8 +15,8 @@ static bool own_is_finite(const group_calls *t, const pen_tensor *x, uint64_t st
     bool is_finite     = true;
     for (uint64_t i = start; x->pushed != NULL && i < start + count; i += TILE) {
         const size_t n = start + count - i < TILE ? start + count - i : TILE;
-        is_finite &= update_state_weigh(scratch, (const char *)x->pushed + i * width,
-                                        x->desc.grad_dtype, as, weight, n);
+        is_finite &= simd_weigh(scratch, (const char *)x->pushed + i * width, x->desc.grad_dtype,
+                                as, weight, n);
     }
     return is_finite;
 }

@@ -2,6 +2,7 @@
 #include "worker/train/group_calls.h"
 
 #include "common/base/why.h"
+#include "worker/tensor/device_copy/device_copies.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,29 @@ void group_calls_init(group_calls *t, pen_ctx *ctx)
 
 void group_calls_fini(group_calls *t)
 {
+    if (t->stop != NULL) device_copies_fail_by(t->ctx, NULL, NULL);
     pthread_mutex_destroy(&t->lock);
     pthread_cond_destroy(&t->ended);
+}
+
+pen_status group_calls_failure(const group_calls *t, pen_error *why)
+{
+    if (t->stop == NULL || __atomic_load_n(t->stop, __ATOMIC_ACQUIRE) == 0) return PEN_OK;
+    if (coll_failure(t->group, why) != PEN_OK) return why->status;
+    return why_set(why, PEN_PEER_LOST,
+                   "a sum was given up: a rank of its group has stopped, or is too slow");
+}
+
+static pen_status failure(void *user, pen_error *why)
+{
+    return group_calls_failure(user, why);
+}
+
+pen_status group_calls_take_place(group_calls *t, const place *p, pen_error *why)
+{
+    const pen_status status = coll_stop_word(t->group, p->ops, p->device, &t->stop, why);
+    if (status == PEN_OK) device_copies_fail_by(t->ctx, failure, t);
+    return status;
 }
 
 pen_status group_calls_submit(void *user, const coll_call *call, coll_done_fn done, void *done_user,

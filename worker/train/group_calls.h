@@ -14,6 +14,7 @@
 typedef struct {
     pen_ctx *ctx;
     pen_group *group;
+    const uint32_t *stop; /* coll_stop_word(); NULL: its calls are not on a device */
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t ended;
     uint32_t in_progress;
@@ -22,6 +23,12 @@ typedef struct {
 
 void group_calls_init(group_calls *t, pen_ctx *ctx);
 void group_calls_fini(group_calls *t); /* the context owns the group */
+
+/* Its calls are on the device of a place: sets t->stop, and until group_calls_fini() the host's waits for that device end
+ * with the failure of the group.  Before the first step. */
+pen_status group_calls_take_place(group_calls *t, const place *p, pen_error *why);
+/* PEN_OK, or the failure of the group: what kernels made since may be no sum. */
+pen_status group_calls_failure(const group_calls *t, pen_error *why);
 
 /* coll_submit() with the setting deadline_ms.  A reducer_submit_fn; user is a group_calls. */
 pen_status group_calls_submit(void *user, const coll_call *call, coll_done_fn done, void *done_user,

@@ -3,7 +3,6 @@
 
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
-#include "common/system/segment.h"
 #include "common/trace/trace.h"
 
 #include <pthread.h>
@@ -17,6 +16,7 @@ typedef struct buffer { /* used by one bucket at a time */
     struct buffer *next;
     float *in, *out;
     size_t bytes;
+    device_event *freed; /* on a device: the sum before has read `in` */
 } buffer;
 
 typedef struct {
@@ -32,18 +32,21 @@ typedef struct {
 
 struct reducer {
     reducer_setup setup;
-    float *in, *out;                   /* without buffers */
-    size_t elements;                   /* of each */
-    size_t largest, largest_own;       /* elements of a bucket, and of this member's part of one */
-    void *arrays;                      /* one block for all arrays below */
-    size_t *start;                     /* [n] of each gradient, in `in` */
-    size_t *sum_start;                 /* [n] of its sum, in `out` */
-    size_t *counts;                    /* [n * size]; NULL: no owners */
-    uint32_t *laid;                    /* [n] gradients in the order of the buckets */
-    uint32_t *where;                   /* [n] bucket of each gradient */
-    uint32_t *order;                   /* [n] gradients in the order they became ready */
-    uint64_t *gradient;                /* [n] elements */
-    bucket *bucket;                    /* [n] at most */
+    place place;
+    device_event *freed,
+        *written;                /* on a device: all sums have read `in`; a gradient was written */
+    float *in, *out;             /* without buffers */
+    size_t elements;             /* of each */
+    size_t largest, largest_own; /* elements of a bucket, and of this member's part of one */
+    void *arrays;                /* one block for all arrays below */
+    size_t *start;               /* [n] of each gradient, in `in` */
+    size_t *sum_start;           /* [n] of its sum, in `out` */
+    size_t *counts;              /* [n * size]; NULL: no owners */
+    uint32_t *laid;              /* [n] gradients in the order of the buckets */
+    uint32_t *where;             /* [n] bucket of each gradient */
+    uint32_t *order;             /* [n] gradients in the order they became ready */
+    uint64_t *gradient;          /* [n] elements */
+    bucket *bucket;              /* [n] at most */
     uint32_t n_buckets, n_ready, next; /* next: the first bucket whose sum has not started */
 
     pthread_mutex_t lock; /* of all below, written by the thread that ends a call */
@@ -59,11 +62,25 @@ static void count_bytes(const reducer *r, int64_t bytes)
     if (r->setup.stats != NULL) stat_hold(r->setup.stats, STAT_GRAD_BYTES, bytes);
 }
 
+static void free_event(const reducer *r, device_event *event)
+{
+    if (event != NULL) r->place.ops->event_free(event);
+}
+
+static pen_status make_event(const reducer *r, device_event **event, pen_error *why)
+{
+    if (!place_is_device(&r->place)) return PEN_OK;
+    *event = r->place.ops->event_new();
+    return *event != NULL ? PEN_OK
+                          : why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
+}
+
 static void free_buffer(reducer *r, buffer *x)
 {
     count_bytes(r, -(int64_t)x->bytes);
-    segment_free(x->in);
-    segment_free(x->out);
+    place_free(&r->place, x->in, true);
+    place_free(&r->place, x->out, true);
+    free_event(r, x->freed);
     free(x);
 }
 
@@ -76,9 +93,9 @@ static buffer *make_buffer(reducer *r, pen_error *why)
     }
     x->bytes = (r->largest + r->largest_own) * sizeof *x->in;
     count_bytes(r, (int64_t)x->bytes);
-    x->in = segment_alloc(r->largest * sizeof *x->in, why);
-    if (x->in != NULL) x->out = segment_alloc(r->largest_own * sizeof *x->out, why);
-    if (x->out != NULL) return x;
+    x->in = place_alloc(&r->place, r->largest * sizeof *x->in, true, why);
+    if (x->in != NULL) x->out = place_alloc(&r->place, r->largest_own * sizeof *x->out, true, why);
+    if (x->out != NULL && make_event(r, &x->freed, why) == PEN_OK) return x;
     free_buffer(r, x);
     return NULL;
 }
@@ -113,8 +130,11 @@ static void take_buffer(reducer *r, bucket *b)
 /* Call with the lock. */
 static void return_buffer(reducer *r, bucket *b)
 {
+    pen_error why;
     buffer *x = b->buffer;
     if (x == NULL) return;
+    if (place_is_device(&r->place) && place_record(&r->place, x->freed, &why) != PEN_OK)
+        keep_failure(r, why.status, &why);
     b->buffer = NULL;
     b->in = b->out = NULL;
     if (r->n_made > r->setup.n_buffers) {
@@ -196,6 +216,16 @@ static void give_memory(reducer *r, bucket *b)
     b->out = r->out + b->start;
 }
 
+/* Also between gradients. */
+static void clear(reducer *r)
+{
+    pen_error why;
+    if (r->in == NULL) return;
+    const pen_status status =
+        r->place.ops->zero(r->in, r->elements * sizeof *r->in, r->place.stream, &why);
+    keep_failure(r, status, &why);
+}
+
 static void lay_out(reducer *r, const uint32_t *order)
 {
     bucket *b = NULL;
@@ -219,7 +249,7 @@ static void lay_out(reducer *r, const uint32_t *order)
         if (r->counts != NULL) lay_by_owner(r, &r->bucket[i]);
         give_memory(r, &r->bucket[i]);
     }
-    if (r->in != NULL) memset(r->in, 0, r->elements * sizeof *r->in); /* also between gradients */
+    clear(r);
 }
 
 /* A backward pass visits the layers last to first. */
@@ -261,8 +291,10 @@ void reducer_destroy(reducer *r)
 {
     if (r == NULL) return;
     free_buffers(r);
-    segment_free(r->in);
-    segment_free(r->out);
+    place_free(&r->place, r->in, true);
+    place_free(&r->place, r->out, true);
+    free_event(r, r->freed);
+    free_event(r, r->written);
     if (r->out != NULL) count_bytes(r, -(int64_t)(2 * r->elements * sizeof *r->in));
     free(r->arrays);
     pthread_mutex_destroy(&r->lock);
@@ -285,8 +317,8 @@ static pen_status make_room(reducer *r, pen_error *why)
 {
     for (uint32_t i = 0; i < r->setup.n; i++) r->elements += room_of(r->gradient[i]);
     if (r->elements == 0 || r->setup.n_buffers > 0) return PEN_OK;
-    r->in = segment_alloc(r->elements * sizeof *r->in, why);
-    if (r->in != NULL) r->out = segment_alloc(r->elements * sizeof *r->out, why);
+    r->in = place_alloc(&r->place, r->elements * sizeof *r->in, true, why);
+    if (r->in != NULL) r->out = place_alloc(&r->place, r->elements * sizeof *r->out, true, why);
     if (r->out == NULL) return why->status;
     count_bytes(r, (int64_t)(2 * r->elements * sizeof *r->in));
     return PEN_OK;
@@ -297,6 +329,7 @@ pen_status reducer_create(const reducer_setup *setup, reducer **out, pen_error *
     reducer *r = calloc(1, sizeof *r);
     if (r == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the buckets of gradients");
     r->setup = *setup;
+    r->place = setup->place != NULL ? *setup->place : place_host();
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->ended, NULL);
     if (!make_tables(r)) {
@@ -304,7 +337,8 @@ pen_status reducer_create(const reducer_setup *setup, reducer **out, pen_error *
         return why_set(why, PEN_NO_MEMORY, "no memory for the buckets of %u gradients", setup->n);
     }
     if (setup->n > 0) memcpy(r->gradient, setup->elements, setup->n * sizeof *r->gradient);
-    if (make_room(r, why) != PEN_OK) {
+    if (make_room(r, why) != PEN_OK || make_event(r, &r->freed, why) != PEN_OK ||
+        make_event(r, &r->written, why) != PEN_OK) {
         reducer_destroy(r);
         return why->status;
     }
@@ -316,16 +350,34 @@ pen_status reducer_create(const reducer_setup *setup, reducer **out, pen_error *
 /* ---- a step ---------------------------------------------------------------------------------- */
 void reducer_begin(reducer *r)
 {
+    pen_error why;
     r->n_ready = r->next = 0;
     r->failure.status    = PEN_OK;
     for (uint32_t b = 0; b < r->n_buckets; b++) r->bucket[b].left = r->bucket[b].n;
+    if (place_is_device(&r->place) && place_record(&r->place, r->freed, &why) != PEN_OK)
+        reducer_fail(r, &why);
 }
 
-float *reducer_room(reducer *r, uint32_t i)
+void reducer_fail(reducer *r, const pen_error *why)
+{
+    pthread_mutex_lock(&r->lock);
+    keep_failure(r, why->status, why);
+    pthread_mutex_unlock(&r->lock);
+}
+
+float *reducer_room(reducer *r, uint32_t i, device_stream stream)
 {
     bucket *b = &r->bucket[r->where[i]];
+    pen_error why;
     if (b->in == NULL) take_buffer(r, b);
-    return b->in != NULL ? b->in + (r->start[i] - b->start) : NULL;
+    if (b->in == NULL) return NULL;
+    if (place_is_device(&r->place) && stream != r->place.stream &&
+        pinned_pair_stream_waits(r->place.set, stream,
+                                 b->buffer != NULL ? b->buffer->freed : r->freed, &why) != PEN_OK) {
+        reducer_fail(r, &why);
+        return NULL;
+    }
+    return b->in + (r->start[i] - b->start);
 }
 
 static void notify_sums(const reducer *r, const bucket *b)
@@ -361,7 +413,10 @@ static void sum_bucket(reducer *r, bucket *b)
                             .out    = b->out,
                             .counts = b->counts,
                             .scale  = 1,
-                            .label  = b->label};
+                            .stream = r->place.stream,
+                            .in_stream_order = place_is_device(&r->place),
+                            .traffic         = TRAFFIC_GRAD,
+                            .label           = b->label};
     trace_moment(TRACE_BUCKET,
                  &(trace_note){.bytes = b->elements * sizeof(float), .label = b->label});
     pthread_mutex_lock(&r->lock);
@@ -374,8 +429,12 @@ static void sum_bucket(reducer *r, bucket *b)
     if (status != PEN_OK) end_call(b, status, &why);
 }
 
-void reducer_ready(reducer *r, uint32_t i)
+void reducer_ready(reducer *r, uint32_t i, device_stream stream)
 {
+    pen_error why;
+    if (place_is_device(&r->place) &&
+        place_order(&r->place, r->written, stream, r->place.stream, &why) != PEN_OK)
+        reducer_fail(r, &why);
     r->order[r->n_ready++] = i;
     r->bucket[r->where[i]].left--;
     while (r->next < r->n_buckets && r->bucket[r->next].left == 0)

@@ -13,6 +13,8 @@
  *   With n_buffers a bucket has memory only from its first gradient until summed() has returned, so the gradients of a
  * model are never all in memory.  If all buffers are in use, the next gradient waits for one.  If no sum is in progress
  * then, because gradients arrive in another order than the layout, one more buffer is made for that time.
+ *   On a device (place.h) nothing waits for the device: gradients are written by work on the program's streams, sums are
+ * enqueued on the place's stream behind it, and a call has ended when its sum is enqueued.
  * Threads: one at a time calls begin, room, ready, wait and arrange; sums end on any thread.
  */
 #ifndef WORKER_TRAIN_REDUCER_H
@@ -20,6 +22,7 @@
 
 #include "common/base/stat.h"
 #include "worker/collective/coll.h"
+#include "worker/train/update/place.h"
 
 typedef struct reducer reducer;
 
@@ -32,8 +35,9 @@ typedef struct {
     const uint64_t *elements; /* [n] */
     const char *const *name;  /* [n] for error sentences; BORROWED */
     uint64_t first_bytes, bucket_bytes;
-    const int *owner; /* [n] member that gets the sum, BORROWED; NULL: all do */
-    int size, rank;   /* of the group; only used with owners */
+    const int *owner;   /* [n] member that gets the sum, BORROWED; NULL: all do */
+    int size, rank;     /* of the group; only used with owners */
+    const place *place; /* of the buckets; NULL: the host; copied */
     reducer_submit_fn submit;
     /* 0: every bucket has its own memory, and reducer_sum() is valid after the wait */
     uint32_t n_buffers;
@@ -47,12 +51,15 @@ typedef struct {
 pen_status reducer_create(const reducer_setup *setup, reducer **r, pen_error *why);
 void reducer_destroy(reducer *r); /* no call is in progress; NULL is fine */
 
-void reducer_begin(reducer *r); /* a step begins */
-/* Where to write this rank's gradient i.  NULL: no memory; reducer_wait() returns that failure. */
-float *reducer_room(reducer *r, uint32_t i);
-void reducer_ready(reducer *r, uint32_t i);          /* it is written; once per step */
+void reducer_begin(reducer *r);                      /* a step begins */
+void reducer_fail(reducer *r, const pen_error *why); /* reducer_wait() returns the first of these */
+/* Where to write this rank's gradient i, in work enqueued on `stream`; the host ignores stream.  NULL: no memory;
+ * reducer_wait() returns that failure. */
+float *reducer_room(reducer *r, uint32_t i, device_stream stream);
+/* It is written, or will be by work enqueued on `stream` before; once per step. */
+void reducer_ready(reducer *r, uint32_t i, device_stream stream);
 pen_status reducer_wait(reducer *r, pen_error *why); /* for all calls; the first failure */
-/* Own sum, from wait to the next begin; with n_buffers only in summed(). */
+/* Own sum, from wait to the next begin; with n_buffers only in summed().  On a device: for work on the place's stream. */
 const float *reducer_sum(const reducer *r, uint32_t i);
 
 /* The order of this step's ready() calls, after all n. */

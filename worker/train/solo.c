@@ -2,20 +2,25 @@
 #include "worker/train/solo.h"
 
 #include "common/base/why.h"
+#include "common/compute/device/device_step.h"
 #include "worker/context.h"
-#include "worker/train/update_state.h"
 
 #include <stdlib.h>
 
 struct solo {
     const model *m;
+    place place;
+    uint32_t *bad;
     float *sum[]; /* [n_tensors] NULL: the gradient was used in place */
 };
 
-solo *solo_create(const model *m)
+solo *solo_create(const model *m, const place *p, uint32_t *bad)
 {
     solo *s = calloc(1, sizeof *s + m->n_tensors * sizeof *s->sum);
-    if (s != NULL) s->m = m;
+    if (s == NULL) return NULL;
+    s->m     = m;
+    s->place = *p;
+    s->bad   = bad;
     return s;
 }
 
@@ -29,7 +34,7 @@ void solo_destroy(solo *s)
     if (s == NULL) return;
     for (uint32_t i = 0; i < s->m->n_tensors; i++) {
         if (s->sum[i] != NULL) count_bytes(s->m->tensor[i], -1);
-        free(s->sum[i]);
+        place_free(&s->place, s->sum[i], false);
     }
     free(s);
 }
@@ -41,13 +46,19 @@ const float *solo_weigh(solo *s, const pen_tensor *t, const void *grad, double w
     float **sum        = &s->sum[t->index];
     if (grad != NULL && as == PEN_F32 && weight == 1) return grad;
     if (*sum == NULL) {
-        *sum = malloc(t->elements * sizeof(float));
+        *sum = place_alloc(&s->place, t->elements * sizeof(float), false, why);
         if (*sum == NULL) {
             why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'", t->name);
             return NULL;
         }
         count_bytes(t, 1);
     }
-    update_state_weigh(*sum, grad, t->desc.grad_dtype, as, weight, t->elements);
-    return *sum;
+    const device_weigh w = {.to         = *sum,
+                            .grad       = grad,
+                            .grad_dtype = t->desc.grad_dtype,
+                            .as         = as,
+                            .weight     = weight,
+                            .n          = t->elements,
+                            .bad        = s->bad};
+    return s->place.ops->weigh(&w, s->place.stream, why) == PEN_OK ? *sum : NULL;
 }

@@ -20,16 +20,6 @@ void strategy_close(pen_ctx *ctx)
     s->ops->close(s);
 }
 
-void strategy_note_decision(pen_ctx *ctx, const wire_decision *d, bool is_bad, int32_t bad_rank)
-{
-    ps_client_outcome *outcome = &ctx->step.outcome;
-    outcome->outcome           = d->outcome;
-    outcome->norm              = d->norm;
-    outcome->clip              = d->clip;
-    outcome->has_bad           = is_bad;
-    outcome->bad_rank          = bad_rank;
-}
-
 pen_status strategy_refuse_push(const pen_tensor *t, pen_error *why)
 {
     return why_set(why, PEN_UNSUPPORTED,

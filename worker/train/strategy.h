@@ -14,11 +14,15 @@ typedef struct strategy strategy;
 
 typedef struct {
     /* Snapshots without servers (snapshot/snapshot_writer.h); both or neither.  NULL: servers write them.
-     * state_ranges: this rank's state between two steps.
+     * state_ranges: this rank's state between two steps, with all that have ended: it settles them.
      * restored: the state was overwritten, with its versions, and has `applied` updates.  Makes the
      * program's values from it. */
     pen_status (*state_ranges)(strategy *s, state_ranges *h, pen_error *why);
     pen_status (*restored)(strategy *s, int64_t applied, pen_error *why);
+
+    /* Waits until at most `most` steps that have ended are undecided, and reports the others with step_decided().  NULL:
+     * steps end decided. */
+    pen_status (*settle)(strategy *s, uint32_t most, pen_error *why);
 
     /* Begins a request of STEP, VERB or PULL_FREE; request_end() and request_notify() follow, now or later. */
     void (*start)(strategy *s, request *r);
@@ -60,8 +64,6 @@ void strategy_init(strategy *s, const strategy_ops *ops, pen_ctx *ctx); /* sets 
 /* Ends r with status, and its lazy verdict if that is still open. */
 void strategy_end(request *r, pen_status status, const pen_error *why);
 
-/* Sets the step's outcome from the decision; the caller sets bad_tensor. */
-void strategy_note_decision(pen_ctx *ctx, const wire_decision *d, bool is_bad, int32_t bad_rank);
 pen_status strategy_refuse_push(const pen_tensor *t, pen_error *why); /* without servers */
 
 pen_status ps_open(pen_ctx *ctx, pen_error *why);

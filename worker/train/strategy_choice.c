@@ -62,7 +62,7 @@ static bool is_worth_it(const pen_ctx *ctx)
     const uint32_t nodes = count_nodes(&c->view);
     if (nodes == c->view.n_workers || !have_shared_memory(&c->view)) return false;
     if (!is_large_enough(m) || !has_only(m, is_decided)) return false;
-    return !ctx->settings.deterministic || (nodes == 1 && has_only(m, is_in_float));
+    return ctx->settings.deterministic != SUMS_BY_RANK || (nodes == 1 && has_only(m, is_in_float));
 }
 
 /* The sum of a node needs all its ranks and all their gradients.  In elastic jobs, and if gradients are sharded, each

@@ -5,36 +5,35 @@
  *   open    the ps client opens the step; the ranks of the node add their weights
  *   ready   each chunk, rounded as on the wire and times this rank's weight, goes into a bucket
  *           (reducer.h).  Buckets are summed inside the node, and each rank gets the sums of its
- *           own chunks.  It pushes them at once, with the node's weight
+ *           own chunks.  It pushes them at once, in the type of the wire, with the node's weight
  *   end     the servers add one contribution per node; votes and decision are as usual.  Each rank
  *           pulls only its own chunks; then the ranks of the node gather the rest
  * So a node sends each gradient once, for any number of ranks, and the ranks share the sockets.
- * The sum of a node is rounded once more if gradients are sent in 16 bits.
+ *   On a device (place.h) sums and gathering are enqueued, and only own chunks cross: a sum comes down into page-locked
+ * memory as soon as it is there and is pushed from it when "pen-copy" has seen it arrive; own values go up in one copy.
+ * The sum of a node is rounded once more if gradients are sent in 16 bits, except with deterministic=node.
  *   The view of the epoch, which servers have too, defines the ranks of a node.
  *   mode=ps-hier and two_level=yes always do this.  two_level=auto in mode=ps-bsp does it only if it
  * pays and changes nothing but the time: the workers of a node share memory, and the model is not
- * tiny.  With deterministic sums, all must also be on one node and gradients not rounded on the wire,
+ * tiny.  With deterministic=yes, all must also be on one node and gradients not rounded on the wire,
  * so that the bits are those of two_level=no.  All ranks decide alike, without a message.
- * Threads: the program's opens, feeds and ends the step; "pen-coll" ends sums; "pen-io" owns the ps
- * client.  They exchange work as tasks.  A lazy step ends in "pen-step", one at a time: the program
+ * Threads: the program's opens, feeds and ends the step; "pen-coll" ends sums; on a device "pen-copy" hands them over;
+ * "pen-io" owns the ps client.  They exchange work as tasks.  A lazy step ends in "pen-step", one at a time: the program
  * continues with the verdict while values are pulled and gathered.
  */
 #include "worker/train/ps.h"
 
 #include "common/base/log.h"
 #include "common/base/why.h"
-#include "common/compute/simd/simd.h"
 #include "common/containers/arrays.h"
 #include "common/system/fp_env.h"
-#include "common/system/segment.h"
 #include "proto/scalars.h"
-#include "worker/train/culprit.h"
+#include "worker/tensor/device_copy/device_copies.h"
 #include "worker/train/group_calls.h"
 #include "worker/train/reducer.h"
-#include "worker/train/update_state.h"
+#include "worker/train/update/place.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct two_level two_level;
 
@@ -42,7 +41,9 @@ typedef struct { /* a trained chunk */
     loop_task task;
     two_level *level;
     uint32_t chunk;
-    size_t at; /* of its values, in `all` */
+    size_t at;          /* of its values, in `all` */
+    const void *pushed; /* own: its sum in host memory, in the type of the wire */
+    pinned_pair *down;  /* own, on a device: from there to `pushed` */
 } piece;
 
 typedef struct { /* sent by one rank to its node */
@@ -55,7 +56,10 @@ struct two_level {
     ps ps;
     /* group_calls: of the node; everyone: all ranks, only to find the rank that pushed a NaN */
     group_calls group_calls, everyone;
-    int size, rank; /* ranks of the node, and position in it */
+    group_calls landings; /* on a device: own sums on their way down; no group */
+    int size, rank;       /* ranks of the node, and position in it */
+    place place;          /* of sums, and of values while they are gathered */
+    uint32_t *bad;        /* there: the lowest chunk of an own gradient that is not finite */
     reducer *reducer;
     void *arrays;       /* one block for the arrays below */
     uint32_t n;         /* pieces */
@@ -67,7 +71,8 @@ struct two_level {
 
     size_t *counts;      /* [size] bytes of values that each rank pulls */
     size_t own_at;       /* offset of this rank's values in `all` */
-    char *own, *all;     /* values: of own chunks, and of the whole node */
+    char *all, *own;     /* values: of the whole node, there; of own chunks, in host memory */
+    pinned_pair *up;     /* on a device: from `own` into `all` */
     shown mine, *theirs; /* [size] */
     wire_inputs inputs;  /* of this step */
     loop_task weigh;
@@ -134,14 +139,30 @@ static void list_pieces(two_level *l, const plan *p, const model *m)
     l->first[m->n_tensors] = l->n;
 }
 
-static size_t value_bytes(const two_level *l, const plan *p, const model *m, uint32_t i)
+static const plan_chunk *chunk_of(const piece *x)
 {
-    const plan_chunk *c = &p->chunk[l->piece[i].chunk];
-    return c->count * plan_dtype_bytes(m->tensor[c->tensor]->desc.dtype);
+    return &x->level->ps.c->plan->chunk[x->chunk];
+}
+
+static pen_tensor *tensor_of(const piece *x)
+{
+    return x->level->ps.c->ctx->model.tensor[chunk_of(x)->tensor];
+}
+
+static size_t value_bytes(const piece *x)
+{
+    return chunk_of(x)->count * plan_dtype_bytes(tensor_of(x)->desc.dtype);
+}
+
+/* Sums of 16-bit gradients are sent in that type, unless they are wide. */
+static pen_dtype sum_dtype(const piece *x)
+{
+    const model *m = &x->level->ps.c->ctx->model;
+    return plan_sums_are_wide(&m->wire) ? PEN_F32 : model_push_dtype(m, tensor_of(x));
 }
 
 /* Lays out values by owner, so that one call gathers them. */
-static size_t place_values(two_level *l, const plan *p, const model *m)
+static size_t lay_out_values(two_level *l)
 {
     size_t at = 0;
     for (int r = 0; r < l->size; r++) {
@@ -150,18 +171,41 @@ static size_t place_values(two_level *l, const plan *p, const model *m)
         for (uint32_t i = 0; i < l->n; i++) {
             if (l->owner[i] != r) continue;
             l->piece[i].at = at;
-            at += value_bytes(l, p, m, i);
+            at += value_bytes(&l->piece[i]);
         }
         l->counts[r] = at - begin;
     }
     return at;
 }
 
-static pen_status make_values(two_level *l, size_t bytes, pen_error *why)
+/* All ranks choose alike. */
+static pen_status choose_place(pen_ctx *ctx, two_level *l, pen_error *why)
 {
-    l->own = segment_alloc(l->counts[l->rank], why);
-    if (l->own != NULL) l->all = segment_alloc(bytes, why);
-    return l->all != NULL ? PEN_OK : why->status;
+    int32_t own = place_may_be_device(ctx), all = 0;
+    if (group_calls_lowest(&l->everyone, own, &all, "where to sum", why) != PEN_OK ||
+        place_open(ctx, all != 0, &l->place, why) != PEN_OK)
+        return why->status;
+    ctx->is_on_device = place_is_device(&l->place);
+    return PEN_OK;
+}
+
+static pen_status make_values(pen_ctx *ctx, two_level *l, size_t bytes, pen_error *why)
+{
+    l->all = place_alloc(&l->place, bytes, true, why);
+    if (l->all == NULL) return why->status;
+    l->own = l->all + l->own_at;
+    if (!place_is_device(&l->place) || l->counts[l->rank] == 0) return PEN_OK;
+    l->up = device_copies_pair(ctx, l->own, l->counts[l->rank], why);
+    if (l->up == NULL) return why->status;
+    l->own = l->up->host;
+    return PEN_OK;
+}
+
+static pen_status make_bad(two_level *l, pen_error *why)
+{
+    const uint32_t none = DEVICE_ALL_FINITE;
+    l->bad              = place_alloc(&l->place, sizeof none, false, why);
+    return l->bad != NULL ? place_write(&l->place, l->bad, &none, sizeof none, why) : why->status;
 }
 
 static void push_piece(void *user, uint32_t i);
@@ -176,23 +220,41 @@ static pen_status make_reducer(pen_ctx *ctx, two_level *l, pen_error *why)
                                  .owner        = l->owner,
                                  .size         = l->size,
                                  .rank         = l->rank,
+                                 .place        = &l->place,
                                  .submit       = group_calls_submit,
                                  .summed       = push_piece,
                                  .user         = &l->group_calls};
     return reducer_create(&setup, &l->reducer, why);
 }
 
+/* On a device: how own sums come down. */
+static pen_status make_landings(pen_ctx *ctx, two_level *l, pen_error *why)
+{
+    if (!place_is_device(&l->place)) return PEN_OK;
+    for (uint32_t i = 0; i < l->n; i++) {
+        piece *x = &l->piece[i];
+        if (l->owner[i] != l->rank) continue;
+        x->down = device_copies_pair(ctx, reducer_room(l->reducer, i, l->place.stream),
+                                     chunk_of(x)->count * plan_dtype_bytes(sum_dtype(x)), why);
+        if (x->down == NULL) return why->status;
+    }
+    return group_calls_take_place(&l->group_calls, &l->place, why);
+}
+
 static pen_status set_up(pen_ctx *ctx, two_level *l, pen_error *why)
 {
     const plan *p = l->ps.c->plan;
-    if (check_rules(&ctx->model, why) != PEN_OK || make_groups(ctx, l, why) != PEN_OK)
+    if (check_rules(&ctx->model, why) != PEN_OK || make_groups(ctx, l, why) != PEN_OK ||
+        choose_place(ctx, l, why) != PEN_OK)
         return why->status;
     if (!make_tables(l, p, ctx->model.n_tensors))
         return why_set(why, PEN_NO_MEMORY, "no memory for the shares of %u chunks", p->n_chunks);
     list_pieces(l, p, &ctx->model);
-    const size_t bytes = place_values(l, p, &ctx->model);
-    pen_status status  = make_values(l, bytes, why);
+    const size_t bytes = lay_out_values(l);
+    pen_status status  = make_values(ctx, l, bytes, why);
+    if (status == PEN_OK) status = make_bad(l, why);
     if (status == PEN_OK) status = make_reducer(ctx, l, why);
+    if (status == PEN_OK) status = make_landings(ctx, l, why);
     if (status == PEN_OK)
         log_info("rank %d of %d in its node pushes and pulls %zu of %zu bytes of values", l->rank,
                  l->size, l->counts[l->rank], bytes);
@@ -216,32 +278,52 @@ static void weigh_ps_client(void *user)
 
 static void add_piece(void *user)
 {
-    const piece *x            = user;
-    const two_level *l        = x->level;
-    io_thread *c              = l->ps.c;
-    const uint32_t i          = (uint32_t)(x - l->piece);
-    const plan_chunk *planned = &c->plan->chunk[x->chunk];
-    const pen_tensor *t       = c->ctx->model.tensor[planned->tensor];
-    const void *from =
-        t->desc.grad_dtype == PEN_F32 ? reducer_sum(l->reducer, i) : reducer_room(l->reducer, i);
+    const piece *x     = user;
+    const two_level *l = x->level;
+    io_thread *c       = l->ps.c;
     if (l->ps.step != NULL)
-        ps_client_add_chunk(c->ps_client, l->ps.step, PS_STEP, x->chunk, from,
+        ps_client_add_chunk(c->ps_client, l->ps.step, PS_STEP, x->chunk, x->pushed,
                             l->own + (x->at - l->own_at));
 }
 
-/* ---- in the thread that ends calls ----------------------------------------------------------- */
-/* Sums of 16-bit gradients are sent in that type, encoded into the input's memory, which is free now. */
+/* ---- in the thread that ends calls, and on a device in "pen-copy" ------------------------------ */
+static void push_piece_from(piece *x, const void *sum)
+{
+    x->pushed = sum;
+    x->task   = (loop_task){.fn = add_piece, .user = x};
+    loop_post(x->level->ps.c->loop, &x->task);
+}
+
+static void land(void *user, const pen_error *failure)
+{
+    piece *x     = user;
+    two_level *l = x->level;
+    pen_error why;
+    if (group_calls_failure(&l->group_calls, &why) != PEN_OK) failure = &why;
+    if (failure == NULL) push_piece_from(x, x->down->host);
+    group_calls_end(&l->landings, failure != NULL ? failure->status : PEN_OK, failure);
+}
+
 static void push_piece(void *user, uint32_t i)
 {
-    two_level *l              = (two_level *)((group_calls *)user)->ctx->strategy;
-    io_thread *c              = l->ps.c;
-    piece *x                  = &l->piece[i];
-    const plan_chunk *planned = &c->plan->chunk[x->chunk];
-    const pen_dtype as        = c->ctx->model.tensor[planned->tensor]->desc.grad_dtype;
-    if (as != PEN_F32)
-        simd()->encode(reducer_room(l->reducer, i), reducer_sum(l->reducer, i), as, planned->count);
-    x->task = (loop_task){.fn = add_piece, .user = x};
-    loop_post(c->loop, &x->task);
+    two_level *l         = (two_level *)((group_calls *)user)->ctx->strategy;
+    piece *x             = &l->piece[i];
+    const pen_dtype as   = sum_dtype(x);
+    const float *sum     = reducer_sum(l->reducer, i);
+    float *room          = reducer_room(l->reducer, i, l->place.stream); /* free after the call */
+    pen_status status    = PEN_OK;
+    const void *in_type  = as == PEN_F32 ? sum : room;
+    const uint64_t count = chunk_of(x)->count;
+    pen_error why;
+    if (as != PEN_F32) status = l->place.ops->narrow(room, sum, as, count, l->place.stream, &why);
+    if (!place_is_device(&l->place)) {
+        push_piece_from(x, in_type); /* rounding on the host cannot fail */
+        return;
+    }
+    group_calls_count(&l->landings);
+    x->down->device = (void *)(uintptr_t)in_type;
+    if (status == PEN_OK) status = device_copies_take_sum(tensor_of(x), x->down, land, x, &why);
+    if (status != PEN_OK) group_calls_end(&l->landings, status, &why);
 }
 
 static void add_up_weights(void *user, pen_status status, const pen_error *why)
@@ -295,20 +377,31 @@ static void two_level_step_open(strategy *s, uint64_t index, const wire_inputs *
     if (status != PEN_OK) group_calls_end(&l->group_calls, status, &why);
 }
 
+static void weigh_piece(two_level *l, const pen_tensor *t, const void *grad, uint32_t i)
+{
+    pen_error why;
+    const plan_chunk *planned  = chunk_of(&l->piece[i]);
+    const size_t from          = planned->start * plan_dtype_bytes(t->desc.grad_dtype);
+    const device_stream stream = device_copies_stream(t);
+    const device_weigh w       = {.to         = reducer_room(l->reducer, i, stream),
+                                  .grad       = grad != NULL ? (const char *)grad + from : NULL,
+                                  .grad_dtype = t->desc.grad_dtype,
+                                  .as         = model_push_dtype(&l->ps.c->ctx->model, t),
+                                  .weight     = l->inputs.weight,
+                                  .n          = planned->count,
+                                  .bad        = l->bad,
+                                  .chunk      = l->piece[i].chunk};
+    if (w.to != NULL && l->place.ops->weigh(&w, stream, &why) != PEN_OK)
+        reducer_fail(l->reducer, &why);
+    reducer_ready(l->reducer, i, stream);
+}
+
 static void two_level_ready(strategy *s, pen_tensor *t, const void *grad)
 {
-    two_level *l       = (two_level *)s;
-    const io_thread *c = l->ps.c;
-    const size_t width = plan_dtype_bytes(t->desc.grad_dtype);
-    const pen_dtype as = model_push_dtype(&c->ctx->model, t);
-    t->pushed          = grad;
-    for (uint32_t i = l->first[t->index]; i < l->first[t->index + 1]; i++) {
-        const plan_chunk *planned = &c->plan->chunk[l->piece[i].chunk];
-        const void *from = grad != NULL ? (const char *)grad + planned->start * width : NULL;
-        update_state_weigh(reducer_room(l->reducer, i), from, t->desc.grad_dtype, as,
-                           l->inputs.weight, planned->count);
-        reducer_ready(l->reducer, i);
-    }
+    two_level *l = (two_level *)s;
+    t->pushed    = grad;
+    for (uint32_t i = l->first[t->index]; i < l->first[t->index + 1]; i++)
+        weigh_piece(l, t, grad, i);
 }
 
 /* Own chunks are decided and pulled as in ps.c.  One request ends with the verdict, one with the values. */
@@ -338,31 +431,66 @@ static pen_status wait_for_ps_client(pen_req *req, pen_result *result, pen_error
     return status;
 }
 
-static pen_status gather_values(two_level *l, pen_error *why)
+/* All members have the values of all, in `all`. */
+static pen_status gather_values(pen_ctx *ctx, two_level *l, pen_error *why)
 {
-    group_calls_gather(&l->group_calls, PEN_U8, l->counts[l->rank], l->counts, l->own, l->all,
-                       "new values of a node");
+    const coll_call call = {.kind            = COLL_ALL_GATHER,
+                            .dtype           = PEN_U8,
+                            .n               = l->counts[l->rank],
+                            .in              = l->all + l->own_at,
+                            .out             = l->all,
+                            .counts          = l->counts,
+                            .scale           = 1,
+                            .stream          = l->place.stream,
+                            .in_stream_order = place_is_device(&l->place),
+                            .traffic         = TRAFFIC_VALUE,
+                            .label           = "new values of a node"};
+    if (l->up != NULL && device_copies_give_values(ctx, l->up, why) != PEN_OK) return why->status;
+    group_calls_begin(&l->group_calls, &call);
     return group_calls_wait(&l->group_calls, why);
 }
 
-static void hand_out_values(pen_ctx *ctx, const two_level *l)
+static pen_status hand_out_values(pen_ctx *ctx, const two_level *l, pen_error *why)
 {
-    const io_thread *c = l->ps.c;
-    for (uint32_t i = 0; i < l->n; i++) {
-        const plan_chunk *planned = &c->plan->chunk[l->piece[i].chunk];
-        const pen_tensor *t       = ctx->model.tensor[planned->tensor];
-        memcpy((char *)t->param + planned->start * plan_dtype_bytes(t->desc.dtype),
-               l->all + l->piece[i].at, value_bytes(l, c->plan, &ctx->model, i));
+    pen_status status = PEN_OK;
+    for (uint32_t i = 0; i < l->n && status == PEN_OK; i++) {
+        const piece *x      = &l->piece[i];
+        const pen_tensor *t = tensor_of(x);
+        char *to            = place_values(&l->place, t);
+        status              = place_copy(&l->place, TRAFFIC_VALUE,
+                                         to + chunk_of(x)->start * plan_dtype_bytes(t->desc.dtype),
+                                         l->all + x->at, value_bytes(x), why);
     }
+    return status == PEN_OK ? device_copies_updated(ctx, why) : status;
 }
 
-/* A vote names the rank that pushed its node's sum, not the rank that added the bad value. */
+/* A vote names the rank that pushed its node's sum, not the rank that added the bad value.  Then no rank's lowest bad
+ * chunk comes before the sum's. */
 static pen_status name_culprit(pen_ctx *ctx, two_level *l, pen_error *why)
 {
     ps_client_outcome *o = &ctx->step.outcome;
+    uint32_t bad         = DEVICE_ALL_FINITE;
     if (!o->has_bad) return PEN_OK;
-    const pen_tensor *t = ctx->model.tensor[o->bad_tensor];
-    return culprit_find(&l->everyone, t, 0, t->elements, l->inputs.weight, &o->bad_rank, why);
+    if (place_read(&l->place, &bad, l->bad, sizeof bad, why) != PEN_OK) return why->status;
+    const uint32_t *first = &l->ps.c->plan->first_chunk[o->bad_tensor];
+    const bool is_ours    = bad >= first[0] && bad < first[1];
+    const int32_t none    = l->everyone.group->size;
+    int32_t lowest        = none;
+    pen_status status = group_calls_lowest(&l->everyone, is_ours ? l->everyone.group->rank : none,
+                                           &lowest, "whose gradient is not finite", why);
+    if (lowest < none) o->bad_rank = lowest;
+    bad = DEVICE_ALL_FINITE;
+    return status == PEN_OK ? place_write(&l->place, l->bad, &bad, sizeof bad, why) : status;
+}
+
+/* Until all own sums are pushed. */
+static pen_status wait_for_sums(two_level *l, pen_error *why)
+{
+    pen_error later;
+    const pen_status status = group_calls_wait_for_sums(&l->group_calls, l->reducer, why);
+    if (status == PEN_OK) return group_calls_wait(&l->landings, why);
+    (void)group_calls_wait(&l->landings, &later);
+    return status;
 }
 
 /* Lets pen_step_end() of a lazy step return. */
@@ -379,21 +507,23 @@ static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_
     two_level *l = (two_level *)ctx->strategy;
     pen_req decided, pulled;
     pen_error later;
-    pen_status status = group_calls_wait_for_sums(&l->group_calls, l->reducer, why);
+    pen_status status = wait_for_sums(l, why);
     if (status == PEN_OK) status = begin_ps_client_end(ctx, &decided, &pulled, why);
     if (status != PEN_OK) return status;
     status = wait_for_ps_client(&decided, NULL, why);
     if (status == PEN_OK) status = name_culprit(ctx, l, why);
+    if (status == PEN_OK) status = device_copies_begin_update(ctx, why);
     if (status != PEN_OK) {
         (void)wait_for_ps_client(&pulled, NULL, &later); /* ends by its deadline */
         return status;
     }
     notify_verdict(ctx, r);
     status = wait_for_ps_client(&pulled, result, why);
-    if (status == PEN_OK) status = gather_values(l, why);
-    if (status != PEN_OK) return status;
-    hand_out_values(ctx, l);
-    return group_calls_arrange(&l->group_calls, l->reducer, l->n, &l->is_arranged, why);
+    if (status == PEN_OK) status = gather_values(ctx, l, why);
+    if (status == PEN_OK) status = hand_out_values(ctx, l, why);
+    return status == PEN_OK
+               ? group_calls_arrange(&l->group_calls, l->reducer, l->n, &l->is_arranged, why)
+               : status;
 }
 
 static void end_step(pen_ctx *ctx, request *r)
@@ -461,15 +591,22 @@ static void two_level_start(strategy *s, request *r)
 static void two_level_close(strategy *s)
 {
     two_level *l = (two_level *)s;
+    pen_error why;
     stop_thread(l);
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->changed);
+    (void)place_wait(&l->place, &why);
+    for (uint32_t i = 0; i < l->n; i++)
+        device_copies_drop_pair(l->group_calls.ctx, l->piece[i].down);
+    device_copies_drop_pair(l->group_calls.ctx, l->up);
     reducer_destroy(l->reducer);
-    segment_free(l->own);
-    segment_free(l->all);
+    place_free(&l->place, l->all, true);
+    place_free(&l->place, l->bad, false);
+    place_close(&l->place);
     free(l->arrays);
     group_calls_fini(&l->group_calls);
     group_calls_fini(&l->everyone);
+    group_calls_fini(&l->landings);
     ps_fini(&l->ps);
     free(l);
 }
@@ -485,6 +622,8 @@ pen_status two_level_open(pen_ctx *ctx, pen_error *why)
     ps_init(&l->ps, &ops, ctx);
     group_calls_init(&l->group_calls, ctx);
     group_calls_init(&l->everyone, ctx);
+    group_calls_init(&l->landings, ctx);
+    l->place = place_host();
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     return set_up(ctx, l, why);

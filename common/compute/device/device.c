@@ -41,6 +41,13 @@ bool device_is_loaded(void)
     return is_there;
 }
 
+const device_ops *device_host(void)
+{
+    int i = 0;
+    while (device_all[i + 1] != NULL) i++;
+    return device_all[i];
+}
+
 const device_ops *device_of(const void *pointer)
 {
     int i             = 0;

@@ -6,6 +6,7 @@
 #ifndef COMMON_DEVICE_H
 #define COMMON_DEVICE_H
 
+#include "common/compute/device/device_step.h"
 #include "common/compute/simd/reduce.h"
 #include "penstock.h"
 #include <stdbool.h>
@@ -89,6 +90,9 @@ typedef struct {
     /* *stream is OWNED by the caller; it does not synchronise with the default stream. */
     pen_status (*stream_new)(int device, device_stream *stream, pen_error *why);
     void (*stream_free)(device_stream stream); /* enqueued work still completes */
+    /* UNSUPPORTED: the stream is being captured into a graph, or it is the default stream while another is captured.
+     * what: begins the sentence.  NULL: always OK. */
+    pen_status (*may_enqueue)(const char *what, device_stream stream, pen_error *why);
 
     /* ---- work, in stream order; the host does it at once ---- */
     pen_status (*copy)(void *to, const void *from, size_t bytes, device_stream stream,
@@ -103,6 +107,21 @@ typedef struct {
     pen_status (*narrow)(void *to, const float *sum, pen_dtype dtype, size_t n,
                          device_stream stream, pen_error *why);
     pen_status (*zero)(void *to, size_t bytes, device_stream stream, pen_error *why);
+
+    /* ---- the arithmetic of a step: device_step.h; in stream order ---- */
+    pen_status (*weigh)(const device_weigh *w, device_stream stream, pen_error *why);
+    pen_status (*norm)(const device_norm_span *spans, size_t n, uint32_t *bad, device_stream stream,
+                       pen_error *why);
+    pen_status (*decide)(const device_decide *d, device_stream stream, pen_error *why);
+    pen_status (*update)(const device_update *u, device_stream stream, pen_error *why);
+    /* LAMB between its passes: norms[0] and norms[1] are the square roots of both lists of sums, added in order. */
+    pen_status (*roots)(const double *param_sums, const double *update_sums, size_t n_blocks,
+                        double *norms, device_stream stream, pen_error *why);
+    /* float32 of f32, f16 or bf16. */
+    pen_status (*widen)(float *to, const void *from, pen_dtype dtype, size_t n,
+                        device_stream stream, pen_error *why);
+
+    /* ---- events ---- */
     device_event *(*event_new)(void); /* NULL: no memory */
     void (*event_free)(device_event *event);
     pen_status (*event_record)(device_event *event, device_stream stream, pen_error *why);
@@ -137,6 +156,7 @@ bool device_is_loaded(void);
 /* The device that owns `pointer`; never NULL. */
 const device_ops *device_of(const void *pointer);
 
+const device_ops *device_host(void);
 /* Whether it is the host itself. */
 bool device_is_host(const device_ops *ops);
 /* The first usable device other than the host; NULL: none, and note says whether build, driver or device is missing. */

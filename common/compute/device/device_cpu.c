@@ -3,6 +3,7 @@
  * It is the reference for the CUDA device and stands in for it where there is none: tests run all code above device.h
  * on it.  So events can be made slow (device_cpu_set_event_polls()), and each device number has its own uuid.
  */
+#include "common/compute/device/device_cpu.h"
 #include "common/compute/device/device_test.h"
 
 #include "common/base/why.h"
@@ -331,6 +332,12 @@ const device_ops device_cpu = {
     .accumulate   = cpu_accumulate,
     .narrow       = cpu_narrow,
     .zero         = cpu_zero,
+    .weigh        = cpu_weigh,
+    .norm         = cpu_norm,
+    .decide       = cpu_decide,
+    .update       = cpu_update,
+    .roots        = cpu_roots,
+    .widen        = cpu_widen,
     .event_new    = cpu_event_new,
     .event_free   = cpu_event_free,
     .event_record = cpu_event_record,

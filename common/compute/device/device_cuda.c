@@ -32,10 +32,12 @@ struct cuda_driver cuda_driver;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects all static variables here */
 static bool is_found;
+static const char *lacking; /* a function that the driver does not have; NULL: none, or no driver */
 
 static bool find(void **function, void *handle, const char *name)
 {
     *function = dlsym(handle, name);
+    if (*function == NULL) lacking = name;
     return *function != NULL;
 }
 
@@ -58,6 +60,23 @@ bool cuda_has_driver(int flags)
     return found;
 }
 
+static void note_no_driver(char *note, size_t note_size)
+{
+    const int major = CUDA_VERSION / 1000, minor = CUDA_VERSION % 1000 / 10;
+    pthread_mutex_lock(&lock);
+    const char *name = lacking;
+    pthread_mutex_unlock(&lock);
+    if (name == NULL)
+        snprintf(note, note_size,
+                 "built with CUDA %d.%d; no driver on this machine (" DRIVER_NAME " not found)",
+                 major, minor);
+    else
+        snprintf(note, note_size,
+                 "built with CUDA %d.%d; " DRIVER_NAME
+                 " lacks %s: install a driver for CUDA %d.%d or newer",
+                 major, minor, name, major, minor);
+}
+
 pen_status cuda_failed(CUresult result, const char *what, pen_error *why)
 {
     const char *text = NULL;
@@ -65,16 +84,25 @@ pen_status cuda_failed(CUresult result, const char *what, pen_error *why)
     if (cuda_driver.cuGetErrorString(result, &text) != CUDA_SUCCESS) text = "unknown error";
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return why_set(why, PEN_NO_MEMORY, "CUDA has no memory left (%s)", what);
+    if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "%s: the stream is being captured into a CUDA graph; end the capture first, "
+                       "or name a stream that is not captured",
+                       what);
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return why_set(
+            why, PEN_UNSUPPORTED,
+            "%s: the default stream cannot be used while another stream is captured into "
+            "a CUDA graph; end the capture first, or name another stream",
+            what);
     return why_set(why, PEN_DEVICE, "CUDA: %s: %s (%d)", what, text, result);
 }
 
-static bool cuda_available(char *note, size_t note_size)
+bool cuda_available(char *note, size_t note_size)
 {
     int devices = 0;
     if (!cuda_has_driver(0)) {
-        snprintf(note, note_size,
-                 "built with CUDA %d.%d; no driver on this machine (" DRIVER_NAME " not found)",
-                 CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+        note_no_driver(note, note_size);
         return false;
     }
     if (cuda_driver.cuInit(0) != CUDA_SUCCESS ||
@@ -117,14 +145,14 @@ int cuda_current(void)
     return device;
 }
 
-static int cuda_count(void)
+int cuda_count(void)
 {
     int devices = 0;
     if (!cuda_has_driver(0) || cuda_driver.cuInit(0) != CUDA_SUCCESS) return 0;
     return cuda_driver.cuDeviceGetCount(&devices) == CUDA_SUCCESS ? devices : 0;
 }
 
-static void cuda_uuid(int device, uint8_t out[16])
+void cuda_uuid(int device, uint8_t out[16])
 {
     CUuuid uuid = {{0}};
     CUdevice handle;
@@ -208,128 +236,5 @@ pen_status cuda_enter_for(device_stream stream, const void *pointer, pen_error *
     if (cuda_current() >= 0 && (entered > 0 || device < 0)) return cuda_enter(cuda_current(), why);
     return cuda_enter(device, why);
 }
-
-/* ---- the device ---------------------------------------------------------------------------------- */
-
-const device_ops device_cuda = {
-    .name         = "cuda",
-    .doc          = "Memory of an NVIDIA GPU.",
-    .available    = cuda_available,
-    .owns         = cuda_owns,
-    .enter        = cuda_enter,
-    .leave        = cuda_leave,
-    .alloc        = cuda_alloc,
-    .free         = cuda_free,
-    .share        = cuda_share,
-    .map          = cuda_map,
-    .unmap        = cuda_unmap,
-    .host_alloc   = cuda_host_alloc,
-    .host_free    = cuda_host_free,
-    .pin          = cuda_pin,
-    .unpin        = cuda_unpin,
-    .stream_new   = cuda_stream_new,
-    .stream_free  = cuda_stream_free,
-    .copy         = cuda_copy,
-    .reduce       = cuda_reduce,
-    .accumulate   = cuda_accumulate,
-    .narrow       = cuda_narrow,
-    .zero         = cuda_zero,
-    .event_new    = cuda_event_new,
-    .event_free   = cuda_event_free,
-    .event_record = cuda_event_record,
-    .event_done   = cuda_event_done,
-    .stream_wait  = cuda_stream_wait,
-    .event_share  = cuda_event_share,
-    .event_map    = cuda_event_map,
-    .flag_set     = cuda_flag_set,
-    .flag_wait    = cuda_flag_wait,
-    .uuid         = cuda_uuid,
-    .count        = cuda_count,
-    .current      = cuda_current,
-    .device       = cuda_device,
-};
-
-#else
-
-static bool cuda_available(char *note, size_t note_size)
-{
-    snprintf(note, note_size,
-             "built off (PENSTOCK_CUDA=OFF, or no CUDA toolkit at configure time)");
-    return false;
-}
-
-static bool cuda_owns(const void *pointer)
-{
-    (void)pointer;
-    return false;
-}
-
-static pen_status off(pen_error *why)
-{
-    return why_set(why, PEN_UNSUPPORTED,
-                   "this library was built without CUDA; configure with PENSTOCK_CUDA=ON");
-}
-
-static void *cuda_alloc(size_t bytes, int device, pen_error *why)
-{
-    (void)bytes, (void)device;
-    off(why);
-    return NULL;
-}
-
-static void *cuda_host_alloc(size_t bytes, pen_error *why)
-{
-    return cuda_alloc(bytes, 0, why);
-}
-
-static pen_status cuda_enter(int device, pen_error *why)
-{
-    (void)device;
-    return off(why);
-}
-
-static pen_status cuda_pin(void *data, size_t bytes, pen_error *why)
-{
-    (void)data, (void)bytes;
-    return off(why);
-}
-
-static pen_status cuda_stream_new(int device, device_stream *stream, pen_error *why)
-{
-    (void)device, (void)stream;
-    return off(why);
-}
-
-static int cuda_count(void)
-{
-    return 0;
-}
-
-static int cuda_current(void)
-{
-    return -1;
-}
-
-static int cuda_device(const void *pointer)
-{
-    (void)pointer;
-    return -1;
-}
-
-/* Operations on this device's memory or events are unreachable: it owns no memory. */
-const device_ops device_cuda = {
-    .name       = "cuda",
-    .doc        = "Memory of an NVIDIA GPU.",
-    .available  = cuda_available,
-    .owns       = cuda_owns,
-    .enter      = cuda_enter,
-    .alloc      = cuda_alloc,
-    .host_alloc = cuda_host_alloc,
-    .pin        = cuda_pin,
-    .stream_new = cuda_stream_new,
-    .count      = cuda_count,
-    .current    = cuda_current,
-    .device     = cuda_device,
-};
 
 #endif

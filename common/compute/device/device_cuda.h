@@ -19,9 +19,10 @@
     X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyAsync) X(cuIpcGetMemHandle)                       \
     X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle)    \
     X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuStreamWaitEvent)       \
-    X(cuStreamSynchronize) X(cuStreamGetCtx) X(cuStreamCreate) X(cuStreamDestroy)                  \
+    X(cuStreamIsCapturing) X(cuStreamSynchronize) X(cuStreamGetCtx) X(cuStreamCreate) X(cuStreamDestroy)                  \
     X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemsetD8Async) X(cuModuleLoadData)             \
-    X(cuModuleGetFunction) X(cuLaunchKernel) X(cuGetErrorString)
+    X(cuModuleGetFunction) X(cuLaunchKernel) X(cuGetErrorString)                      \
+    X(cuDeviceGetName) X(cuDeviceTotalMem) X(cuDeviceGetPCIBusId) X(cuDeviceGetP2PAttribute)
 /* clang-format on */
 
 #define POINTER(function) __typeof__(function) *function;
@@ -39,6 +40,9 @@ bool cuda_attribute(void *value, CUpointer_attribute name, const void *pointer);
 bool cuda_owns(const void *pointer);
 int cuda_device(const void *pointer);
 int cuda_current(void);
+bool cuda_available(char *note, size_t note_size);
+int cuda_count(void);
+void cuda_uuid(int device, uint8_t out[16]);
 
 /* ---- contexts: device_cuda.c --------------------------------------------------------------------- */
 
@@ -68,6 +72,7 @@ void cuda_unmap(const device_ref *ref);
 
 pen_status cuda_stream_new(int device, device_stream *stream, pen_error *why);
 void cuda_stream_free(device_stream stream);
+pen_status cuda_may_enqueue(const char *what, device_stream stream, pen_error *why);
 device_event *cuda_event_new(void);
 void cuda_event_free(device_event *event);
 pen_status cuda_event_record(device_event *event, device_stream stream, pen_error *why);
@@ -76,7 +81,48 @@ pen_status cuda_stream_wait(device_stream stream, device_event *event, pen_error
 pen_status cuda_event_share(device_event *event, device_event_ref *ref, pen_error *why);
 device_event *cuda_event_map(const device_event_ref *ref, pen_error *why);
 
-/* ---- kernels: device_cuda_work.c ----------------------------------------------------------------- */
+/* ---- kernels: device_cuda_kernels.c -------------------------------------------------------------- */
+
+enum {
+    FOLD_ANY,                                 /* + pen_dtype */
+    FOLD_TWO     = PEN_U64 + 1,               /* + pen_dtype */
+    ACCUMULATE   = FOLD_TWO + PEN_U64 + 1,    /* + pen_dtype */
+    NARROW       = ACCUMULATE + PEN_BF16 + 1, /* + pen_dtype */
+    WEIGH        = NARROW + PEN_BF16 + 1,     /* + pen_dtype: of the same type */
+    WEIGH_F32    = WEIGH + PEN_BF16 + 1,      /* + pen_dtype: of float32, rounded */
+    UPDATE       = WEIGH_F32 + PEN_BF16 + 1,  /* + simd_formula */
+    UPDATE_NORMS = UPDATE + SIMD_FORMULAS,
+    WEIGH_NONE,
+    NORM_BLOCKS,
+    DECIDE,
+    ROOTS,
+    COPY_BYTES,
+    FLAG_SET,
+    FLAG_WAIT,
+    CUDA_KERNELS
+};
+
+bool cuda_has_kernel(int which);
+/* Runs a kernel on `blocks` of `threads` each, or on as many as the device runs at a time. */
+pen_status cuda_launch(int which, void *arguments, uint64_t blocks, unsigned threads,
+                       device_stream stream, pen_error *why);
+/* work: number of threads with work. */
+pen_status cuda_launch_work(int which, void *arguments, uint64_t work, device_stream stream,
+                            pen_error *why);
+
+/* ---- a step: device_cuda_step.c ------------------------------------------------------------------ */
+
+pen_status cuda_weigh(const device_weigh *w, device_stream stream, pen_error *why);
+pen_status cuda_norm(const device_norm_span *spans, size_t n, uint32_t *bad, device_stream stream,
+                     pen_error *why);
+pen_status cuda_decide(const device_decide *d, device_stream stream, pen_error *why);
+pen_status cuda_update(const device_update *u, device_stream stream, pen_error *why);
+pen_status cuda_roots(const double *param_sums, const double *update_sums, size_t n_blocks,
+                      double *norms, device_stream stream, pen_error *why);
+pen_status cuda_widen(float *to, const void *from, pen_dtype dtype, size_t n, device_stream stream,
+                      pen_error *why);
+
+/* ---- other work: device_cuda_work.c --------------------------------------------------------------- */
 
 pen_status cuda_reduce(const reduce_args *args, size_t begin, size_t count, device_stream stream,
                        pen_error *why);

@@ -4,6 +4,7 @@
 #ifdef PENSTOCK_CUDA
 
 #include "common/base/why.h"
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,18 @@ void cuda_stream_free(device_stream stream)
     if (!cuda_is_own_stream(stream) || cuda_enter_for(stream, NULL, NULL) != PEN_OK) return;
     cuda_driver.cuStreamDestroy((CUstream)stream);
     cuda_leave();
+}
+
+/* The default stream needs a context, without which nothing is captured. */
+pen_status cuda_may_enqueue(const char *what, device_stream stream, pen_error *why)
+{
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!cuda_has_driver(RTLD_NOLOAD) || (!cuda_is_own_stream(stream) && cuda_current() < 0))
+        return PEN_OK;
+    const CUresult result = cuda_driver.cuStreamIsCapturing((CUstream)stream, &state);
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return cuda_failed(result, what, why);
+    if (result != CUDA_SUCCESS || state == CU_STREAM_CAPTURE_STATUS_NONE) return PEN_OK;
+    return cuda_failed(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, what, why);
 }
 
 /* ---- events -------------------------------------------------------------------------------------- */

@@ -1,147 +1,10 @@
-/* device_cuda_work.c - operations on CUDA devices: folds, sums, copies, flags.
- *
- * Each kernels/<name>.cu is compiled to one image, embedded in this library and loaded into a context when its first
- * kernel is launched there.
- */
+/* device_cuda_work.c - operations on CUDA devices: folds, sums, copies, flags. */
 #include "common/compute/device/device_cuda.h"
 
 #ifdef PENSTOCK_CUDA
 
 #include "common/base/why.h"
 #include "common/compute/device/kernels/kernels.h"
-#include <pthread.h>
-
-enum { CONTEXTS_MAX = 64 };
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects loaded modules */
-
-/* ---- kernels ------------------------------------------------------------------------------------- */
-
-#define IMAGE(name)                                                                                \
-    __asm__(".pushsection .rodata\n.balign 16\n.local device_image_" #name "\ndevice_image_" #name \
-            ":\n.incbin \"" PENSTOCK_KERNELS "/" #name ".fatbin\"\n.popsection\n");                \
-    extern const unsigned char device_image_##name[] __attribute__((visibility("hidden")))
-
-IMAGE(fold);
-IMAGE(copy);
-IMAGE(flag);
-IMAGE(sum);
-
-enum { IMAGES = 4 };
-enum {
-    FOLD_ANY,
-    FOLD_TWO   = PEN_U64 + 1,
-    ACCUMULATE = FOLD_TWO + PEN_U64 + 1,
-    NARROW     = ACCUMULATE + PEN_BF16 + 1,
-    COPY_BYTES = NARROW + PEN_BF16 + 1,
-    FLAG_SET,
-    FLAG_WAIT,
-    KERNELS
-};
-
-static const struct {
-    const unsigned char *image;
-    const char *name;
-} kernel_table[KERNELS] = {
-    [FOLD_ANY + PEN_F32]    = {device_image_fold, "fold_f32_0"},
-    [FOLD_ANY + PEN_F16]    = {device_image_fold, "fold_f16_0"},
-    [FOLD_ANY + PEN_BF16]   = {device_image_fold, "fold_bf16_0"},
-    [FOLD_ANY + PEN_F64]    = {device_image_fold, "fold_f64_0"},
-    [FOLD_ANY + PEN_I8]     = {device_image_fold, "fold_i8_0"},
-    [FOLD_ANY + PEN_U8]     = {device_image_fold, "fold_u8_0"},
-    [FOLD_ANY + PEN_I32]    = {device_image_fold, "fold_i32_0"},
-    [FOLD_ANY + PEN_U32]    = {device_image_fold, "fold_u32_0"},
-    [FOLD_ANY + PEN_I64]    = {device_image_fold, "fold_i64_0"},
-    [FOLD_ANY + PEN_U64]    = {device_image_fold, "fold_u64_0"},
-    [FOLD_TWO + PEN_F32]    = {device_image_fold, "fold_f32_2"},
-    [FOLD_TWO + PEN_F16]    = {device_image_fold, "fold_f16_2"},
-    [FOLD_TWO + PEN_BF16]   = {device_image_fold, "fold_bf16_2"},
-    [ACCUMULATE + PEN_F32]  = {device_image_sum, "accumulate_f32"},
-    [ACCUMULATE + PEN_F16]  = {device_image_sum, "accumulate_f16"},
-    [ACCUMULATE + PEN_BF16] = {device_image_sum, "accumulate_bf16"},
-    [NARROW + PEN_F16]      = {device_image_sum, "narrow_f16"},
-    [NARROW + PEN_BF16]     = {device_image_sum, "narrow_bf16"},
-    [COPY_BYTES]            = {device_image_copy, "copy_bytes"},
-    [FLAG_SET]              = {device_image_flag, "flag_set"},
-    [FLAG_WAIT]             = {device_image_flag, "flag_wait"},
-};
-
-static struct loaded {
-    CUcontext context;
-    int processors;
-    struct {
-        const unsigned char *image;
-        CUmodule module;
-    } modules[IMAGES];
-    CUfunction kernel[KERNELS];
-} contexts[CONTEXTS_MAX];
-
-static CUresult load_module(struct loaded *l, const unsigned char *image, CUmodule *module)
-{
-    int i = 0;
-    while (l->modules[i].image != NULL && l->modules[i].image != image) i++; /* at most IMAGES */
-    if (l->modules[i].image == NULL) {
-        CUresult result = cuda_driver.cuModuleLoadData(&l->modules[i].module, image);
-        if (result != CUDA_SUCCESS) return result;
-        l->modules[i].image = image;
-    }
-    *module = l->modules[i].module;
-    return CUDA_SUCCESS;
-}
-
-static struct loaded *context_entry(CUcontext context)
-{
-    int i = 0;
-    while (i < CONTEXTS_MAX && contexts[i].context != NULL && contexts[i].context != context) i++;
-    return i < CONTEXTS_MAX ? &contexts[i] : NULL;
-}
-
-/* Loads a kernel into the current context.  With the lock held. */
-static CUresult load_kernel(int which, CUfunction *kernel, int *processors)
-{
-    CUcontext context = NULL;
-    CUmodule module   = NULL;
-    CUdevice device   = 0;
-    CUresult result   = cuda_driver.cuCtxGetCurrent(&context);
-    struct loaded *l  = context_entry(context);
-    if (result != CUDA_SUCCESS || l == NULL) return CUDA_ERROR_INVALID_CONTEXT;
-    if (l->context == NULL) {
-        cuda_driver.cuCtxGetDevice(&device);
-        result = cuda_driver.cuDeviceGetAttribute(&l->processors,
-                                                  CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-        if (result != CUDA_SUCCESS) return result;
-        l->context = context;
-    }
-    if (l->kernel[which] == NULL) {
-        result = load_module(l, kernel_table[which].image, &module);
-        if (result == CUDA_SUCCESS)
-            result = cuda_driver.cuModuleGetFunction(&l->kernel[which], module,
-                                                     kernel_table[which].name);
-    }
-    *kernel     = l->kernel[which];
-    *processors = l->processors;
-    return result;
-}
-
-/* work: number of threads with work; 0: one block. */
-static pen_status launch(int which, void *arguments, uint64_t work, device_stream stream,
-                         pen_error *why)
-{
-    CUfunction kernel = NULL;
-    int processors    = 0;
-    void *list[]      = {arguments};
-    pthread_mutex_lock(&lock);
-    CUresult result = load_kernel(which, &kernel, &processors);
-    pthread_mutex_unlock(&lock);
-    if (result != CUDA_SUCCESS) return cuda_failed(result, "loading a kernel", why);
-    const uint64_t full    = (uint64_t)processors * 4,
-                   wanted  = (work + KERNEL_THREADS - 1) / KERNEL_THREADS;
-    const unsigned blocks  = (unsigned)(wanted < 1 ? 1 : wanted < full ? wanted : full);
-    const unsigned threads = work > 0 ? KERNEL_THREADS : KERNEL_ARRAYS_MAX;
-    result = cuda_driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, (CUstream)stream,
-                                        list, NULL);
-    return cuda_failed(result, kernel_table[which].name, why);
-}
 
 static size_t element_bytes(pen_dtype dtype)
 {
@@ -200,12 +63,12 @@ pen_status cuda_reduce(const reduce_args *args, size_t begin, size_t count, devi
     pen_status status = fill_fold(&k, args, begin, count, why);
     if (status != PEN_OK || count == 0) return status;
     const int two     = FOLD_TWO + (int)args->dtype;
-    const bool is_two = args->n_in == 2 && kernel_table[two].name != NULL;
+    const bool is_two = args->n_in == 2 && cuda_has_kernel(two);
     const uint64_t work =
         k.lie == KERNEL_WIDE ? (count * element_bytes(args->dtype) + 15) / 16 : count;
     status = cuda_enter_for(stream, k.out[0], why);
     if (status != PEN_OK) return status;
-    status = launch(is_two ? two : FOLD_ANY + (int)args->dtype, &k, work, stream, why);
+    status = cuda_launch_work(is_two ? two : FOLD_ANY + (int)args->dtype, &k, work, stream, why);
     cuda_leave();
     return status;
 }
@@ -226,7 +89,7 @@ static void set_sum_lie(kernel_sum *k, size_t width)
 static pen_status launch_sum(int first, kernel_sum *k, pen_dtype dtype, device_stream stream,
                              pen_error *why)
 {
-    if (dtype < PEN_F32 || dtype > PEN_BF16 || kernel_table[first + (int)dtype].name == NULL)
+    if (dtype < PEN_F32 || dtype > PEN_BF16 || !cuda_has_kernel(first + (int)dtype))
         return why_set(why, PEN_INVALID_ARGUMENT, "sums are not made of, or rounded to, type %d",
                        dtype);
     if (k->count == 0) return PEN_OK;
@@ -235,7 +98,7 @@ static pen_status launch_sum(int first, kernel_sum *k, pen_dtype dtype, device_s
     const uint64_t work = k->lie == KERNEL_WIDE ? (k->count * width + 15) / 16 : k->count;
     pen_status status   = cuda_enter_for(stream, k->sum, why);
     if (status != PEN_OK) return status;
-    status = launch(first + (int)dtype, k, work, stream, why);
+    status = cuda_launch_work(first + (int)dtype, k, work, stream, why);
     cuda_leave();
     return status;
 }
@@ -278,7 +141,7 @@ pen_status cuda_copy(void *to, const void *from, size_t bytes, device_stream str
     if (status != PEN_OK) return status;
     if (device >= 0 && device == cuda_current() && cuda_owns(to) && cuda_owns(from) &&
         cuda_device(from) == device)
-        status = launch(COPY_BYTES, &k, (bytes + 15) / 16, stream, why);
+        status = cuda_launch_work(COPY_BYTES, &k, (bytes + 15) / 16, stream, why);
     else
         status = cuda_failed(
             cuda_driver.cuMemcpyAsync((CUdeviceptr)to, (CUdeviceptr)from, bytes, (CUstream)stream),
@@ -309,7 +172,7 @@ pen_status cuda_flag_set(void *const *flags, int n, uint64_t value, device_strea
     for (int i = 0; i < n; i++) k.flag[i] = flags[i];
     pen_status status = cuda_enter_for(stream, NULL, why);
     if (status != PEN_OK) return status;
-    status = launch(FLAG_SET, &k, 0, stream, why);
+    status = cuda_launch(FLAG_SET, &k, 1, KERNEL_ARRAYS_MAX, stream, why);
     cuda_leave();
     return status;
 }
@@ -325,7 +188,7 @@ pen_status cuda_flag_wait(const device_flag_wait *wait, device_stream stream, pe
     if (wait->n > KERNEL_ARRAYS_MAX) return too_many(wait->n, why);
     pen_status status = cuda_enter_for(stream, wait->flags, why);
     if (status != PEN_OK) return status;
-    status = launch(FLAG_WAIT, &k, 0, stream, why);
+    status = cuda_launch(FLAG_WAIT, &k, 1, KERNEL_ARRAYS_MAX, stream, why);
     cuda_leave();
     return status;
 }

@@ -2,7 +2,6 @@
 #include "common/compute/optim/optim.h"
 
 #include "common/base/why.h"
-#include "common/compute/simd/simd.h"
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -136,6 +135,19 @@ static size_t blocks_of(const optim_span *span)
     return (span->n + SIMD_BLOCK - 1) / SIMD_BLOCK;
 }
 
+void optim_apply_span(const optim_ops *ops, const optim_hyper *hyper, const optim_span *span)
+{
+    const simd_update u = ops->scalars(hyper, span);
+    simd()->update[u.formula](&u);
+}
+
+void optim_norms(const optim_ops *ops, const optim_hyper *hyper, const optim_span *span,
+                 double *param_sums, double *update_sums)
+{
+    const simd_update u = ops->scalars(hyper, span);
+    simd()->lamb_norms(&u, param_sums, update_sums);
+}
+
 static double root_of_sum(const double *sums, size_t n)
 {
     double total = 0;
@@ -152,7 +164,7 @@ static void measure(const optim_ops *ops, const optim_hyper *hyper, optim_span *
 
     for (size_t i = 0; i < n_spans; i++) {
         assert(spans[i].n % SIMD_BLOCK == 0 || i + 1 == n_spans);
-        ops->norms(hyper, &spans[i], param_sums + done, update_sums + done);
+        optim_norms(ops, hyper, &spans[i], param_sums + done, update_sums + done);
         done += blocks_of(&spans[i]);
     }
     const double param_norm  = root_of_sum(param_sums, blocks);
@@ -168,7 +180,13 @@ void optim_apply(const optim_ops *ops, const optim_hyper *hyper, optim_span *spa
 {
     if (n_spans == 0) return;
     if (ops->whole_tensor) measure(ops, hyper, spans, n_spans, scratch);
-    for (size_t i = 0; i < n_spans; i++) ops->apply(hyper, &spans[i]);
+    for (size_t i = 0; i < n_spans; i++) optim_apply_span(ops, hyper, &spans[i]);
+}
+
+simd_update optim_scalars(const optim_ops *ops, const optim_hyper *hyper, double lr, uint64_t step,
+                          bool no_decay)
+{
+    return ops->scalars(hyper, &(optim_span){.step = step, .lr = lr, .no_decay = no_decay});
 }
 
 /* ---- docs ------------------------------------------------------------------------------------ */

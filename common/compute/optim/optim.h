@@ -5,6 +5,8 @@
  * same bits.
  * Slots are declared here as a count, so snapshots save and restore the state of any rule.
  *
+ * A rule turns its settings and the step into a formula and its scalars; simd.h has the formulas.
+ *
  * To add a rule: write optim_<name>.c and one line in the table of optim.c; for a new formula, also a kernel in
  * common/compute/simd/. tests/conformance/optim_test.c then checks it without being edited.
  */
@@ -12,6 +14,7 @@
 #define COMMON_OPTIM_H
 
 #include "common/base/config.h"
+#include "common/compute/simd/simd.h"
 #include "penstock.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,21 +64,9 @@ typedef struct {
     /* Sets slots before the first step (adagrad, ftrl: initial_accumulator).  NULL: zeros. */
     void (*slot_init)(const optim_hyper *hyper, const optim_span *span);
 
-    /* whole_tensor rules only.  Advances the slots of one span and writes the sums of squares of
-     * its parameters and of its raw update, one double per 4,096-element block.  optim_apply()
-     * adds the sums of all spans in order, takes roots, and passes them to apply(). */
-    void (*norms)(const optim_hyper *hyper, const optim_span *span, double *param_sums,
-                  double *update_sums);
-
-    /* Applies one update to one span.
-     * Thread   any; spans handed to different threads do not overlap.
-     * Memory   borrows every pointer for the length of the call; allocates nothing.
-     * Numbers  float32 in, float32 out; a NaN gradient gives a NaN parameter (never hidden);
-     *          the same bits on every simd level and for every partition on block boundaries.
-     * Cost     one pass: reads grad once, reads and writes param and each slot in use once
-     *          (whole_tensor rules: a second pass).
-     * Rate     0 leaves param unchanged, unless something is not finite (sum has no rate). */
-    void (*apply)(const optim_hyper *hyper, const optim_span *span);
+    /* The formula of one update of one span, and its floats, computed in double and rounded once.
+     * Thread   any; pure; step is 1 or more. */
+    simd_update (*scalars)(const optim_hyper *hyper, const optim_span *span);
 } optim_ops;
 
 extern const optim_ops *const optim_all[]; /* NULL-terminated; tests and docs walk this */
@@ -97,12 +88,31 @@ pen_status optim_check(const char *text, pen_error *why);
 pen_status optim_override(const char *usual, const char *given, char *text, size_t size,
                           pen_error *why);
 
+/* Applies one update to one span, a whole_tensor rule with the norms in it.
+ * Thread   any; spans handed to different threads do not overlap.
+ * Memory   borrows every pointer for the length of the call; allocates nothing.
+ * Numbers  float32 in, float32 out; a NaN gradient gives a NaN parameter (never hidden);
+ *          the same bits on every simd level and for every partition on block boundaries.
+ * Cost     one pass: reads grad once, reads and writes param and each slot in use once.
+ * Rate     0 leaves param unchanged, unless something is not finite (sum has no rate). */
+void optim_apply_span(const optim_ops *ops, const optim_hyper *hyper, const optim_span *span);
+
+/* The pass before it, of whole_tensor rules only: advances the slots of one span and writes the sums of squares of its
+ * parameters and of its raw update, one double per 4,096-element block. */
+void optim_norms(const optim_ops *ops, const optim_hyper *hyper, const optim_span *span,
+                 double *param_sums, double *update_sums);
+
 /* Applies one step to a whole tensor given as consecutive spans (all but the last a multiple of
- * 4,096 elements): apply() per span; for whole_tensor rules norms(), roots, then apply(), with
- * param_norm and update_norm written into the spans.  scratch: room for one double per block of
+ * 4,096 elements): optim_apply_span() per span.  For whole_tensor rules optim_norms() comes first; the sums of all spans
+ * are added in order, and their roots written into the spans.  scratch: room for one double per block of
  * all spans, twice; NULL is fine for rules that are not whole_tensor. */
 void optim_apply(const optim_ops *ops, const optim_hyper *hyper, optim_span *spans, size_t n_spans,
                  double *scratch);
+
+/* Formula and scalars of update number `step` (1 is the first) at rate `lr`, for a device that has the pointers and the
+ * gradient's multiplier: all of these are 0.  The rate of a whole_tensor rule is that of a trust ratio of 1. */
+simd_update optim_scalars(const optim_ops *ops, const optim_hyper *hyper, double lr, uint64_t step,
+                          bool no_decay);
 
 /* docs/optim.md: every rule with its slots, hyper-parameters, defaults and source. */
 void optim_write_markdown(FILE *out);

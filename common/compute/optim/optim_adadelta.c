@@ -10,13 +10,13 @@ static const config_row rows[] = {
     OPTIM_END,
 };
 
-static void adadelta_apply(const optim_hyper *hyper, const optim_span *span)
+static simd_update adadelta_scalars(const optim_hyper *hyper, const optim_span *span)
 {
-    simd_update u = optim_begin(span);
+    simd_update u = optim_begin(span, SIMD_ADADELTA);
     optim_average(&u, 0, hyper->rho);
     u.eps = (float)hyper->eps;
     u.l2  = (float)optim_weight_decay(hyper, span);
-    simd()->adadelta(&u);
+    return u;
 }
 
 const optim_ops optim_adadelta = {
@@ -26,5 +26,5 @@ const optim_ops optim_adadelta = {
     .slot_count = 2,
     .slot_names = {"square_avg", "acc_delta"},
     .hyper_rows = rows,
-    .apply      = adadelta_apply,
+    .scalars    = adadelta_scalars,
 };

@@ -13,14 +13,14 @@ static const config_row rows[] = {
     OPTIM_END,
 };
 
-static void adagrad_apply(const optim_hyper *hyper, const optim_span *span)
+static simd_update adagrad_scalars(const optim_hyper *hyper, const optim_span *span)
 {
     assert(span->step >= 1);
-    simd_update u = optim_begin(span);
+    simd_update u = optim_begin(span, SIMD_ADAGRAD);
     u.rate        = (float)(span->lr / (1.0 + (double)(span->step - 1) * hyper->lr_decay));
     u.eps         = (float)hyper->eps;
     u.l2          = (float)optim_weight_decay(hyper, span);
-    simd()->adagrad(&u);
+    return u;
 }
 
 const optim_ops optim_adagrad = {
@@ -31,5 +31,5 @@ const optim_ops optim_adagrad = {
     .slot_names = {"sum"},
     .hyper_rows = rows,
     .slot_init  = optim_fill_accumulator,
-    .apply      = adagrad_apply,
+    .scalars    = adagrad_scalars,
 };

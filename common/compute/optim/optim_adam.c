@@ -17,7 +17,7 @@ static const config_row adamw_rows[] = {
 static simd_update begin(const optim_hyper *hyper, const optim_span *span)
 {
     assert(span->step >= 1); /* step 0 would divide by 1 - beta^0 = 0 */
-    simd_update u = optim_begin(span);
+    simd_update u = optim_begin(span, SIMD_ADAM);
     optim_average(&u, 0, hyper->beta1);
     optim_average(&u, 1, hyper->beta2);
     /* pow() at every step: a running product drifts over thousands of steps and would have to be saved. */
@@ -28,18 +28,18 @@ static simd_update begin(const optim_hyper *hyper, const optim_span *span)
     return u;
 }
 
-static void adam_apply(const optim_hyper *hyper, const optim_span *span)
+static simd_update adam_scalars(const optim_hyper *hyper, const optim_span *span)
 {
     simd_update u = begin(hyper, span);
     u.l2          = (float)optim_weight_decay(hyper, span);
-    simd()->adam(&u);
+    return u;
 }
 
-static void adamw_apply(const optim_hyper *hyper, const optim_span *span)
+static simd_update adamw_scalars(const optim_hyper *hyper, const optim_span *span)
 {
     simd_update u = begin(hyper, span);
     u.decay       = (float)(span->lr * optim_weight_decay(hyper, span));
-    simd()->adam(&u);
+    return u;
 }
 
 const optim_ops optim_adam = {
@@ -49,7 +49,7 @@ const optim_ops optim_adam = {
     .slot_count = 2,
     .slot_names = {"exp_avg", "exp_avg_sq"},
     .hyper_rows = adam_rows,
-    .apply      = adam_apply,
+    .scalars    = adam_scalars,
 };
 
 const optim_ops optim_adamw = {
@@ -60,5 +60,5 @@ const optim_ops optim_adamw = {
     .slot_count = 2,
     .slot_names = {"exp_avg", "exp_avg_sq"},
     .hyper_rows = adamw_rows,
-    .apply      = adamw_apply,
+    .scalars    = adamw_scalars,
 };

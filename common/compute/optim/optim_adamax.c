@@ -9,16 +9,16 @@ static const config_row rows[] = {
     OPTIM_EPS("1e-8"), OPTIM_L2,           OPTIM_END,
 };
 
-static void adamax_apply(const optim_hyper *hyper, const optim_span *span)
+static simd_update adamax_scalars(const optim_hyper *hyper, const optim_span *span)
 {
     assert(span->step >= 1); /* step 0 would divide by 1 - beta^0 = 0 */
-    simd_update u = optim_begin(span);
+    simd_update u = optim_begin(span, SIMD_ADAMAX);
     optim_average(&u, 0, hyper->beta1);
     optim_average(&u, 1, hyper->beta2);
     u.rate = (float)(span->lr / (1.0 - pow(hyper->beta1, (double)span->step)));
     u.eps  = (float)hyper->eps;
     u.l2   = (float)optim_weight_decay(hyper, span);
-    simd()->adamax(&u);
+    return u;
 }
 
 const optim_ops optim_adamax = {
@@ -28,5 +28,5 @@ const optim_ops optim_adamax = {
     .slot_count = 2,
     .slot_names = {"exp_avg", "exp_inf"},
     .hyper_rows = rows,
-    .apply      = adamax_apply,
+    .scalars    = adamax_scalars,
 };

@@ -12,15 +12,13 @@ static const config_row rows[] = {
     OPTIM_END,
 };
 
-static void ftrl_apply(const optim_hyper *hyper, const optim_span *span)
+static simd_update ftrl_scalars(const optim_hyper *hyper, const optim_span *span)
 {
-    /* The rule divides by its rate, so a rate of 0 (start of a warm-up) skips the step. */
-    simd_update u = optim_begin(span);
-    if (u.rate == 0.0f) return;
-    u.l1        = span->no_decay ? 0.0f : (float)hyper->l1;
-    u.quadratic = span->no_decay ? 0.0f : (float)(2.0 * hyper->l2);
-    u.power     = (float)-hyper->lr_power;
-    simd()->ftrl(&u);
+    simd_update u = optim_begin(span, SIMD_FTRL);
+    u.l1          = span->no_decay ? 0.0f : (float)hyper->l1;
+    u.quadratic   = span->no_decay ? 0.0f : (float)(2.0 * hyper->l2);
+    u.power       = (float)-hyper->lr_power;
+    return u;
 }
 
 const optim_ops optim_ftrl = {
@@ -33,5 +31,5 @@ const optim_ops optim_ftrl = {
     .slot_names = {"accumulator", "linear"},
     .hyper_rows = rows,
     .slot_init  = optim_fill_accumulator,
-    .apply      = ftrl_apply,
+    .scalars    = ftrl_scalars,
 };

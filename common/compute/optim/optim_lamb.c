@@ -1,9 +1,10 @@
 /* optim_lamb.c - Adam with a step length, per tensor, of the tensor's norm times the rate.
  *
- * DESIGN.  The length of a step depends on the whole tensor, which may lie in several spans.  norms() advances the
- * moments and measures; apply() recomputes the same raw update from the moments and applies it.  Computing it twice
- * gives the same bits and costs less than storing it in a fourth vector.
+ * DESIGN.  The length of a step depends on the whole tensor, which may lie in several spans.  The first pass advances
+ * the moments and measures; the second recomputes the same raw update from the moments and applies it.  Computing it
+ * twice gives the same bits and costs less than storing it in a fourth vector.
  */
+#include "common/compute/arithmetic.h"
 #include "common/compute/optim/optim_rule.h"
 
 #include <assert.h>
@@ -20,39 +21,19 @@ static const config_row rows[] = {
     OPTIM_END,
 };
 
-static simd_update begin(const optim_hyper *hyper, const optim_span *span)
+static simd_update lamb_scalars(const optim_hyper *hyper, const optim_span *span)
 {
     assert(span->step >= 1); /* step 0 would divide by 1 - beta^0 = 0 */
     const double t = (double)span->step;
-    simd_update u  = optim_begin(span);
+    simd_update u  = optim_begin(span, SIMD_LAMB);
     optim_average(&u, 0, hyper->beta1);
     optim_average(&u, 1, hyper->beta2);
+    u.rate       = (float)(span->lr * step_trust_ratio(span->param_norm, span->update_norm));
     u.debias     = (float)(1.0 / (1.0 - pow(hyper->beta1, t)));
     u.root_scale = (float)(1.0 / sqrt(1.0 - pow(hyper->beta2, t)));
     u.eps        = (float)hyper->eps;
     u.decay      = (float)optim_weight_decay(hyper, span);
     return u;
-}
-
-static void lamb_norms(const optim_hyper *hyper, const optim_span *span, double *param_sums,
-                       double *update_sums)
-{
-    const simd_update u = begin(hyper, span);
-    simd()->lamb_norms(&u, param_sums, update_sums);
-}
-
-/* A NaN norm gives a NaN ratio, which shows in the whole tensor. */
-static double trust_ratio(const optim_span *span)
-{
-    if (span->param_norm == 0 || span->update_norm == 0) return 1.0;
-    return span->param_norm / span->update_norm;
-}
-
-static void lamb_apply(const optim_hyper *hyper, const optim_span *span)
-{
-    simd_update u = begin(hyper, span);
-    u.rate        = (float)(span->lr * trust_ratio(span));
-    simd()->lamb_apply(&u);
 }
 
 const optim_ops optim_lamb = {
@@ -63,6 +44,5 @@ const optim_ops optim_lamb = {
     .slot_names   = {"exp_avg", "exp_avg_sq"},
     .hyper_rows   = rows,
     .whole_tensor = true,
-    .norms        = lamb_norms,
-    .apply        = lamb_apply,
+    .scalars      = lamb_scalars,
 };

@@ -12,13 +12,13 @@ static const config_row rows[] = {
     OPTIM_END,
 };
 
-static void lion_apply(const optim_hyper *hyper, const optim_span *span)
+static simd_update lion_scalars(const optim_hyper *hyper, const optim_span *span)
 {
-    simd_update u = optim_begin(span);
+    simd_update u = optim_begin(span, SIMD_LION);
     optim_average(&u, 0, hyper->beta1);
     optim_average(&u, 1, hyper->beta2);
     u.decay = (float)(span->lr * optim_weight_decay(hyper, span));
-    simd()->lion(&u);
+    return u;
 }
 
 const optim_ops optim_lion = {
@@ -29,5 +29,5 @@ const optim_ops optim_lion = {
     .slot_count = 1,
     .slot_names = {"exp_avg"},
     .hyper_rows = rows,
-    .apply      = lion_apply,
+    .scalars    = lion_scalars,
 };

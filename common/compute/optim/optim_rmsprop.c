@@ -15,15 +15,15 @@ static const config_row rows[] = {
     OPTIM_END,
 };
 
-static void rmsprop_apply(const optim_hyper *hyper, const optim_span *span)
+static simd_update rmsprop_scalars(const optim_hyper *hyper, const optim_span *span)
 {
-    simd_update u = optim_begin(span);
+    simd_update u = optim_begin(span, SIMD_RMSPROP);
     optim_average(&u, 0, hyper->alpha);
     u.eps      = (float)hyper->eps;
     u.momentum = (float)hyper->momentum;
     u.centered = hyper->centered;
     u.l2       = (float)optim_weight_decay(hyper, span);
-    simd()->rmsprop(&u);
+    return u;
 }
 
 const optim_ops optim_rmsprop = {
@@ -34,5 +34,5 @@ const optim_ops optim_rmsprop = {
     .slot_count = 3,
     .slot_names = {"square_avg", "momentum_buffer", "grad_avg"},
     .hyper_rows = rows,
-    .apply      = rmsprop_apply,
+    .scalars    = rmsprop_scalars,
 };

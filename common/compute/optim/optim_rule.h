@@ -5,7 +5,6 @@
 #define COMMON_OPTIM_RULE_H
 
 #include "common/compute/optim/optim.h"
-#include "common/compute/simd/simd.h"
 
 /* The largest averaging factor: its float is still below 1, so that 1 - beta^t is not 0. */
 #define OPTIM_BELOW_ONE 0.9999999
@@ -48,14 +47,15 @@
     OPTIM_F64(initial_accumulator, dfl, 0, 1e6,                                                    \
               "Start value of the sum of squares: higher makes the first steps smaller.")
 
-/* The start of every rule's update: pointers, multiplier, rate. */
-static inline simd_update optim_begin(const optim_span *span)
+/* The start of every rule's update: formula, pointers, multiplier, rate. */
+static inline simd_update optim_begin(const optim_span *span, simd_formula formula)
 {
-    simd_update u = {.param  = span->param,
-                     .grad   = span->grad,
-                     .n      = span->n,
-                     .gscale = (float)span->gscale,
-                     .rate   = (float)span->lr};
+    simd_update u = {.param   = span->param,
+                     .grad    = span->grad,
+                     .n       = span->n,
+                     .gscale  = (float)span->gscale,
+                     .rate    = (float)span->lr,
+                     .formula = formula};
     for (int i = 0; i < OPTIM_SLOTS_MAX; i++) u.slot[i] = span->slot[i];
     return u;
 }

@@ -23,19 +23,15 @@ static pen_status sgd_check(const optim_hyper *hyper, pen_error *why)
                    "momentum=0.9");
 }
 
-static void sgd_apply(const optim_hyper *hyper, const optim_span *span)
+static simd_update sgd_scalars(const optim_hyper *hyper, const optim_span *span)
 {
-    simd_update u = optim_begin(span);
+    simd_update u = optim_begin(span, hyper->momentum == 0 ? SIMD_SGD : SIMD_SGD_MOMENTUM);
     u.l2          = (float)optim_weight_decay(hyper, span);
-    if (hyper->momentum == 0) {
-        simd()->sgd(&u);
-        return;
-    }
-    u.momentum = (float)hyper->momentum;
-    u.nesterov = hyper->nesterov;
+    u.momentum    = (float)hyper->momentum;
+    u.nesterov    = hyper->nesterov;
     /* The buffer starts as the first gradient itself, undampened, as in torch. */
     u.take[0] = span->step == 1 ? 1.0f : (float)(1.0 - hyper->dampening);
-    simd()->sgd_momentum(&u);
+    return u;
 }
 
 const optim_ops optim_sgd = {
@@ -46,5 +42,5 @@ const optim_ops optim_sgd = {
     .slot_names = {"momentum_buffer"},
     .hyper_rows = rows,
     .check      = sgd_check,
-    .apply      = sgd_apply,
+    .scalars    = sgd_scalars,
 };

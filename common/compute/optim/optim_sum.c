@@ -3,11 +3,10 @@
 
 static const config_row rows[] = {OPTIM_END};
 
-static void sum_apply(const optim_hyper *hyper, const optim_span *span)
+static simd_update sum_scalars(const optim_hyper *hyper, const optim_span *span)
 {
     (void)hyper;
-    const simd_update u = optim_begin(span);
-    simd()->sum(&u);
+    return optim_begin(span, SIMD_SUM);
 }
 
 const optim_ops optim_sum = {
@@ -17,5 +16,5 @@ const optim_ops optim_sum = {
               "the Parameter Server, OSDI 2014",
     .slot_count = 0,
     .hyper_rows = rows,
-    .apply      = sum_apply,
+    .scalars    = sum_scalars,
 };

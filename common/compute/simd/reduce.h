@@ -4,6 +4,7 @@
  * Types      PEN_F16 and PEN_BF16 are folded in float32 and rounded once, to nearest even; all others in their own
  *            type.  Integers wrap around.  A scale is rounded to float32 for f32 and 16-bit types, stays double for f64;
  *            integers are multiplied in double and truncated toward zero (saturating).
+ * Order      `order` replaces rank order; the parts of 16-bit types stay in float32, so they are rounded once, too.
  * AVG        the sum, divided by n once at the end: integers truncate toward zero; floats divide.
  * MIN, MAX   a NaN in any input gives NaN.
  * Logical    LAND LOR LXOR: nonzero counts as 1, the result is 0 or 1; integers only.  BAND BOR BXOR: integers only.
@@ -17,6 +18,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* A fold of folds: the inputs of each part are folded, then the parts: (x0 op x1) op (x2 op x3). */
+typedef struct {
+    int n_parts;     /* at least 1 */
+    const int *turn; /* [n_in] inputs, part by part */
+    const int *end; /* [n_parts] part p is turn[end[p - 1]] up to turn[end[p] - 1]; none is empty */
+} reduce_order;
+
 typedef struct {
     pen_op op;
     pen_dtype dtype;
@@ -27,6 +35,7 @@ typedef struct {
     int divide_by; /* AVG divides by this; 0: by n_in.  A partial fold divides in its last part. */
     /* bypass the caches (for one of two outputs): for large outputs that are not read soon */
     bool stream;
+    const reduce_order *order; /* NULL: in[0], in[1], ... in one part; host memory only */
 } reduce_args;
 
 bool reduce_is_legal(pen_op op, pen_dtype dtype);

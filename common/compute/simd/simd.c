@@ -39,6 +39,46 @@ static const simd_level *find(const char *name)
     return NULL;
 }
 
+unsigned simd_slots(const simd_update *u)
+{
+    static const uint8_t slots[SIMD_FORMULAS] = {
+        [SIMD_SGD_MOMENTUM] = 1, [SIMD_ADAM] = 3,     [SIMD_ADAGRAD] = 1,
+        [SIMD_RMSPROP] = 1,      [SIMD_ADADELTA] = 3, [SIMD_ADAMAX] = 3,
+        [SIMD_FTRL] = 3,         [SIMD_LION] = 1,     [SIMD_LAMB] = 3,
+    };
+    if (u->formula != SIMD_RMSPROP) return slots[u->formula];
+    return 1u | (u->momentum != 0.0f ? 2u : 0u) | (u->centered ? 4u : 0u);
+}
+
+static bool weigh_rounded(float *to, const float *grad, pen_dtype as, float weight, size_t n)
+{
+    enum { TILE = 1024 };
+    uint16_t rounded[TILE];
+    bool is_finite = true;
+    for (size_t i = 0; i < n; i += TILE) {
+        const size_t count = n - i < TILE ? n - i : TILE;
+        simd()->encode(rounded, grad + i, as, count);
+        is_finite &= simd()->fold_set(to + i, rounded, as, weight, count);
+    }
+    return is_finite;
+}
+
+bool simd_weigh(float *to, const void *grad, pen_dtype grad_dtype, pen_dtype as, double weight,
+                size_t n)
+{
+    if (weight == 0) {
+        const float none = -0.0f;
+        for (size_t i = 0; i < n; i++) memcpy(to + i, &none, sizeof none); /* of any alignment */
+        return true;
+    }
+    if (grad == NULL) {
+        memset(to, 0, n * sizeof *to);
+        return true;
+    }
+    if (as != grad_dtype) return weigh_rounded(to, grad, as, (float)weight, n);
+    return simd()->fold_set(to, grad, as, (float)weight, n);
+}
+
 pen_status simd_choose(const char *name, pen_error *why)
 {
     const bool is_auto      = strcmp(name, "auto") == 0;

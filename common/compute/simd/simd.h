@@ -22,6 +22,23 @@
 
 enum { SIMD_BLOCK = 4096 }; /* elements per sum of squares; partition boundaries are multiples */
 
+/* The formulas of update rules; simd_kernels.inc has them in numbers.  Each is one pass: it reads grad once, reads and
+ * writes param and every slot of the formula once. */
+typedef enum {
+    SIMD_SUM,          /* param += gscale * grad                    */
+    SIMD_SGD,          /* no slot                                   */
+    SIMD_SGD_MOMENTUM, /* slot 0                                    */
+    SIMD_ADAM,         /* adam (l2) and adamw (decay); slots 0, 1   */
+    SIMD_ADAGRAD,      /* slot 0                                    */
+    SIMD_RMSPROP,      /* slot 0; 1 if momentum; 2 if centered      */
+    SIMD_ADADELTA,     /* slots 0, 1                                */
+    SIMD_ADAMAX,       /* slots 0, 1                                */
+    SIMD_FTRL,         /* slots 0, 1; nothing at a rate of 0, by which it divides */
+    SIMD_LION,         /* slot 0                                    */
+    SIMD_LAMB,         /* slots 0, 1, advanced by lamb_norms(); this pass applies */
+    SIMD_FORMULAS
+} simd_formula;
+
 /* The arguments of an element-wise update; arrays are float32[n].  The rule (common/compute/optim/) computes the
  * scalars in double and rounds them once, so that every level sees the same floats.  Each kernel reads only those in
  * its formula. */
@@ -43,7 +60,11 @@ typedef struct {
     bool centered;       /* rmsprop: divide by the deviation, with slot 2 as the mean         */
     float l1, quadratic; /* ftrl: threshold, twice the l2 strength                            */
     float power;         /* ftrl: minus lr_power                                              */
+    simd_formula formula;
 } simd_update;
+
+/* The slots that an update reads and writes: bit i is slot i. */
+unsigned simd_slots(const simd_update *u);
 
 typedef struct {
     const char *name; /* "scalar", "avx2", "avx512" */
@@ -68,29 +89,22 @@ typedef struct {
     bool (*norm)(const float *x, size_t n, double *sums);
     bool (*finite)(const void *x, pen_dtype dtype, size_t n);
 
-    /* Updates, one per formula; the formulas are in simd_kernels.inc.  Each is one pass: reads grad once, reads and
-     * writes param and every slot of the formula once. */
-    void (*sum)(const simd_update *u);          /* param += gscale * grad                    */
-    void (*sgd)(const simd_update *u);          /* no slot                                   */
-    void (*sgd_momentum)(const simd_update *u); /* slot 0                                    */
-    void (*adam)(const simd_update *u);         /* adam (l2) and adamw (decay); slots 0, 1   */
-    void (*adagrad)(const simd_update *u);      /* slot 0                                    */
-    void (*rmsprop)(const simd_update *u);      /* slot 0; 1 if momentum; 2 if centered      */
-    void (*adadelta)(const simd_update *u);     /* slots 0, 1                                */
-    void (*adamax)(const simd_update *u);       /* slots 0, 1                                */
-    void (*ftrl)(const simd_update *u);         /* slots 0, 1                                */
-    void (*lion)(const simd_update *u);         /* slot 0                                    */
-    /* LAMB is two passes: the first advances slots 0 and 1, leaves param alone and writes the
-     * sums of squares of param and of the raw update, per block, as norm() does; the second
-     * applies. */
+    void (*update[SIMD_FORMULAS])(const simd_update *u); /* by formula */
+    /* The first pass of LAMB: advances slots 0 and 1, leaves param alone and writes the sums of squares of param and of
+     * the raw update, per block, as norm() does. */
     void (*lamb_norms)(const simd_update *u, double *param_sums, double *update_sums);
-    void (*lamb_apply)(const simd_update *u);
 } simd_level;
 
 extern const simd_level *const simd_all[]; /* NULL-terminated, best first, scalar last */
 
 /* The level in use: the best usable one, unless simd_choose() set another. */
 const simd_level *simd(void);
+
+/* A rank's share of a sum: its gradient, rounded as on the wire (`as`), times its weight, in float32.  grad is of `as`,
+ * or float32; NULL: zeros.  Weight 0 gives minus zeros for any grad: adding them changes no float.  Returns whether every
+ * result is finite. */
+bool simd_weigh(float *to, const void *grad, pen_dtype grad_dtype, pen_dtype as, double weight,
+                size_t n);
 
 /* Sets "auto" or a level by name, for the whole process.  BAD_SETTING: not a level; UNSUPPORTED: this processor lacks
  * it; on errors the level stays. */

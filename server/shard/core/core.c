@@ -26,8 +26,8 @@ static void order_chunks(shard_core *c)
 
 static bool allocate(shard_core *c)
 {
-    /* The worst event folds every rank's contribution, then answers everything buffered. */
-    c->actions_max = c->world_size * (CORE_WAITING_PER_RANK_MAX + 2) + 8;
+    /* The worst event folds every rank's contribution, each on its own node, then answers everything buffered. */
+    c->actions_max = c->world_size * (CORE_WAITING_PER_RANK_MAX + 3) + 8;
     c->action      = calloc(c->actions_max, sizeof *c->action);
     c->chunk       = calloc(c->n_chunks + 1, sizeof *c->chunk);
     c->partition   = calloc(c->n_partitions + 1, sizeof *c->partition);
@@ -38,6 +38,8 @@ static bool allocate(shard_core *c)
     c->node        = calloc(c->world_size, sizeof *c->node);
     c->place       = calloc(c->world_size, sizeof *c->place);
     c->mates       = calloc(c->world_size, sizeof *c->mates);
+    c->turns       = calloc(c->world_size, sizeof *c->turns);
+    c->turn_of     = calloc(c->world_size, sizeof *c->turn_of);
     for (int i = 0; i < 2; i++) {
         c->steps[i].rate   = calloc(c->n_groups + 1, sizeof(double));
         c->steps[i].weight = calloc(c->world_size, sizeof(double));
@@ -45,7 +47,7 @@ static bool allocate(shard_core *c)
     }
     return c->action != NULL && c->chunk != NULL && c->partition != NULL && c->group != NULL &&
            c->order != NULL && c->clock != NULL && c->incarnation != NULL && c->node != NULL &&
-           c->place != NULL && c->mates != NULL;
+           c->place != NULL && c->mates != NULL && c->turns != NULL && c->turn_of != NULL;
 }
 
 static pen_status check_groups(const shard_core_config *config, pen_error *why)
@@ -108,7 +110,7 @@ pen_status shard_core_create(const shard_core_config *config, uint32_t world_siz
     c->first_step     = config->first_step;
     c->newest         = config->first_step;
     c->applied        = config->applied;
-    c->deterministic  = config->deterministic;
+    c->sums           = config->order;
     c->eager          = config->eager;
     c->park_bytes_max = config->park_bytes_max;
     if (!allocate(c)) {
@@ -157,6 +159,8 @@ void shard_core_destroy(shard_core *c)
     free(c->node);
     free(c->place);
     free(c->mates);
+    free(c->turns);
+    free(c->turn_of);
     free(c);
 }
 
@@ -196,7 +200,7 @@ shard_core_actions shard_core_restart(shard_core *c, uint32_t chunk)
         k->got     = 0;
         k->capture = 0;
     }
-    k->turn = shard_core_next_live(c, 0);
+    k->turn = shard_core_next_turn(c, -1);
     for (uint32_t r = 0; r < c->world_size; r++) /* a dropped push gets no answer */
         if (averages || c->incarnation[r] == 0) shard_core_forget_waiting_of(c, chunk, (int32_t)r);
     shard_core_serve_waiting(c, chunk);

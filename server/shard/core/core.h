@@ -8,6 +8,8 @@
  *   round      per chunk whose rule averages: the step that is open; all lower ones are applied.
  *   turn       with deterministic sums: the rank whose contribution is next.  Ranks behind the turn
  *              with a clock above the round have a buffered contribution; so no list of them is needed.
+ *              Turns follow the ranks; by node, they follow the nodes in the order of their lowest
+ *              ranks, and NODE after the last contribution of a node says that its sum is complete.
  *   node sums  a round whose first push is a node's sum takes one contribution per node; the
  *              clocks of its other ranks move with the first one.
  *   partition  steps that are decided (bsp, PUSH without WANT_VALUES) close all chunks of a
@@ -25,6 +27,7 @@
 #ifndef SHARD_CORE_H
 #define SHARD_CORE_H
 
+#include "proto/settings.h"
 #include "proto/wire/wire.h"
 #include "server/shard/core/sync/sync.h"
 
@@ -43,9 +46,10 @@ typedef struct {
     const char *tensor; /* name, for sentences; BORROWED as long as the core lives          */
     uint32_t partition; /* index into the partitions of this core                           */
     uint32_t group;
-    uint64_t bytes;  /* of one contribution as sent */
-    bool trained;    /* false: frozen, never pushed                                      */
-    uint32_t number; /* in the whole model; selects the rank of a node that sends its sum */
+    uint64_t bytes;     /* of one contribution as sent */
+    bool trained;       /* false: frozen, never pushed                                      */
+    uint32_t number;    /* in the whole model; selects the rank of a node that sends its sum */
+    uint64_t sum_bytes; /* of such a sum */
 } shard_core_chunk_desc;
 
 typedef struct {
@@ -54,7 +58,7 @@ typedef struct {
     const shard_core_group *group;      /* [n_groups] */
     uint64_t first_step;
     int64_t applied;
-    bool deterministic;      /* sums in rank order; else in the order of arrival */
+    sum_order order;         /* SUMS_LOOSE: in the order of arrival */
     bool eager;              /* commit=eager: no step is decided over the whole model */
     uint64_t park_bytes_max; /* of all buffered contributions */
 } shard_core_config;
@@ -69,6 +73,7 @@ void shard_core_destroy(shard_core *c); /* NULL is fine */
 typedef enum {
     CORE_FOLD,     /* add `rank`'s contribution to the chunk's sum: from the message, or buffered */
     CORE_BUFFER,     /* buffer this contribution until its turn */
+    CORE_NODE,     /* the sum of `rank`'s node is complete: add it to those of the nodes before */
     CORE_SUMMED,   /* the chunk's sum is complete (decided steps): take its norm */
     CORE_PREPARED, /* index = partition: send its record and sums to everyone, or only to `peer` */
     CORE_COMMIT,   /* index = partition: apply the decision to all its decided chunks */
@@ -199,7 +204,7 @@ void shard_core_peer_down(shard_core *c, uint32_t peer);
 void shard_core_vote_is(shard_core *c, uint32_t partition, uint64_t hash);
 
 const wire_inputs *shard_core_step_inputs(const shard_core *c, uint64_t step); /* NULL: not open */
-double shard_core_weight_sum(const shard_core *c, uint64_t step); /* added in rank order */
+double shard_core_weight_sum(const shard_core *c, uint64_t step); /* added in the order of turns */
 /* The program's scalars, likewise; *sum is zero before. */
 void shard_core_scalars(const shard_core *c, uint64_t step, wire_scalars *sum);
 bool shard_core_is_prepared(const shard_core *c, uint32_t partition,

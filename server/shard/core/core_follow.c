@@ -95,7 +95,7 @@ void shard_core_restage(shard_core *c)
         set_clocks(c, k, chunk->round);
         chunk->got     = 0;
         chunk->capture = 0;
-        chunk->turn    = shard_core_next_live(c, 0);
+        chunk->turn    = shard_core_next_turn(c, -1);
     }
     for (uint32_t p = 0; p < c->n_partitions; p++) {
         if (c->partition[p].has_hash) continue;

@@ -16,15 +16,29 @@ static bool is_live(const shard_core *c, int32_t rank)
     return rank >= 0 && (uint32_t)rank < c->world_size && c->incarnation[rank] != 0;
 }
 
-int32_t shard_core_next_live(const shard_core *c, int32_t from)
+int32_t shard_core_first_live(const shard_core *c)
 {
-    while ((uint32_t)from < c->world_size && c->incarnation[from] == 0) from++;
-    return from;
+    int32_t rank = 0;
+    while ((uint32_t)rank < c->world_size && c->incarnation[rank] == 0) rank++;
+    return rank;
+}
+
+int32_t shard_core_next_turn(const shard_core *c, int32_t rank)
+{
+    const uint32_t at = rank < 0 ? 0 : c->turn_of[rank] + 1;
+    return at < c->live ? c->turns[at] : (int32_t)c->world_size;
+}
+
+bool shard_core_ends_node(const shard_core *c, int32_t rank)
+{
+    if (!c->sums_nodes) return false;
+    const int32_t next = shard_core_next_turn(c, rank);
+    return (uint32_t)next == c->world_size || c->node[next] != c->node[rank];
 }
 
 bool shard_core_is_first(const shard_core *c, int32_t rank)
 {
-    return is_live(c, rank) && shard_core_next_live(c, 0) == rank;
+    return is_live(c, rank) && shard_core_first_live(c) == rank;
 }
 
 pen_status shard_core_admit(const shard_core *c, int32_t rank, uint64_t incarnation, uint64_t term,
@@ -53,6 +67,28 @@ static uint32_t mates_below(const shard_core *c, uint32_t rank, uint32_t end)
     return n;
 }
 
+static void take_turn(shard_core *c, uint32_t rank, uint32_t *n)
+{
+    c->turn_of[rank] = *n;
+    c->turns[(*n)++] = (int32_t)rank;
+}
+
+/* By node: the mates of each node's lowest rank follow it. */
+static void order_turns(shard_core *c)
+{
+    uint32_t n = 0;
+    for (uint32_t first = 0; first < c->world_size; first++) {
+        if (c->incarnation[first] == 0) continue;
+        if (c->sums != SUMS_BY_NODE) {
+            take_turn(c, first, &n);
+            continue;
+        }
+        for (uint32_t r = first; c->place[first] == 0 && r < c->world_size; r++)
+            if (c->incarnation[r] != 0 && c->node[r] == c->node[first]) take_turn(c, r, &n);
+    }
+    c->sums_nodes = c->sums == SUMS_BY_NODE && c->live_nodes > 1 && c->live_nodes < c->live;
+}
+
 static void count_nodes(shard_core *c)
 {
     c->live_nodes = 0;
@@ -62,6 +98,7 @@ static void count_nodes(shard_core *c)
         c->mates[r] = mates_below(c, r, c->world_size);
         c->live_nodes += c->place[r] == 0;
     }
+    order_turns(c);
 }
 
 void shard_core_nodes(shard_core *c, const int32_t *node, uint32_t n)

@@ -140,13 +140,12 @@ static pen_status check_round(shard_core *c, const shard_core_push_event *e, con
     return !k->eager || rates_agree(c, k, e) ? PEN_OK : PEN_MISMATCH;
 }
 
-/* The next rank from `from` on that adds to this round; world_size: none. */
-static int32_t next_to_add(const shard_core *c, uint32_t chunk, int32_t from)
+/* The next rank after `rank` that adds to this round; world_size: none. */
+static int32_t next_to_add(const shard_core *c, uint32_t chunk, int32_t rank)
 {
-    int32_t rank = shard_core_next_live(c, from);
+    do rank = shard_core_next_turn(c, rank);
     while (c->chunk[chunk].by_node && (uint32_t)rank < c->world_size &&
-           !shard_core_brings(c, chunk, rank))
-        rank = shard_core_next_live(c, rank + 1);
+           !shard_core_brings(c, chunk, rank));
     return rank;
 }
 
@@ -155,7 +154,7 @@ static void open_round(shard_core *c, const shard_core_push_event *e)
 {
     shard_core_chunk *k = &c->chunk[e->chunk];
     k->by_node          = e->inputs->is_node_sum;
-    k->turn             = next_to_add(c, e->chunk, 0);
+    k->turn             = next_to_add(c, e->chunk, -1);
     for (uint32_t r = 0; k->by_node && r < c->world_size; r++)
         if (c->incarnation[r] != 0 && !shard_core_brings(c, e->chunk, (int32_t)r))
             *shard_core_clock(c, e->chunk, (int32_t)r) = k->round + 1;
@@ -176,9 +175,17 @@ static void take(shard_core *c, const shard_core_push_event *e)
     if (!k->eager) c->partition[k->desc.partition].capture = e->seq + 1;
 }
 
+/* Of a contribution to the open round. */
+static uint64_t bytes_of(const shard_core_chunk *k)
+{
+    return k->by_node ? k->desc.sum_bytes : k->desc.bytes;
+}
+
 static void fold(shard_core *c, uint32_t chunk, int32_t rank)
 {
     shard_core_send(c, CORE_FOLD, chunk)->rank = rank;
+    if (!c->chunk[chunk].by_node && shard_core_ends_node(c, rank))
+        shard_core_send(c, CORE_NODE, chunk)->rank = rank;
 }
 
 /* Folds the contribution whose turn it is, and all buffered ones after it. */
@@ -186,9 +193,9 @@ static void fold_from_turn(shard_core *c, uint32_t chunk)
 {
     shard_core_chunk *k = &c->chunk[chunk];
     fold(c, chunk, k->turn);
-    while (k->turn = next_to_add(c, chunk, k->turn + 1), (uint32_t)k->turn < c->world_size) {
+    while (k->turn = next_to_add(c, chunk, k->turn), (uint32_t)k->turn < c->world_size) {
         if (*shard_core_clock(c, chunk, k->turn) == k->round) return;
-        c->parked_bytes -= k->desc.bytes;
+        c->parked_bytes -= bytes_of(k);
         fold(c, chunk, k->turn);
     }
 }
@@ -201,7 +208,7 @@ static void close_eager(shard_core *c, uint32_t chunk)
     update->seq               = k->round++;
     k->got                    = 0;
     k->capture                = 0;
-    k->turn                   = shard_core_next_live(c, 0);
+    k->turn                   = shard_core_next_turn(c, -1);
     shard_core_serve_waiting(c, chunk);
 }
 
@@ -213,9 +220,9 @@ static shard_core_actions add(shard_core *c, const shard_core_push_event *e)
     if (status != PEN_OK) return refuse_push(c, e, status, reason);
 
     if (k->got == 0) open_round(c, e);
-    const bool is_turn    = !c->deterministic || e->rank == k->turn;
+    const bool is_turn    = c->sums == SUMS_LOOSE || e->rank == k->turn;
     const bool has_credit = is_turn && !mutation(MUTATION_NO_RESERVED_CREDIT);
-    if (!has_credit && c->parked_bytes + k->desc.bytes > c->park_bytes_max)
+    if (!has_credit && c->parked_bytes + bytes_of(k) > c->park_bytes_max)
         return refuse_push(c, e, PEN_AGAIN, "no room to buffer this push until its turn");
     const shard_core_waiting h = answer_to(e);
     if (is_eager(c, e) && !shard_core_hold(c, e->chunk, &h))
@@ -223,9 +230,9 @@ static shard_core_actions add(shard_core *c, const shard_core_push_event *e)
 
     take(c, e);
     if (!is_turn) {
-        c->parked_bytes += k->desc.bytes;
+        c->parked_bytes += bytes_of(k);
         shard_core_send(c, CORE_BUFFER, e->chunk)->rank = e->rank;
-    } else if (c->deterministic) {
+    } else if (c->sums != SUMS_LOOSE) {
         fold_from_turn(c, e->chunk);
     } else {
         fold(c, e->chunk, e->rank);

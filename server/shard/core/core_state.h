@@ -63,11 +63,15 @@ struct shard_core {
     uint32_t *place;       /* [world_size] of a live rank among those of its node */
     uint32_t *mates;       /* [world_size] live ranks of its node, itself included */
     uint32_t live_nodes;
+    bool sums_nodes;   /* by node, and that is another fold than by rank */
+    int32_t *turns;    /* [live] ranks in the order of their turns */
+    uint32_t *turn_of; /* [world_size] index of a live rank in turns */
     uint64_t term, epoch, newest, first_step;
     uint64_t epochs; /* number of views installed */
     int64_t applied;
     shard_core_inputs_of_step steps[2]; /* by the lowest bit of the step; at most two are open */
-    bool deterministic, eager;
+    sum_order sums;
+    bool eager;
     uint64_t park_bytes_max, parked_bytes;
     shard_core_waiting *spare;
     pen_error why;
@@ -94,7 +98,11 @@ static inline bool shard_core_averages(const shard_core *c, const shard_core_chu
 
 /* core_members.c */
 bool shard_core_brings(const shard_core *c, uint32_t chunk, int32_t rank); /* its node's sum */
-int32_t shard_core_next_live(const shard_core *c, int32_t from); /* >= from; world_size: none */
+int32_t shard_core_first_live(const shard_core *c);                        /* world_size: none */
+/* The live rank whose turn is next; world_size: none.  shard_core_next_turn() of -1 is the first. */
+int32_t shard_core_next_turn(const shard_core *c, int32_t rank);
+/* Sums of nodes are added, and the turn of `rank` is the last of its node. */
+bool shard_core_ends_node(const shard_core *c, int32_t rank);
 uint64_t shard_core_slowest(const shard_core *c, uint32_t chunk);
 
 /* core_answer.c.  Appends an action; cannot fail, its room was reserved for the worst event. */

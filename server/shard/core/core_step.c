@@ -82,17 +82,29 @@ static bool counts(const shard_core *c, const shard_core_inputs_of_step *s, uint
 double shard_core_weight_sum(const shard_core *c, uint64_t step)
 {
     const shard_core_inputs_of_step *s = &c->steps[step & 1];
-    double sum                         = 0;
-    for (uint32_t r = 0; r < c->world_size; r++)
-        if (c->incarnation[r] != 0 && counts(c, s, r)) sum += s->weight[r];
-    return sum;
+    double nodes = 0, sum = 0;
+    for (uint32_t i = 0; i < c->live; i++) {
+        const int32_t r = c->turns[i];
+        if (counts(c, s, (uint32_t)r)) sum += s->weight[r];
+        if (!shard_core_ends_node(c, r)) continue;
+        nodes += sum;
+        sum = 0;
+    }
+    return nodes + sum;
 }
 
 void shard_core_scalars(const shard_core *c, uint64_t step, wire_scalars *sum)
 {
     const shard_core_inputs_of_step *s = &c->steps[step & 1];
-    for (uint32_t r = 0; s->scalars != NULL && r < c->world_size; r++)
-        if (c->incarnation[r] != 0 && counts(c, s, r)) scalars_add(sum, &s->scalars[r]);
+    wire_scalars part                  = {0};
+    for (uint32_t i = 0; s->scalars != NULL && i < c->live; i++) {
+        const int32_t r = c->turns[i];
+        if (counts(c, s, (uint32_t)r)) scalars_add(&part, &s->scalars[r]);
+        if (!shard_core_ends_node(c, r)) continue;
+        scalars_add(sum, &part);
+        part = (wire_scalars){0};
+    }
+    scalars_add(sum, &part);
 }
 
 /* ---- prepared -------------------------------------------------------------------------------- */
@@ -155,7 +167,7 @@ static void close_partition(shard_core *c, shard_core_partition *p, const wire_d
         k->round++;
         k->got     = 0;
         k->capture = 0;
-        k->turn    = shard_core_next_live(c, 0);
+        k->turn    = shard_core_next_turn(c, -1);
     }
     p->step++;
     p->left         = p->decided;

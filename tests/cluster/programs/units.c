@@ -6,29 +6,37 @@
  *     diverge=1                        in every step each rank leaves out another layer, and uses the others in
  *                                      its own order
  *     rows=N                           elements of a layer's weight, in thousands (150)
+ *     even=1                           all layers have weights of one size
  *     look=1                           reads all values once more between steps, unit by unit
  *     lazy=1                           continues with the decision of a step, before its values arrive
+ *     ahead=1                          lazy, and begins the next step before it asks what was decided about this one
+ *     bad=N                            in step N an element of the gradient of "head" on rank 1 is infinite
  *     pause_ms=N                       sleeps N ms in every step
  *     late=1                           uses a unit again whose gradients were sent
  *     device=cuda                      the SDK's device; all work then runs in the order of a device stream, which the
  *                                      program waits for only before it prints
+ *     count=1                          with the fake driver: prints the bytes that it and the SDK counted over the
+ *                                      host's boundary; the driver counts each step N also as "step.N"
  *   Everything else is a setting of the SDK: steps=4 clip=0.1
  * A gradient is a pure function of (rank, step, element) and of its value, so the lines are the
  * same for every mode and number of servers, but only if every rank reads the right values.
  */
 #include "penstock.h"
 #include "cuda_lite.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { LAYERS = 4, WORDS_MAX = 64, BIAS = 64, EMBED = 120000 };
+enum { LAYERS = 4, WORDS_MAX = 64, BIAS = 64, EMBED = 120000, STEPS_MAX = 64 };
 
 typedef struct {
     const char *settings[WORDS_MAX + 2];
     int n_settings, rank;
-    long own, diverge, rows, look, lazy, pause_ms, late;
+    long steps; /* begun */
+    long own, diverge, rows, look, lazy, ahead, bad, pause_ms, late, count, even;
+    double sums[STEPS_MAX]; /* of the values that a step read, by the step */
     int on_device;
     void *stream; /* of the device; NULL: work runs at once, on the host */
 } choices;
@@ -48,15 +56,17 @@ static int take_own(choices *c, const char *word)
 {
     return sscanf(word, "own=%ld", &c->own) == 1 || sscanf(word, "diverge=%ld", &c->diverge) == 1 ||
            sscanf(word, "rows=%ld", &c->rows) == 1 || sscanf(word, "look=%ld", &c->look) == 1 ||
-           sscanf(word, "lazy=%ld", &c->lazy) == 1 ||
+           sscanf(word, "lazy=%ld", &c->lazy) == 1 || sscanf(word, "bad=%ld", &c->bad) == 1 ||
+           sscanf(word, "ahead=%ld", &c->ahead) == 1 ||
            sscanf(word, "pause_ms=%ld", &c->pause_ms) == 1 ||
-           sscanf(word, "late=%ld", &c->late) == 1;
+           sscanf(word, "late=%ld", &c->late) == 1 || sscanf(word, "count=%ld", &c->count) == 1 ||
+           sscanf(word, "even=%ld", &c->even) == 1;
 }
 
 static void read_words(choices *c, int argc, char **argv)
 {
     const char *rank             = getenv("RANK");
-    *c                           = (choices){.rows = 150};
+    *c                           = (choices){.rows = 150, .bad = -1};
     c->rank                      = rank != NULL ? atoi(rank) : 0;
     c->settings[c->n_settings++] = "optim=adamw lr=0.01";
     c->settings[c->n_settings++] = "steps=4";
@@ -116,8 +126,8 @@ static int make(pen_ctx *ctx, const choices *c, network *net)
     for (int l = 0; l < LAYERS; l++) {
         snprintf(unit, sizeof unit, "h.%d", l);
         snprintf(name, sizeof name, "h.%d.weight", l);
-        if (add(ctx, c, &net->weight[l], name, c->rows * 1000 + l, unit, "normal std=0.02",
-                PEN_ZERO_IF_UNUSED, NULL))
+        if (add(ctx, c, &net->weight[l], name, c->rows * 1000 + (c->even ? 0 : l), unit,
+                "normal std=0.02", PEN_ZERO_IF_UNUSED, NULL))
             return 1;
         snprintf(name, sizeof name, "h.%d.bias", l);
         if (add(ctx, c, &net->bias[l], name, BIAS, unit, "const v=0.5", PEN_ZERO_IF_UNUSED, NULL))
@@ -154,6 +164,8 @@ static void compute(const work *k)
     if (k->c->own) memset(k->g, 0, (size_t)k->t->n * sizeof *k->g);
     for (int64_t i = 0; i < k->t->n; i++)
         k->g[i] += 0.5f * k->w[i] + noise(k->c->rank, k->step, k->t->name, i);
+    if (k->c->bad == k->step && k->c->rank == 1 && strcmp(k->t->name, "head") == 0)
+        k->g[7] = INFINITY;
 }
 
 static void compute_in_stream(void *user)
@@ -161,29 +173,20 @@ static void compute_in_stream(void *user)
     compute(user);
 }
 
-static void free_in_stream(void *user)
-{
-    work *k = user;
-    free((void *)(uintptr_t)k->w);
-    free(k->g);
-    free(k);
-}
-
 /* Waits for nothing: the stream reads the values and writes the gradient when it gets there. */
 static int enqueue(const choices *c, const work *k)
 {
     const size_t bytes = (size_t)k->t->n * sizeof(float);
-    work *later        = malloc(sizeof *later);
-    float *w = malloc(bytes), *g = k->g != NULL ? malloc(bytes) : NULL;
-    if (later == NULL || w == NULL || (k->g != NULL && g == NULL)) return 1;
-    *later = *k;
+    work *later        = cuda_lite_pinned(sizeof *later);
+    float *w           = cuda_lite_pinned(bytes);
+    float *g           = k->g != NULL ? cuda_lite_pinned(bytes) : NULL;
+    *later             = *k;
+    later->w           = w;
+    later->g           = g;
     cuda_lite_copy(w, k->w, bytes, c->stream);
     if (g != NULL) cuda_lite_copy(g, k->g, bytes, c->stream);
-    later->w = w;
-    later->g = g;
     cuda_lite_must(cuda_lite.call(c->stream, compute_in_stream, later), "cuLaunchHostFunc");
     if (g != NULL) cuda_lite_copy(k->g, g, bytes, c->stream);
-    cuda_lite_must(cuda_lite.call(c->stream, free_in_stream, later), "cuLaunchHostFunc");
     return 0;
 }
 
@@ -263,26 +266,72 @@ static int look(pen_ctx *ctx, const choices *c, network *net, double *sum)
     return 0;
 }
 
-static int train_step(pen_ctx *ctx, const choices *c, network *net, pen_step *step)
+static void print_step(const choices *c, const pen_step *step)
 {
-    double sum = 0, seen = 0;
+    printf("rank %d step %lld outcome %d norm %.17g clip %.17g applied %lld bad %d sum %.17g",
+           c->rank, (long long)step->index, step->outcome, step->grad_norm, step->clip,
+           (long long)step->applied, step->bad_rank, c->sums[step->index % STEPS_MAX]);
+}
+
+/* What was decided about the step before, while this one is in progress. */
+static int print_earlier(pen_ctx *ctx, const choices *c, int64_t index)
+{
+    pen_step step = {.index = index};
+    if (index < 0) return 0;
+    TRY(pen_step_decided(ctx, &step));
+    print_step(c, &step);
+    printf("\n");
+    fflush(stdout);
+    return 0;
+}
+
+static int train_step(pen_ctx *ctx, choices *c, network *net, pen_step *step)
+{
+    double *sum = &c->sums[step->index % STEPS_MAX], seen = 0;
     uint32_t crc;
+    *sum                        = 0;
     const struct timespec pause = {c->pause_ms / 1000, c->pause_ms % 1000 * 1000000};
-    step->lazy                  = c->lazy != 0;
+    step->lazy                  = c->lazy != 0 || c->ahead != 0;
     if (c->pause_ms > 0) nanosleep(&pause, NULL);
     for (int m = 0; m < step->accum; m++) {
         TRY(pen_step_micro(ctx, m));
-        if (pass(ctx, c, net, step, &sum)) return 1;
+        if (pass(ctx, c, net, step, sum)) return 1;
         TRY(pen_release(ctx, NULL, PEN_FORWARD, c->stream));
     }
     TRY(pen_step_end(ctx, step));
+    if (c->count) cuda_lite_interval(NULL);
+    if (c->ahead) return print_earlier(ctx, c, step->index - 1);
     if (c->look && look(ctx, c, net, &seen)) return 1;
-    if (c->stream != NULL) cuda_lite_must(cuda_lite.wait(c->stream), "cuStreamSynchronize");
+    if (c->stream != NULL) {
+        cuda_lite_must(cuda_lite.wait(c->stream), "cuStreamSynchronize");
+        cuda_lite_reuse();
+    }
     TRY(pen_digest(ctx, &crc));
-    printf("rank %d step %lld outcome %d norm %.17g clip %.17g sum %.17g crc %08x\n", c->rank,
-           (long long)step->index, step->outcome, step->grad_norm, step->clip, sum, crc);
+    if (step->outcome == PEN_PENDING) TRY(pen_step_decided(ctx, step));
+    print_step(c, step);
+    printf(" crc %08x\n", crc);
     fflush(stdout);
     return 0;
+}
+
+static int print_last(pen_ctx *ctx, const choices *c)
+{
+    uint32_t crc;
+    if (!c->ahead) return 0;
+    if (print_earlier(ctx, c, c->steps - 2)) return 1; /* one more was begun than ended */
+    TRY(pen_digest(ctx, &crc));
+    printf("rank %d crc %08x\n", c->rank, crc);
+    return 0;
+}
+
+static pen_status begin_step(pen_ctx *ctx, choices *c, pen_step *step)
+{
+    char name[32];
+    snprintf(name, sizeof name, "step.%ld", c->steps++);
+    if (c->count) cuda_lite_interval(name);
+    const pen_status status = pen_step_begin(ctx, step);
+    if (c->count && status != PEN_OK) cuda_lite_interval(NULL);
+    return status;
 }
 
 static void print_memory(pen_ctx *ctx, const choices *c)
@@ -294,6 +343,26 @@ static void print_memory(pen_ctx *ctx, const choices *c)
         double value = 0;
         if (pen_stat(ctx, names[i], &value) == PEN_OK)
             fprintf(stderr, "memory rank %d %s %.0f\n", c->rank, names[i], value);
+    }
+}
+
+/* "traffic rank 0 down driver 4096 sdk 4096 grad 4096 value 0 other 0" */
+static void print_traffic(pen_ctx *ctx, const choices *c)
+{
+    static const char *const directions[] = {"down", "up"}, *const what[] = {"grad", "value",
+                                                                             "other"};
+    for (int d = 0; d < 2; d++) {
+        char name[64];
+        double bytes[3] = {0};
+        snprintf(name, sizeof name, "sdk.copy.%s.bytes", directions[d]);
+        const unsigned long long driver = cuda_lite.count(name);
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "device.%s.%s.bytes", directions[d], what[i]);
+            (void)pen_stat(ctx, name, &bytes[i]);
+        }
+        fprintf(stderr, "traffic rank %d %s driver %llu sdk %.0f grad %.0f value %.0f other %.0f\n",
+                c->rank, directions[d], driver, bytes[0] + bytes[1] + bytes[2], bytes[0], bytes[1],
+                bytes[2]);
     }
 }
 
@@ -311,10 +380,11 @@ int main(int argc, char **argv)
     if (c.on_device) c.stream = cuda_lite_open(info.device);
     if (make(ctx, &c, &net) != 0) return 1;
     TRY(pen_commit(ctx));
-    while ((s = pen_step_begin(ctx, &step)) == PEN_OK)
+    while ((s = begin_step(ctx, &c, &step)) == PEN_OK)
         if (train_step(ctx, &c, &net, &step) != 0) return 1;
-    if (s != PEN_END) return fail();
+    if (s != PEN_END || print_last(ctx, &c) != 0) return fail();
     print_memory(ctx, &c);
+    if (c.count && cuda_lite.count != NULL) print_traffic(ctx, &c);
     TRY(pen_finalize(ctx));
     return 0;
 }

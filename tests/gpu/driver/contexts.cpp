@@ -20,7 +20,16 @@ static long setting(const char *name, long otherwise, long least, long most)
     return number < least ? least : number > most ? most : number;
 }
 
-/* Like the real driver: numbers up to the first invalid one. */
+/* The device of the word at `text` of CUDA_VISIBLE_DEVICES; -1: none. */
+static long device_of_word(const char *text, char **end)
+{
+    const bool has_name = strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0;
+    const char *digits  = text + (has_name ? 4 : 0);
+    const long number   = strtol(digits, end, has_name ? 16 : 10);
+    return *end != digits ? number : -1;
+}
+
+/* Like the real driver: words up to the first invalid one, and no more than one part (MIG). */
 static void find_devices(int count)
 {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
@@ -28,10 +37,10 @@ static void find_devices(int count)
     driver.devices   = 0;
     for (int i = 0; text == nullptr && i < count; i++) driver.physical[driver.devices++] = i;
     while (text != nullptr && driver.devices < count) {
-        const long number = strtol(text, &end, 10);
-        if (end == text || number < 0 || number >= count) return;
+        const long number = device_of_word(text, &end);
+        if (number < 0 || number >= count) return;
         driver.physical[driver.devices++] = (int)number;
-        if (*end != ',') return;
+        if (*end != ',' || strncmp(text, "MIG-", 4) == 0) return;
         text = end + 1;
     }
 }
@@ -45,11 +54,17 @@ static CUresult start()
     if (result != CUDA_SUCCESS) return result;
     for (int i = 0; i < driver.devices; i++) {
         driver.context[i].device = i;
-        driver.context[i].legacy = new CUstream_st{&driver.context[i], false, false, {}};
+        driver.context[i].legacy = new CUstream_st{&driver.context[i], false, false, false, {}};
         driver.streams.push_back(driver.context[i].legacy);
     }
     pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
-    streams_start((unsigned)setting("CUDA_ON_HOST_SEED", 1, 0, 1 << 30));
+    atexit([] {
+        if (is_forked) return;
+        counts_report();
+        sites_report();
+    });
+    streams_start((unsigned)setting("CUDA_ON_HOST_SEED", 1, 0, 1 << 30),
+                  setting("CUDA_ON_HOST_LATE_MS", 2, 0, 1000));
     return CUDA_SUCCESS;
 }
 
@@ -159,10 +174,43 @@ API cuDeviceTotalMem(size_t *bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+/* One on each bus, from 0x17 on; written in upper case, as the real driver does. */
+API cuDeviceGetPCIBusId(char *text, int length, CUdevice device)
+{
+    if (!is_device_number(device)) return CUDA_ERROR_INVALID_DEVICE;
+    const int n = snprintf(text, (size_t)length, "0000:%02X:00.0", 0x17 + driver.physical[device]);
+    return n < length ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* CUDA_ON_HOST_LINKS=pcie, or host: no device reaches another's memory; else nvlink between each even device and the
+ * next, pcie between others. */
+static bool is_linked(const char *how, CUdevice a, CUdevice b)
+{
+    const char *links = getenv("CUDA_ON_HOST_LINKS");
+    if (links != nullptr && strcmp(links, "host") == 0) return false;
+    if (strcmp(how, "nvlink") != 0) return a != b;
+    const bool is_pair = driver.physical[a] / 2 == driver.physical[b] / 2;
+    return a != b && is_pair && (links == nullptr || strcmp(links, "pcie") != 0);
+}
+
 API cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
     if (!is_device_number(device) || !is_device_number(peer)) return CUDA_ERROR_INVALID_DEVICE;
-    *can = device != peer;
+    *can = is_linked("pcie", device, peer);
+    return CUDA_SUCCESS;
+}
+
+API cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute name, CUdevice device, CUdevice peer)
+{
+    if (!is_device_number(device) || !is_device_number(peer) || device == peer)
+        return CUDA_ERROR_INVALID_DEVICE;
+    switch (name) {
+    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED: *value = is_linked("pcie", device, peer); break;
+    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+        *value = is_linked("nvlink", device, peer);
+        break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -243,6 +291,7 @@ API cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 
 API cuCtxSynchronize()
 {
+    COUNT_SYNC();
     const CUresult result = usable(true);
     guard held(driver.lock);
     return result == CUDA_SUCCESS ? drain_all(held, context_now()) : result;

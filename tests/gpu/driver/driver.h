@@ -14,7 +14,7 @@
  *            that would touch anything but device or pinned memory fails as on the device; a page
  *            cannot be pinned twice.
  * Settings   CUDA_ON_HOST_SEED (1), CUDA_ON_HOST_DEVICES (1), CUDA_ON_HOST_MIB per device (2048);
- *            CUDA_VISIBLE_DEVICES as the real driver reads it, numbers only.
+ *            CUDA_VISIBLE_DEVICES as the real driver reads it; GPU-2 and MIG-2 name device 2.
  * It cannot show machine code and PTX, the device's memory model, two concurrent kernels in one
  * process, links between devices, speed.
  */
@@ -22,7 +22,9 @@
 #define TESTS_GPU_DRIVER_DRIVER_H
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cuda.h>
 #include <deque>
 #include <functional>
@@ -30,6 +32,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <sys/types.h>
 #include <vector>
 
@@ -66,6 +69,36 @@ CUcontext context_now();
 /* Each call checks this first; `with`: the calling thread must have a context. */
 CUresult usable(bool with);
 
+/* ---- counts.cpp -------------------------------------------------------------------------------------- */
+
+/* Of an API function: the address in the code that called it. */
+#define CALLER __builtin_return_address(0)
+
+/* Counts under `name`, for the SDK or for the program. */
+void count(const void *caller, const std::string &name, size_t n = 1);
+void count_copy(const void *caller, const char *direction, size_t bytes);
+/* A call that does not return before the device has done its work. */
+#define COUNT_SYNC() count(CALLER, "sync." + api_name(__func__))
+/* A call that asks whether it has. */
+#define COUNT_POLL() count(CALLER, "poll." + api_name(__func__))
+std::string api_name(const char *function); /* without the version that cuda.h adds */
+
+/* The file that an environment variable names, with the process's number for %p; NULL: none. */
+FILE *open_report(const char *variable);
+void counts_report();
+
+/* ---- sites.cpp --------------------------------------------------------------------------------------- */
+enum site_order {
+    SITE_AS_IT_COMES,
+    SITE_IS_LATE,   /* what it waits for shall come late */
+    SITE_IS_DROPPED /* the same, and it does not wait */
+};
+
+/* Of the place that called the API function `call`, which waits, or asks whether work is done. */
+site_order site_orders(const char *call);
+bool site_drops_flags(); /* a kernel's wait for flags is left out: who sets them is late */
+void sites_report();
+
 /* ---- memory.cpp ------------------------------------------------------------------------------------ */
 enum kind_of_memory { OWN, IMPORTED, ALLOCATED_HOST, REGISTERED_HOST };
 
@@ -84,6 +117,7 @@ CUresult memory_start();
  * host memory. */
 const block *memory_find(uintptr_t at, size_t bytes);
 bool memory_is_of_device(uintptr_t at); /* allocated or not */
+int memory_device(uintptr_t at);        /* whose memory this is; -1: the host's */
 
 struct extent {
     uintptr_t at;
@@ -97,8 +131,11 @@ void memory_open(const extents &touched);
 void memory_close(const extents &touched);
 
 /* ---- streams.cpp ----------------------------------------------------------------------------------- */
+typedef std::chrono::steady_clock timer;
+
 struct work {
     uint64_t number; /* position among all enqueued work */
+    timer::time_point not_before;
     std::function<bool()> is_ready;
     std::function<void()> run;
     extents touched;
@@ -108,10 +145,12 @@ struct CUstream_st {
     CUcontext context;
     bool is_blocking; /* synchronised with the legacy stream */
     bool is_destroyed;
+    bool is_late; /* its work begins a while after it was enqueued */
     std::deque<work> queue;
+    bool is_captured = false; /* work is refused: the SDK must have asked before */
 };
 
-void streams_start(unsigned seed);
+void streams_start(unsigned seed, long late_ms);
 
 /* Handles 0 and 1 are the legacy stream of the current context. */
 CUresult stream_of(CUstream handle, CUstream *stream);

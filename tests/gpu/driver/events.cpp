@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <set>
@@ -16,6 +17,7 @@ enum { RING = 64, SLOTS = 4096 };
  * follow. */
 struct event_words {
     std::atomic<uint64_t> recorded, done[RING];
+    std::atomic<bool> is_late; /* streams that record it are late from then on (sites.cpp) */
     bool is_done(uint64_t n) const
     {
         return n == 0 || done[n % RING].load() >= n;
@@ -26,7 +28,19 @@ struct CUevent_st {
     CUcontext context;
     int slot; /* in the table that other processes map; -1: not shared */
     std::shared_ptr<event_words> words;
+    CUstream recorded_in; /* the last time, in this process; may be gone */
 };
+
+/* Whether this wait does not take place. The stream that recorded the event is late from now on; if that is one of
+ * another process, from its next record. */
+static bool leaves_out(site_order order, CUevent event)
+{
+    if (order == SITE_AS_IT_COMES) return false;
+    if (event->recorded_in == nullptr) event->words->is_late = true;
+    for (CUstream s : driver.streams)
+        if (s == event->recorded_in) s->is_late = true;
+    return order == SITE_IS_DROPPED;
+}
 
 static std::set<CUevent> events;
 static int table_file = -1;
@@ -53,6 +67,7 @@ static CUresult make_shared_words(CUevent event)
     is_taken[slot] = true;
     event_words *w = table + slot;
     w->recorded    = 0;
+    w->is_late     = false;
     for (auto &d : w->done) d = 0;
     event->slot  = slot;
     event->words = std::shared_ptr<event_words>(w, [=](event_words *) { is_taken[slot] = false; });
@@ -66,7 +81,7 @@ API cuEventCreate(CUevent *event, unsigned flags)
     const bool is_shared = (flags & CU_EVENT_INTERPROCESS) != 0;
     if (is_shared && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
     guard held(driver.lock);
-    CUevent made = new CUevent_st{context_now(), -1, nullptr};
+    CUevent made = new CUevent_st{context_now(), -1, nullptr, nullptr};
     if (is_shared)
         result = make_shared_words(made);
     else
@@ -99,8 +114,10 @@ API cuEventRecord(CUevent event, CUstream handle)
     if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
     if (result != CUDA_SUCCESS) return result;
     if (events.count(event) == 0 || event->context != s->context) return CUDA_ERROR_INVALID_HANDLE;
-    const auto words = event->words;
-    const uint64_t n = ++words->recorded;
+    const auto words   = event->words;
+    const uint64_t n   = ++words->recorded;
+    s->is_late         = s->is_late || words->is_late;
+    event->recorded_in = s;
     enqueue(s, {}, [=] { words->done[n % RING] = n; });
     return CUDA_SUCCESS;
 }
@@ -108,7 +125,8 @@ API cuEventRecord(CUevent event, CUstream handle)
 /* Waits for the newest record; an event that was never recorded does not block. */
 API cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
 {
-    CUresult result = usable(false);
+    CUresult result        = usable(false);
+    const site_order order = site_orders(__func__);
     guard held(driver.lock);
     CUstream s;
     if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
@@ -117,26 +135,34 @@ API cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     const auto words = event->words;
     const uint64_t n = words->recorded;
+    count(CALLER, "stream_wait");
+    if (leaves_out(order, event)) return CUDA_SUCCESS;
     enqueue(s, {}, {}, [=] { return words->is_done(n); });
     return CUDA_SUCCESS;
 }
 
 API cuEventQuery(CUevent event)
 {
-    const CUresult result = usable(false);
+    COUNT_POLL();
+    const CUresult result  = usable(false);
+    const site_order order = site_orders(__func__);
     if (result != CUDA_SUCCESS) return result;
     guard held(driver.lock);
     if (events.count(event) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    if (leaves_out(order, event)) return CUDA_SUCCESS;
     return event->words->is_done(event->words->recorded) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 API cuEventSynchronize(CUevent event)
 {
-    const CUresult result = usable(false);
+    COUNT_SYNC();
+    const CUresult result  = usable(false);
+    const site_order order = site_orders(__func__);
     if (result != CUDA_SUCCESS) return result;
     guard held(driver.lock);
     if (events.count(event) == 0) return CUDA_ERROR_INVALID_HANDLE;
     const auto words = event->words;
+    if (leaves_out(order, event)) return CUDA_SUCCESS;
     const uint64_t n = words->recorded;
     while (!words->is_done(n) && driver.lost == CUDA_SUCCESS)
         driver.changed.wait_for(held, std::chrono::microseconds(50));
@@ -146,7 +172,7 @@ API cuEventSynchronize(CUevent event)
 /* ---- shared with other processes ------------------------------------------------------------------- */
 
 struct event_handle {
-    int32_t pid, file, slot;
+    int32_t pid, file, slot, device;
     uint64_t inode;
 };
 static_assert(sizeof(event_handle) <= sizeof(CUipcEventHandle), "fits");
@@ -159,7 +185,8 @@ API cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
     guard held(driver.lock);
     if (events.count(event) == 0 || event->slot < 0) return CUDA_ERROR_INVALID_HANDLE;
     if (fstat(table_file, &about) != 0) return CUDA_ERROR_UNKNOWN;
-    const event_handle mine = {(int32_t)getpid(), table_file, event->slot, about.st_ino};
+    const event_handle mine = {(int32_t)getpid(), table_file, event->slot,
+                               driver.physical[event->context->device], about.st_ino};
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &mine, sizeof mine);
     return CUDA_SUCCESS;
@@ -179,6 +206,16 @@ static event_words *map_table(const event_handle &theirs)
     return at != MAP_FAILED ? (event_words *)at : nullptr;
 }
 
+/* CUDA's manual does not say whether a process may open events of devices that it does not see. */
+static bool may_open(const event_handle &theirs)
+{
+    const char *which = getenv("CUDA_ON_HOST_EVENTS");
+    if (which == nullptr || strcmp(which, "visible") != 0) return true;
+    for (int i = 0; i < driver.devices; i++)
+        if (driver.physical[i] == theirs.device) return true;
+    return false;
+}
+
 API cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
 {
     event_handle theirs;
@@ -186,12 +223,12 @@ API cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
     if (result != CUDA_SUCCESS) return result;
     memcpy(&theirs, &handle, sizeof theirs);
     if (theirs.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
-    event_words *mapped = map_table(theirs);
+    event_words *mapped = may_open(theirs) ? map_table(theirs) : nullptr;
     if (mapped == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     guard held(driver.lock);
     const auto unmap = [=](event_words *) { munmap(mapped, SLOTS * sizeof *mapped); };
     *event           = new CUevent_st{context_now(), -1,
-                            std::shared_ptr<event_words>(mapped + theirs.slot, unmap)};
+                            std::shared_ptr<event_words>(mapped + theirs.slot, unmap), nullptr};
     events.insert(*event);
     return CUDA_SUCCESS;
 }

@@ -1,7 +1,7 @@
 /* kernels.cpp - the kernels of common/compute/device/kernels, compiled for the host, for launches
  * by the fake driver. */
 #include "../cuda_on_host.h"
-#include "common/compute/device/kernels/kernels.h"
+#include "common/compute/device/kernels/kernels_step.h"
 #include "driver.h"
 
 /* ---- the memory that a kernel touches -------------------------------------------------------------- */
@@ -40,6 +40,67 @@ static extents reach(const kernel_flag_wait &k, size_t)
 {
     return {array(k.flags, (uint64_t)k.n * KERNEL_FLAG_BYTES), array(k.abort, 8),
             array(k.result, 4)};
+}
+
+static extents reach(const kernel_weigh &k, size_t width)
+{
+    return {array(k.w.to, k.w.n * sizeof(float)), array(k.w.bad, sizeof *k.w.bad),
+            array(k.w.grad, k.w.grad == nullptr ? 0 : k.w.n * width)};
+}
+
+static uint64_t sums_of(uint64_t n)
+{
+    return (n + SIMD_BLOCK - 1) / SIMD_BLOCK * sizeof(double);
+}
+
+static extents reach(const kernel_norm &k, size_t)
+{
+    extents all = {array(k.bad, sizeof *k.bad)};
+    for (int i = 0; i < k.n; i++) {
+        all.push_back(array(k.span[i].x, k.span[i].n * sizeof(float)));
+        all.push_back(array(k.span[i].sums, sums_of(k.span[i].n)));
+    }
+    return all;
+}
+
+static extents reach(const kernel_roots &k, size_t)
+{
+    return {array(k.sums[0], k.n * sizeof(double)), array(k.sums[1], k.n * sizeof(double)),
+            array(k.norms, 2 * sizeof(double))};
+}
+
+static extents reach(const device_decide &d, size_t)
+{
+    return {array(d.sums, d.n_sums * sizeof(double)),   array(d.bad, sizeof *d.bad),
+            array(d.own_bad, sizeof *d.own_bad),        array(d.stop, d.stop ? sizeof *d.stop : 0),
+            array(d.last, d.last ? sizeof *d.last : 0), array(d.verdict, sizeof *d.verdict)};
+}
+
+static void add(extents &all, const void *at, uint64_t bytes)
+{
+    if (at != nullptr) all.push_back(array(at, bytes));
+}
+
+/* is_first: the first pass of LAMB. */
+static void reach_span(const device_update_span &s, bool is_first, extents &all)
+{
+    const uint64_t bytes = s.n * sizeof(float);
+    add(all, s.param, bytes);
+    add(all, s.grad, bytes);
+    for (float *slot : s.slot) add(all, slot, bytes);
+    add(all, s.values, s.values_dtype == PEN_F32 ? bytes : bytes / 2);
+    add(all, s.norms, 2 * sizeof(double));
+    if (!is_first) return;
+    add(all, s.param_sums, sums_of(s.n));
+    add(all, s.update_sums, sums_of(s.n));
+}
+
+/* width 0: the first pass of LAMB. */
+static extents reach(const kernel_update &k, size_t width)
+{
+    extents all = {array(k.verdict, sizeof *k.verdict)};
+    for (int i = 0; i < k.n; i++) reach_span(k.span[i].s, width == 0, all);
+    return all;
 }
 
 /* ---- the table ------------------------------------------------------------------------------------- */
@@ -83,6 +144,27 @@ template <typename A, void (*kernel)(const A), size_t width> struct played {
     X(sum, accumulate_bf16, kernel_sum, 2)                                                         \
     X(sum, narrow_f16, kernel_sum, 2)                                                              \
     X(sum, narrow_bf16, kernel_sum, 2)                                                             \
+    X(step, weigh_f32_f32, kernel_weigh, 4)                                                        \
+    X(step, weigh_f32_f16, kernel_weigh, 4)                                                        \
+    X(step, weigh_f32_bf16, kernel_weigh, 4)                                                       \
+    X(step, weigh_f16_f16, kernel_weigh, 2)                                                        \
+    X(step, weigh_bf16_bf16, kernel_weigh, 2)                                                      \
+    X(step, weigh_none, kernel_weigh, 0)                                                           \
+    X(step, norm_blocks, kernel_norm, 4)                                                           \
+    X(step, roots, kernel_roots, 8)                                                                \
+    X(step, decide, device_decide, 8)                                                              \
+    X(update, update_sum, kernel_update, 4)                                                        \
+    X(update, update_sgd, kernel_update, 4)                                                        \
+    X(update, update_sgd_momentum, kernel_update, 4)                                               \
+    X(update, update_adam, kernel_update, 4)                                                       \
+    X(update, update_adagrad, kernel_update, 4)                                                    \
+    X(update, update_rmsprop, kernel_update, 4)                                                    \
+    X(update, update_adadelta, kernel_update, 4)                                                   \
+    X(update, update_adamax, kernel_update, 4)                                                     \
+    X(update, update_ftrl, kernel_update, 4)                                                       \
+    X(update, update_lion, kernel_update, 4)                                                       \
+    X(update, update_lamb, kernel_update, 4)                                                       \
+    X(update, update_lamb_norms, kernel_update, 0)                                                 \
     X(copy, copy_bytes, kernel_copy, 1)                                                            \
     X(flag, flag_set, kernel_flag_set, 1)                                                          \
     X(flag, flag_wait, kernel_flag_wait, 1)
@@ -156,15 +238,27 @@ static bool may_run(CUfunction f, const extents &touched)
     return driver.lost == CUDA_SUCCESS;
 }
 
+/* Kernels also cross the host's boundary: pinned memory is in their reach. */
+static size_t host_bytes(const extents &touched)
+{
+    size_t sum = 0;
+    for (const extent &e : touched)
+        if (memory_device(e.at) < 0) sum += e.bytes;
+    return sum;
+}
+
 API cuLaunchKernel(CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                    CUstream handle, void **arguments, void **)
 {
-    CUresult result = usable(true);
+    CUresult result        = usable(true);
+    const bool is_wait     = strcmp(f->row->name, "flag_wait") == 0;
+    const site_order order = is_wait ? site_orders("flag_wait") : SITE_AS_IT_COMES;
     guard held(driver.lock);
     CUstream s;
     if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS || order == SITE_IS_DROPPED) return result;
+    s->is_late = s->is_late || (site_drops_flags() && strcmp(f->row->name, "flag_set") == 0);
     if (f->context != s->context) return CUDA_ERROR_INVALID_HANDLE;
     if (grid_x == 0 || block_x == 0 || block_x > 1024 || grid_y * grid_z * block_y * block_z != 1 ||
         shared != 0)
@@ -172,6 +266,8 @@ API cuLaunchKernel(CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid
     const char *from = (const char *)arguments[0];
     const std::vector<char> argument(from, from + f->row->bytes);
     const extents touched = f->row->reach(from);
+    count(CALLER, "kernel");
+    count(CALLER, "kernel.host.bytes", host_bytes(touched));
     enqueue(s, touched, [=] {
         if (may_run(f, touched)) f->row->run(argument.data(), dim3(grid_x), dim3(block_x));
     });

@@ -64,6 +64,12 @@ static bool is_on_device(const block &b)
     return b.kind == OWN || b.kind == IMPORTED;
 }
 
+int memory_device(uintptr_t at)
+{
+    const block *b = block_of(at);
+    return b != nullptr && is_on_device(*b) ? b->device : -1;
+}
+
 /* The block that begins there, if it is of that kind; else NULL. */
 static block *block_at(uintptr_t at, kind_of_memory kind)
 {
@@ -144,6 +150,7 @@ static bool fill(uint64_t offset, size_t bytes)
 
 API cuMemAlloc(CUdeviceptr *to, size_t bytes)
 {
+    COUNT_SYNC();
     const CUresult result = usable(true);
     if (result != CUDA_SUCCESS) return result;
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -161,6 +168,7 @@ API cuMemAlloc(CUdeviceptr *to, size_t bytes)
 /* The driver waits for the device before it takes memory away. */
 API cuMemFree(CUdeviceptr at)
 {
+    COUNT_SYNC();
     CUresult result = usable(true);
     if (result != CUDA_SUCCESS || at == 0) return result;
     guard held(driver.lock);
@@ -238,11 +246,13 @@ API cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
     return CUDA_SUCCESS;
 }
 
-static int visible(int physical)
+/* Memory of a device that this process cannot see may be opened, as the driver's manual says; it counts as memory of
+ * the device that opens it. */
+static int importing_device(int physical)
 {
     for (int i = 0; i < driver.devices; i++)
         if (driver.physical[i] == physical) return i;
-    return -1;
+    return context_now()->device;
 }
 
 static CUresult import(const memory_handle &theirs, uintptr_t *to)
@@ -252,9 +262,9 @@ static CUresult import(const memory_handle &theirs, uintptr_t *to)
     snprintf(path, sizeof path, "/proc/%d/fd/%d", theirs.pid, theirs.file);
     const int from = open(path, O_RDWR | O_CLOEXEC);
     *to            = find_place(theirs.bytes);
-    const block b  = {*to,   theirs.bytes,  IMPORTED,     visible(theirs.physical),
+    const block b  = {*to,   theirs.bytes,  IMPORTED,     importing_device(theirs.physical),
                       ++ids, theirs.offset, theirs.inode, 1};
-    const bool ok  = from >= 0 && *to != 0 && b.device >= 0 && fstat(from, &about) == 0 &&
+    const bool ok  = from >= 0 && *to != 0 && fstat(from, &about) == 0 &&
                     about.st_ino == theirs.inode && put(b, from);
     if (from >= 0) close(from);
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
@@ -262,6 +272,7 @@ static CUresult import(const memory_handle &theirs, uintptr_t *to)
 
 API cuIpcOpenMemHandle(CUdeviceptr *to, CUipcMemHandle handle, unsigned flags)
 {
+    COUNT_SYNC();
     memory_handle theirs;
     const CUresult result = usable(true);
     if (result != CUDA_SUCCESS) return result;
@@ -283,6 +294,7 @@ API cuIpcOpenMemHandle(CUdeviceptr *to, CUipcMemHandle handle, unsigned flags)
 
 API cuIpcCloseMemHandle(CUdeviceptr at)
 {
+    COUNT_SYNC();
     const CUresult result = usable(true);
     if (result != CUDA_SUCCESS) return result;
     guard held(driver.lock);
@@ -301,6 +313,7 @@ static void pin(uintptr_t at, size_t bytes, kind_of_memory kind)
 
 API cuMemHostAlloc(void **to, size_t bytes, unsigned)
 {
+    COUNT_SYNC();
     const CUresult result = usable(true);
     if (result != CUDA_SUCCESS) return result;
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -314,6 +327,7 @@ API cuMemHostAlloc(void **to, size_t bytes, unsigned)
 
 API cuMemFreeHost(void *at)
 {
+    COUNT_SYNC();
     CUresult result = usable(true);
     if (result != CUDA_SUCCESS) return result;
     guard held(driver.lock);
@@ -336,6 +350,7 @@ static bool is_registered(uintptr_t at, size_t bytes)
 
 API cuMemHostRegister(void *at, size_t bytes, unsigned)
 {
+    COUNT_SYNC();
     const CUresult result = usable(true);
     if (result != CUDA_SUCCESS) return result;
     if (at == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -348,6 +363,7 @@ API cuMemHostRegister(void *at, size_t bytes, unsigned)
 
 API cuMemHostUnregister(void *at)
 {
+    COUNT_SYNC();
     const CUresult result = usable(true);
     if (result != CUDA_SUCCESS) return result;
     guard held(driver.lock);

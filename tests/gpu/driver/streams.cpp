@@ -2,14 +2,16 @@
  * runs them. */
 #include "driver.h"
 
-#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
+#include <unistd.h>
 
 static const auto POLL = std::chrono::microseconds(20); /* for work of another process */
 
 static std::mt19937 chance;
+static std::chrono::milliseconds lateness;
 static uint64_t enqueued;
 static int waiting; /* threads that wait for the device: no delays then */
 
@@ -19,7 +21,8 @@ static int waiting; /* threads that wait for the device: no delays then */
 static bool may_go_on(CUstream s)
 {
     if (s->queue.empty()) return false;
-    const work &next      = s->queue.front();
+    const work &next = s->queue.front();
+    if (s->is_late && timer::now() < next.not_before) return false;
     const CUstream legacy = s->context->legacy;
     if (s->is_blocking && !legacy->queue.empty() && legacy->queue.front().number < next.number)
         return false;
@@ -84,8 +87,12 @@ static void play()
     }
 }
 
-void streams_start(unsigned seed)
+/* Of the ranks of a job (else of processes), every other one is later than the rest: which, the seed decides. */
+void streams_start(unsigned seed, long late_ms)
 {
+    const char *rank    = getenv("RANK");
+    const bool is_later = (seed + (rank != nullptr ? atoi(rank) : getpid())) % 2 == 0;
+    lateness            = std::chrono::milliseconds(is_later ? 3 * late_ms : late_ms);
     chance.seed(seed);
     std::thread(play).detach();
 }
@@ -93,8 +100,22 @@ void streams_start(unsigned seed)
 void enqueue(CUstream stream, extents touched, std::function<void()> run,
              std::function<bool()> is_ready)
 {
-    stream->queue.push_back({++enqueued, std::move(is_ready), std::move(run), std::move(touched)});
+    stream->queue.push_back({++enqueued, timer::now() + lateness, std::move(is_ready),
+                             std::move(run), std::move(touched)});
     driver.changed.notify_all();
+}
+
+/* For the played NCCL, whose kernels wait for other processes while other streams of this one go on. */
+extern "C" __attribute__((visibility("default"))) CUresult
+played_enqueue(CUstream handle, const extents &touched, std::function<void()> run,
+               std::function<bool()> is_ready)
+{
+    CUresult result = usable(false);
+    guard held(driver.lock);
+    CUstream s;
+    if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
+    if (result == CUDA_SUCCESS) enqueue(s, touched, std::move(run), std::move(is_ready));
+    return result;
 }
 
 /* ---- waiting for it ---------------------------------------------------------------------------------- */
@@ -127,7 +148,14 @@ CUresult drain(guard &held, CUstream stream)
     return drain_until(held, [&](CUstream s) { return s == stream; });
 }
 
-CUresult stream_of(CUstream handle, CUstream *stream)
+static bool is_any_captured()
+{
+    for (CUstream s : driver.streams)
+        if (s->is_captured) return true;
+    return false;
+}
+
+static CUresult find_stream(CUstream handle, CUstream *stream)
 {
     *stream = handle;
     if (handle == CU_STREAM_PER_THREAD) return CUDA_ERROR_NOT_SUPPORTED;
@@ -141,6 +169,17 @@ CUresult stream_of(CUstream handle, CUstream *stream)
     return CUDA_ERROR_INVALID_HANDLE;
 }
 
+/* Strict: captured streams take no work at all. */
+CUresult stream_of(CUstream handle, CUstream *stream)
+{
+    const CUresult result = find_stream(handle, stream);
+    if (result != CUDA_SUCCESS) return result;
+    if ((*stream)->is_captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return *stream == (*stream)->context->legacy && is_any_captured()
+               ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+               : CUDA_SUCCESS;
+}
+
 /* ---- streams --------------------------------------------------------------------------------------- */
 
 API cuStreamCreate(CUstream *stream, unsigned flags)
@@ -150,46 +189,86 @@ API cuStreamCreate(CUstream *stream, unsigned flags)
     if (flags != CU_STREAM_DEFAULT && flags != CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
     guard held(driver.lock);
-    *stream = new CUstream_st{context_now(), flags == CU_STREAM_DEFAULT, false, {}};
+    *stream = new CUstream_st{context_now(), flags == CU_STREAM_DEFAULT, false, false, {}};
     driver.streams.push_back(*stream);
     return CUDA_SUCCESS;
+}
+
+/* Calls work(stream) with the lock held; `find` turns the handle into the stream. */
+template <typename F>
+static CUresult with_stream(bool with, CUresult (*find)(CUstream, CUstream *), CUstream handle,
+                            F work)
+{
+    CUresult result = usable(with);
+    guard held(driver.lock);
+    CUstream s;
+    if (result == CUDA_SUCCESS) result = find(handle, &s);
+    return result == CUDA_SUCCESS ? work(s) : result;
+}
+
+API cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode)
+{
+    return with_stream(true, stream_of, handle, [](CUstream s) {
+        if (s == s->context->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        s->is_captured = true;
+        return CUDA_SUCCESS;
+    });
+}
+
+API cuStreamEndCapture(CUstream handle, CUgraph *graph)
+{
+    return with_stream(true, find_stream, handle, [=](CUstream s) {
+        if (!s->is_captured) return CUDA_ERROR_ILLEGAL_STATE;
+        s->is_captured = false;
+        *graph         = nullptr;
+        return CUDA_SUCCESS;
+    });
+}
+
+API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
+{
+    return with_stream(false, find_stream, handle, [=](CUstream s) {
+        if (s == s->context->legacy && is_any_captured()) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        *status = s->is_captured ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+        return CUDA_SUCCESS;
+    });
 }
 
 /* Enqueued work still runs. */
 API cuStreamDestroy(CUstream handle)
 {
-    CUresult result = usable(false);
-    guard held(driver.lock);
-    CUstream s;
-    if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
-    if (result != CUDA_SUCCESS) return result;
-    if (s == s->context->legacy) return CUDA_ERROR_INVALID_HANDLE;
-    s->is_destroyed = true;
-    enqueue(s, {}, {});
-    return CUDA_SUCCESS;
+    return with_stream(false, stream_of, handle, [](CUstream s) {
+        if (s == s->context->legacy) return CUDA_ERROR_INVALID_HANDLE;
+        s->is_destroyed = true;
+        enqueue(s, {}, {});
+        return CUDA_SUCCESS;
+    });
 }
 
 API cuStreamGetCtx(CUstream handle, CUcontext *context)
 {
-    CUresult result = usable(false);
-    guard held(driver.lock);
-    CUstream s;
-    if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
-    if (result == CUDA_SUCCESS) *context = s->context;
-    return result;
+    return with_stream(false, stream_of, handle, [=](CUstream s) {
+        *context = s->context;
+        return CUDA_SUCCESS;
+    });
 }
 
 API cuStreamSynchronize(CUstream handle)
 {
-    CUresult result = usable(false);
+    COUNT_SYNC();
+    CUresult result        = usable(false);
+    const site_order order = site_orders(__func__);
     guard held(driver.lock);
     CUstream s;
     if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
-    return result == CUDA_SUCCESS ? drain(held, s) : result;
+    if (result != CUDA_SUCCESS) return result;
+    s->is_late = s->is_late || order != SITE_AS_IT_COMES;
+    return order != SITE_IS_DROPPED ? drain(held, s) : CUDA_SUCCESS;
 }
 
 API cuStreamQuery(CUstream handle)
 {
+    COUNT_POLL();
     CUresult result = usable(false);
     guard held(driver.lock);
     CUstream s;
@@ -206,8 +285,10 @@ API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user)
     guard held(driver.lock);
     CUstream s;
     if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
-    if (result == CUDA_SUCCESS) enqueue(s, everything, [=] { function(user); });
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    count(CALLER, "host_function");
+    enqueue(s, everything, [=] { function(user); });
+    return CUDA_SUCCESS;
 }
 
 /* CUDA_ERROR_INVALID_VALUE: a device address without that many bytes allocated. */
@@ -218,9 +299,18 @@ static CUresult look_at(uintptr_t at, size_t bytes, bool *is_pageable)
     return is_known || !memory_is_of_device(at) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+static const char *direction(CUdeviceptr to, CUdeviceptr from)
+{
+    const int to_device = memory_device(to), from_device = memory_device(from);
+    if (to_device < 0 || from_device < 0)
+        return to_device >= 0 ? "up" : from_device >= 0 ? "down" : "host";
+    return to_device == from_device ? "within" : "between";
+}
+
 /* Pageable host memory has been read or written when the call returns; no other memory is
  * guaranteed to be. */
-static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle, bool waits)
+static CUresult copy(const void *caller, const char *function, CUdeviceptr to, CUdeviceptr from,
+                     size_t bytes, CUstream handle, bool waits)
 {
     CUresult result = usable(true);
     guard held(driver.lock);
@@ -229,6 +319,8 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream ha
     if (result != CUDA_SUCCESS || bytes == 0) return result;
     if (look_at(to, bytes, &waits) != CUDA_SUCCESS || look_at(from, bytes, &waits) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_VALUE;
+    count_copy(caller, direction(to, from), bytes);
+    if (waits) count(caller, "sync." + api_name(function));
     enqueue(s, {{to, bytes}, {from, bytes}},
             [=] { memcpy((void *)to, (const void *)from, bytes); });
     return waits ? drain(held, s) : CUDA_SUCCESS;
@@ -236,17 +328,17 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream ha
 
 API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-    return copy(to, from, bytes, stream, false);
+    return copy(CALLER, __func__, to, from, bytes, stream, false);
 }
 
 API cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-    return copy(to, from, bytes, stream, false);
+    return copy(CALLER, __func__, to, from, bytes, stream, false);
 }
 
 API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
-    return copy(to, from, bytes, nullptr, true);
+    return copy(CALLER, __func__, to, from, bytes, nullptr, true);
 }
 
 API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream handle)
@@ -257,6 +349,7 @@ API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream 
     if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
     if (result != CUDA_SUCCESS || bytes == 0) return result;
     if (memory_find(to, bytes) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    count(CALLER, "memset");
     enqueue(s, {{to, bytes}}, [=] { memset((void *)to, value, bytes); });
     return CUDA_SUCCESS;
 }

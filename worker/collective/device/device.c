@@ -5,11 +5,13 @@
 #include "common/base/clock.h"
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
+#include "common/containers/vec.h"
 #include "proto/plan.h"
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { SPIN_DEFAULT_NS = 2000000000, STAGING_STEP = 2 << 20 };
 
@@ -28,6 +30,8 @@ static bool make_arrays(device_team *t)
 
 static void free_team(device_team *t)
 {
+    free(t->retired);
+    free(t->unused);
     free(t->arrays);
     free(t);
 }
@@ -82,15 +86,48 @@ static bool peers_have_ended(const device_team *team)
     return true;
 }
 
+/* One that is only slow still needs this member's memory; one that is gone never ends. */
+static void await_peers(const device_team *team)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    const uint64_t patience     = team->is_stopped ? DEVICE_SETTLE_MS : DEVICE_DRAIN_MS;
+    const uint64_t until        = clock_ms(&clock_real) + patience;
+    while (team->setup > 0 && !peers_have_ended(team) && clock_ms(&clock_real) < until)
+        nanosleep(&pause, NULL);
+}
+
+/* After a call in stream order: when this member's stream has passed its end, no peer uses this member's memory. */
+static bool drain(device_team *team)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    const uint64_t until        = clock_ms(&clock_real) + DEVICE_DRAIN_MS;
+    while (team->is_unsettled && team->ops->event_done(team->end, NULL) == PEN_AGAIN) {
+        if (clock_ms(&clock_real) >= until) return false;
+        nanosleep(&pause, NULL);
+    }
+    team->is_unsettled = false;
+    return true;
+}
+
+void device_team_stop(device_team *team)
+{
+    if (team->stop != NULL) __atomic_store_n(&team->stop->abort, 1, __ATOMIC_RELEASE);
+    if (team->nccl != NULL) team->options.nccl->abort(team->nccl);
+    team->is_stopped = true;
+}
+
 void device_team_destroy(device_team *team)
 {
     if (team == NULL) return;
-    const uint64_t until = clock_ms(&clock_real) + DEVICE_SETTLE_MS;
-    while (team->setup > 0 && !peers_have_ended(team) && clock_ms(&clock_real) < until)
-        sched_yield();
+    bool is_drained = drain(team);
+    if (!is_drained) {
+        device_team_stop(team); /* its kernels wait for members that may be gone */
+        is_drained = drain(team);
+    }
+    await_peers(team);
     if (team->setup > 0 || team->pool != NULL) {
         const bool has_entered = team->ops->enter(team->device, NULL) == PEN_OK;
-        device_setup_undo(team);
+        if (is_drained) device_setup_undo(team);
         if (has_entered) team->ops->leave();
     }
     device_leave_slot(team);
@@ -141,6 +178,7 @@ static void arrive(device_op *op)
     device_entry *entry   = device_entry_of(op, op->team->rank);
     entry->has_in = entry->has_out = 0;
     entry->scale                   = call->scale;
+    entry->in_stream_order         = call->in_stream_order;
     coll_header_of(call, op->team->size, op->seq, &entry->header);
     if (call->kind == COLL_ALL_TO_ALL) {
         for (int i = 0; i < op->team->size; i++) {
@@ -156,7 +194,12 @@ static pen_status staging(device_team *team, device_staging *s, size_t bytes, pe
     if (s->bytes >= bytes) return PEN_OK;
     size_t more = STAGING_STEP;
     while (more < bytes) more *= 2;
-    team->ops->free(s->data);
+    if (!team->is_unsettled)
+        team->ops->free(s->data);
+    else if (VEC_MORE(team->retired, team->n_retired))
+        team->retired[team->n_retired++] = s->data;
+    else
+        return why_set(why, PEN_NO_MEMORY, "no memory for staging");
     s->bytes = 0;
     s->data  = team->ops->alloc(more, team->device, why);
     if (s->data == NULL) return PEN_NO_MEMORY;
@@ -173,7 +216,8 @@ static pen_status offer_in(device_op *op, device_entry *entry, pen_error *why)
     if (op->is_one_shot) {
         char *pool = team->pool + DEVICE_FLAGS_BYTES + op->seq % 2 * DEVICE_POOL_BYTES;
         op->in     = pool;
-        return team->ops->copy(pool, call->in, op->in_bytes, call->stream, why);
+        return device_team_copy(team, call->traffic, pool, call->in, op->in_bytes, call->stream,
+                                why);
     }
     if (!device_shows_in(op)) return PEN_OK;
     entry->has_in     = 1;
@@ -181,7 +225,8 @@ static pen_status offer_in(device_op *op, device_entry *entry, pen_error *why)
     if (status != PEN_UNSUPPORTED) return status;
     status = staging(team, &team->in, op->in_bytes, why);
     if (status == PEN_OK)
-        status = team->ops->copy(team->in.data, call->in, op->in_bytes, call->stream, why);
+        status = device_team_copy(team, call->traffic, team->in.data, call->in, op->in_bytes,
+                                  call->stream, why);
     op->in = team->in.data;
     return status == PEN_OK ? team->ops->share(op->in, op->in_bytes, &entry->in, why) : status;
 }
@@ -212,19 +257,23 @@ static pen_status offer_out(device_op *op, device_entry *entry, pen_error *why)
 /* Enqueues the copy of the input to where peers read it, if any, and the first barrier. */
 static pen_status offer(device_op *op, pen_error *why)
 {
-    device_entry *entry = device_entry_of(op, op->team->rank);
+    device_team *team   = op->team;
+    device_entry *entry = device_entry_of(op, team->rank);
     op->is_one_shot     = device_is_small(op);
-    op->has_enqueued    = true;
-    pen_status status   = offer_in(op, entry, why);
+    pen_status status   = PEN_OK;
+    if (team->is_unsettled) status = team->ops->stream_wait(op->call->stream, team->end, why);
+    if (status != PEN_OK) return status;
+    op->has_enqueued = true;
+    status           = offer_in(op, entry, why);
     if (status == PEN_OK) status = offer_out(op, entry, why);
     if (status != PEN_OK) return status;
     atomic_store_explicit(&entry->offered, op->seq, memory_order_release);
-    return op->team->sync->signal(op->team, ++op->team->step, op->call->stream, why);
+    return team->sync->signal(team, ++team->step, op->call->stream, why);
 }
 
 /* ---- stages ------------------------------------------------------------------------------------------ */
 
-enum { AT_ARRIVAL, AT_SETUP, AT_READY, AT_LEAVING, AT_END, ENDED };
+enum { AT_ARRIVAL, AT_SETUP, AT_READY, AT_TAKEN, AT_LEAVING, AT_END, ENDED };
 
 static void fault_point(const device_op *op)
 {
@@ -276,21 +325,31 @@ static pen_status setup_stage(device_op *op, pen_error *why)
     return status;
 }
 
+/* Or the call before: this member's part of it had ended in stream order. */
 static pen_status gave_up(const device_op *op, pen_error *why)
 {
     for (int i = 0; i < op->team->size; i++) {
-        if (op->team->slot[i] == NULL || i == op->team->rank ||
-            atomic_load(&op->team->slot[i]->given_up) != op->seq)
-            continue;
+        if (op->team->slot[i] == NULL || i == op->team->rank) continue;
+        const uint64_t which = atomic_load(&op->team->slot[i]->given_up);
+        if (which == 0 || (which != op->seq && which + 1 != op->seq)) continue;
         if (atomic_load(&op->team->slot[i]->refused) != 0 && !op->team->is_ready) {
             why_set(why, PEN_UNSUPPORTED, "rank %d cannot share its device with others",
                     op->team->ranks[i]);
             return refuse(op->team, PEN_UNSUPPORTED);
         }
-        return why_set(why, PEN_PEER_LOST, "rank %d gave up %s (call %" PRIu64 ")",
-                       op->team->ranks[i], coll_kind_name(op->call->kind), op->seq);
+        return why_set(why, PEN_PEER_LOST, "rank %d gave up %s%s (call %" PRIu64 ")",
+                       op->team->ranks[i], which < op->seq ? "the call before " : "",
+                       coll_kind_name(op->call->kind), op->seq);
     }
     return PEN_OK;
+}
+
+/* Whether the others may use this member's memory, or the pool it read from, until a second barrier. */
+static bool must_leave(const device_op *op)
+{
+    bool must = !op->is_one_shot;
+    for (int i = 0; i < op->team->size; i++) must |= device_entry_of(op, i)->in_stream_order != 0;
+    return must;
 }
 
 /* A member that gives up sets `given_up`, then waits for members with `working` set; a member that works sets
@@ -307,9 +366,18 @@ static pen_status ready_stage(device_op *op, pen_error *why)
         op->has_written = op->is_one_shot && overlaps(op) && !device_is_own_part(op);
         status          = device_work(op, why);
     }
+    if (status == PEN_OK) op->stage = AT_TAKEN;
+    return status;
+}
+
+static pen_status taken_stage(device_op *op, pen_error *why)
+{
+    device_team *team = op->team;
+    pen_status status = device_nccl_taken(op, why);
     if (status != PEN_OK) return status;
-    op->stage = op->is_one_shot ? AT_END : AT_LEAVING;
-    if (op->is_one_shot) return team->ops->event_record(team->end, op->call->stream, why);
+    op->leaves = must_leave(op);
+    op->stage  = op->leaves ? AT_LEAVING : AT_END;
+    if (!op->leaves) return team->ops->event_record(team->end, op->call->stream, why);
     return team->sync->signal(team, ++team->step, op->call->stream, why);
 }
 
@@ -318,21 +386,35 @@ static pen_status leaving_stage(device_op *op, pen_error *why)
     device_team *team = op->team;
     pen_status status = team->sync->passed(team, team->step, op->call->stream, why);
     if (status == PEN_OK && op->copies_out)
-        status = team->ops->copy(op->call->out, op->out, op->out_bytes, op->call->stream, why);
+        status = device_team_copy(team, op->call->traffic, op->call->out, op->out, op->out_bytes,
+                                  op->call->stream, why);
     if (status == PEN_OK) status = team->ops->event_record(team->end, op->call->stream, why);
-    if (status == PEN_OK) op->stage = AT_END;
+    if (status == PEN_OK) op->stage = op->call->in_stream_order ? ENDED : AT_END;
+    if (status == PEN_OK && op->stage == ENDED) team->is_unsettled = true;
     return status;
+}
+
+/* Whether all waits of kernels so far have ended well; those that have not ended count as such. */
+static pen_status look_at_waits(const device_op *op, pen_error *why)
+{
+    const device_team *team = op->team;
+    if (!team->is_ready || !team->sync->has_waits ||
+        __atomic_load_n(&team->stop->result, __ATOMIC_ACQUIRE) == DEVICE_FLAG_CAME)
+        return PEN_OK;
+    return why_set(why, PEN_TIMED_OUT,
+                   "%s (call %" PRIu64 "): a device waited %.1f s for the other ranks%s",
+                   coll_kind_name(op->call->kind), op->seq, (double)team->options.spin_ns / 1e9,
+                   op->has_enqueued ? "" : " in an earlier call");
 }
 
 static pen_status end_stage(device_op *op, pen_error *why)
 {
     pen_status status = op->team->ops->event_done(op->team->end, why);
+    if (status == PEN_AGAIN && device_nccl_taken(op, why) != PEN_OK) return why->status;
     if (status != PEN_OK) return status;
-    op->stage = ENDED;
-    if (op->team->words->result == DEVICE_FLAG_CAME) return PEN_OK;
-    return why_set(
-        why, PEN_TIMED_OUT, "%s (call %" PRIu64 "): a device waited %.1f s for the other ranks",
-        coll_kind_name(op->call->kind), op->seq, (double)op->team->options.spin_ns / 1e9);
+    op->stage              = ENDED;
+    op->team->is_unsettled = false;
+    return look_at_waits(op, why);
 }
 
 /* ---- the path ------------------------------------------------------------------------------------------ */
@@ -341,30 +423,41 @@ static bool peers_work(const device_op *op)
 {
     for (int i = 0; i < op->team->size; i++)
         if (i != op->team->rank && op->team->slot[i] != NULL &&
-            atomic_load(&op->team->slot[i]->working) == op->seq)
+            atomic_load(&op->team->slot[i]->working) != 0)
             return true;
     return false;
 }
 
+/* From then on, peers that give up need not wait for this member. */
 static bool own_work_is_done(const device_op *op)
 {
-    return op->team->end == NULL || op->team->ops->event_done(op->team->end, NULL) != PEN_AGAIN;
+    device_team *team = op->team;
+    if (team->end != NULL && (op->has_enqueued || team->is_unsettled) &&
+        team->ops->event_done(team->end, NULL) == PEN_AGAIN)
+        return false;
+    team->is_unsettled = false;
+    atomic_store(&device_own_slot(team)->working, 0);
+    return true;
 }
 
 /* Our kernels are short: a peer that does not end in time is dead, and so are its kernels. */
 static void settle(device_op *op)
 {
     const uint64_t until = clock_ms(&clock_real) + DEVICE_SETTLE_MS;
+    bool is_done         = false;
     if (op->has_enqueued && op->team->end != NULL)
         (void)op->team->ops->event_record(op->team->end, op->call->stream, NULL);
-    while ((peers_work(op) || (op->has_enqueued && !own_work_is_done(op))) &&
-           clock_ms(&clock_real) < until)
+    while (clock_ms(&clock_real) < until) {
+        is_done = is_done || own_work_is_done(op);
+        if (is_done && !peers_work(op)) break;
         sched_yield();
+    }
+    if (!is_done && op->has_enqueued) op->team->is_unsettled = true;
 }
 
 static void end_op(device_op *op)
 {
-    atomic_store(&device_own_slot(op->team)->working, 0);
+    if (!op->team->is_unsettled) atomic_store(&device_own_slot(op->team)->working, 0);
     atomic_store(&device_own_slot(op->team)->ended, op->seq);
     op->stage = ENDED;
 }
@@ -374,13 +467,12 @@ static void give_up(device_op *op)
 {
     device_team *team = op->team;
     atomic_store(&device_own_slot(op->team)->given_up, op->seq);
-    if (team->words != NULL) *(volatile uint64_t *)&team->words->abort = 1;
-    if (team->nccl != NULL) team->options.nccl->abort(team->nccl);
+    device_team_stop(team);
     settle(op);
     if (op->has_written) {
         op->has_written = false;
-        if (team->ops->copy((void *)(uintptr_t)op->call->in, op->in, op->in_bytes, op->call->stream,
-                            NULL) == PEN_OK)
+        if (device_team_copy(team, op->call->traffic, (void *)(uintptr_t)op->call->in, op->in,
+                             op->in_bytes, op->call->stream, NULL) == PEN_OK)
             settle(op);
     }
     end_op(op);
@@ -405,7 +497,8 @@ static pen_status device_start(void *team, void *state, const coll_call *call, u
     if (!t->is_ready || !device_moves(op)) return PEN_OK;
     pen_status status = t->ops->enter(t->device, why);
     if (status != PEN_OK) return status;
-    status = offer(op, why);
+    status = look_at_waits(op, why);
+    if (status == PEN_OK) status = offer(op, why);
     if (status != PEN_OK) give_up(op);
     t->ops->leave();
     return status;
@@ -415,13 +508,15 @@ static pen_status device_start(void *team, void *state, const coll_call *call, u
 static pen_status advance_stages(device_op *op, pen_error *why)
 {
     static pen_status (*const stages[ENDED])(device_op *, pen_error *) = {
-        [AT_ARRIVAL] = arrival_stage, [AT_SETUP] = setup_stage, [AT_READY] = ready_stage,
-        [AT_LEAVING] = leaving_stage, [AT_END] = end_stage,
+        [AT_ARRIVAL] = arrival_stage, [AT_SETUP] = setup_stage,     [AT_READY] = ready_stage,
+        [AT_TAKEN] = taken_stage,     [AT_LEAVING] = leaving_stage, [AT_END] = end_stage,
     };
     while (op->stage != ENDED) {
         const int stage   = op->stage;
         pen_status status = stages[stage](op, why);
-        if (status == PEN_AGAIN && stage < AT_END && gave_up(op, why) != PEN_OK) return why->status;
+        const bool needs_all =
+            stage < AT_END || op->is_by_nccl; /* its kernels wait for all members */
+        if (status == PEN_AGAIN && needs_all && gave_up(op, why) != PEN_OK) return why->status;
         if (status != PEN_OK) return status;
         fault_point(op);
     }
@@ -467,10 +562,17 @@ static int device_missing(void *state, int *positions, int cap)
     return n;
 }
 
+static pen_status device_follow(void *state, void *stream, pen_error *why)
+{
+    const device_op *op = state;
+    return op->stage == AT_END ? op->team->ops->stream_wait(stream, op->team->end, why) : PEN_AGAIN;
+}
+
 const coll_path coll_path_device = {
     .name    = "device",
     .start   = device_start,
     .advance = device_advance,
     .abort   = device_abort,
     .missing = device_missing,
+    .follow  = device_follow,
 };

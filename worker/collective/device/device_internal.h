@@ -12,7 +12,9 @@ enum {
     DEVICE_POOL_BYTES  = 4 << 20, /* each of two: the largest one-shot call */
     DEVICE_FLAGS_BYTES = DEVICE_ARRAYS_MAX * DEVICE_FLAG_BYTES,
     DEVICE_CACHED      = 16, /* allocations of each peer that stay mapped */
-    DEVICE_SETTLE_MS   = 200 /* a live peer ends its short kernels much sooner */
+    DEVICE_RETIRED     = 1024,
+    DEVICE_SETTLE_MS   = 200, /* a live peer ends its short kernels much sooner */
+    DEVICE_DRAIN_MS    = 5000 /* what the program enqueued before the last call may take longer */
 };
 
 /* ---- shared memory ---------------------------------------------------------------------------- */
@@ -21,7 +23,7 @@ enum {
 typedef struct {
     _Alignas(64) _Atomic uint64_t arrived; /* seq of the call: header, scale and counts are set */
     _Atomic uint64_t offered;              /* seq of the call: in and out are set */
-    uint32_t has_in, has_out, has_counts;
+    uint32_t has_in, has_out, has_counts, in_stream_order;
     double scale;
     device_ref in, out;
     coll_header header;
@@ -29,17 +31,31 @@ typedef struct {
 } device_entry;
 
 /* A member's progress in the setup by the first call. */
-typedef enum { SETUP_NONE, SETUP_SHARED, SETUP_TESTED, SETUP_MEASURED } device_setup_state;
+typedef enum {
+    SETUP_NONE,
+    SETUP_SHARED,
+    SETUP_MAPPED,
+    SETUP_TESTED,
+    SETUP_MEASURED
+} device_setup_state;
 
-/* A member's progress with NCCL; from OPENED on a failure is final, and the same for all. */
-typedef enum { NCCL_UNNAMED, NCCL_NAMED, NCCL_OPENED, NCCL_FAILED, NCCL_TIMED } device_nccl_state;
+/* A member's progress with NCCL; from OPENED on a failure is final, and the same for all.  LEFT: another failed. */
+typedef enum {
+    NCCL_UNNAMED,
+    NCCL_NAMED,
+    NCCL_OPENED,
+    NCCL_FAILED,
+    NCCL_LEFT,
+    NCCL_TIMED
+} device_nccl_state;
 
 typedef struct {
-    _Alignas(64) _Atomic uint64_t step;    /* newest barrier signalled, as far as the host knows */
-    _Alignas(64) _Atomic uint64_t working; /* seq while it works on memory of peers; else 0 */
-    _Atomic uint64_t given_up;             /* seq of the call that it gave up */
-    _Atomic uint64_t ended;                /* seq of its last call that ended */
-    _Alignas(64) _Atomic uint32_t setup;   /* device_setup_state; written after its data */
+    _Alignas(64) _Atomic uint64_t step; /* newest barrier signalled, as far as the host knows */
+    /* seq while it works on memory of peers, and after a call in stream order until the next; else 0 */
+    _Alignas(64) _Atomic uint64_t working;
+    _Atomic uint64_t given_up;           /* seq of the call that it gave up */
+    _Atomic uint64_t ended;              /* seq of its last call that ended */
+    _Alignas(64) _Atomic uint32_t setup; /* device_setup_state; written after its data */
     uint8_t uuid[16];
     device_ref pool;
     device_event_ref event[2];
@@ -51,6 +67,7 @@ typedef struct {
     _Atomic uint64_t mark;
     _Atomic uint32_t refused; /* the first call found that devices cannot carry the group */
     int32_t unreached;        /* RANK whose memory the test did not reach; -1: none */
+    int32_t unopened;         /* RANK whose events could not be mapped; -1: none */
     double barrier_ns, bandwidth;
     device_entry entry[2];
 } device_slot;
@@ -106,15 +123,24 @@ struct device_team {
     device_ref *pool_ref;                       /* [size] */
     device_event *own_event[2], *end, **events; /* events: [2 * size] of peers */
     struct device_words {
-        uint64_t abort;
-        uint32_t result, pattern[32], answer[32];
+        device_stop stop;
+        uint32_t pattern[32], answer[32];
     } * words; /* host memory that kernels read and write */
+    device_stop *stop;
     device_staging in, out;
+    bool is_stopped;   /* device_team_stop() */
+    bool is_unsettled; /* a call has ended in stream order: only `end` tells whether it is done */
+    char **retired; /* staging memory that the device may still use; freed by device_setup_undo() */
+    size_t n_retired;
+    device_ref *unused; /* the same for mappings of peers' memory */
+    size_t n_unused;
     device_mapping *mapped; /* [size * DEVICE_CACHED] */
     uint64_t uses;
     void *nccl; /* NULL: not used */
     int nccl_stage;
-    bool is_pending; /* HOSTFLAG: a signal whose event is not done yet */
+    bool nccl_is_faster; /* for calls that are large and that no rule names */
+    bool is_enqueuing;   /* the timed call */
+    bool is_pending;     /* HOSTFLAG: a signal whose event is not done yet */
 
     /* Of the call in progress; all [size]. */
     const void **operands;
@@ -132,9 +158,19 @@ typedef struct {
     const char *in; /* the input to work on: the caller's, staged, or in the pool */
     char *out;      /* where the result goes first */
     bool is_one_shot, copies_out, is_scaled, has_enqueued, has_written;
+    bool is_by_nccl;
+    bool leaves; /* a second barrier follows the work; the same on every member */
 } device_op;
 
 _Static_assert(sizeof(device_op) <= COLL_OP_BYTES, "an op fits into what the engine gives");
+
+/* Any copy of a team. */
+static inline pen_status device_team_copy(const device_team *team, stat_traffic what, void *to,
+                                          const void *from, size_t bytes, device_stream stream,
+                                          pen_error *why)
+{
+    return device_copy(team->ops, what, team->options.stats, to, from, bytes, stream, why);
+}
 
 /* ---- device_place.c ------------------------------------------------------------------------------ */
 bool device_find_peers(device_team *team); /* finds all slots; false: some do not exist yet */
@@ -168,7 +204,12 @@ pen_status device_work(device_op *op, pen_error *why); /* enqueues; inputs of al
 
 /* ---- device_nccl.c: setup returns OK or AGAIN ---- */
 pen_status device_nccl_setup(device_team *team, device_stream stream, pen_error *why);
+bool device_nccl_is_ruled(
+    const device_op *op); /* a rule names it for this call, also if it is small */
 bool device_nccl_carries(const device_op *op); /* once all have arrived; the same on every member */
+pen_status device_nccl_start(device_op *op, pen_error *why);
+/* AGAIN: NCCL is still enqueuing it, and nothing may follow in the stream.  Else OK, or the error of its link. */
+pen_status device_nccl_taken(const device_op *op, pen_error *why);
 
 static inline device_slot *device_own_slot(const device_team *team)
 {

@@ -2,6 +2,7 @@
 #include "worker/collective/device/device_internal.h"
 
 #include "common/base/why.h"
+#include "common/containers/vec.h"
 #include <unistd.h>
 
 static device_mapping *cache_entry(device_team *team, int who, const device_ref *ref)
@@ -33,6 +34,25 @@ pen_status device_check_room(const device_team *team, int who, const device_ref 
                    team->ranks[who], bytes);
 }
 
+/* Ends a mapping, or puts it aside if the device may still use it.  This is one of the few calls that ask an event. */
+static pen_status end_mapping(device_team *team, device_mapping *m, pen_error *why)
+{
+    if (team->is_unsettled && team->ops->event_done(team->end, NULL) == PEN_AGAIN) {
+        if (team->n_unused == DEVICE_RETIRED || !VEC_MORE(team->unused, team->n_unused))
+            return why_set(
+                why, PEN_NO_MEMORY,
+                "the device uses %zu allocations of other ranks that were replaced since; "
+                "let it catch up, or use the same buffers again",
+                team->n_unused);
+        team->unused[team->n_unused++] = m->ref;
+    } else {
+        while (team->n_unused > 0) team->ops->unmap(&team->unused[--team->n_unused]);
+        team->ops->unmap(&m->ref);
+    }
+    *m = (device_mapping){0};
+    return PEN_OK;
+}
+
 /* A program has few tensors and uses them in every step; opening one takes longer than reducing it. */
 pen_status device_map_cached(device_team *team, int who, const device_ref *said, size_t bytes,
                              char **data, pen_error *why)
@@ -41,10 +61,9 @@ pen_status device_map_cached(device_team *team, int who, const device_ref *said,
     device_mapping *m    = cache_entry(team, who, &ref);
     pen_status status    = device_check_process(team, who, &ref, ref.process, why);
     if (status != PEN_OK) return status;
-    if (m->base != NULL && (m->ref.id != ref.id || m->ref.base != ref.base)) {
-        team->ops->unmap(&m->ref);
-        *m = (device_mapping){0};
-    }
+    if (m->base != NULL && (m->ref.id != ref.id || m->ref.base != ref.base))
+        status = end_mapping(team, m, why);
+    if (status != PEN_OK) return status;
     if (m->base == NULL) {
         void *base    = NULL;
         m->ref        = ref;

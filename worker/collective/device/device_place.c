@@ -131,6 +131,7 @@ pen_status device_take_slot(device_team *team, pen_error *why)
         if (atomic_load(&control->team[at]) != 0) continue;
         memset(&control->slot[at], 0, sizeof control->slot[at]);
         control->slot[at].unreached = -1;
+        control->slot[at].unopened  = -1;
         team->own_slot              = (int)at;
         team->place->next           = at + 1;
         team->slot[team->rank]      = &control->slot[at];

@@ -2,15 +2,19 @@
  *
  * DESIGN
  * Stages.    Each returns OK, AGAIN or an error, and never waits.  Members follow each other's progress in shared
- *            memory: SETUP_SHARED (pool and events can be mapped), SETUP_TESTED (its links work), SETUP_MEASURED.
+ *            memory: SETUP_SHARED (pool and events can be mapped), SETUP_MAPPED (it has mapped those of the others),
+ *            SETUP_TESTED (its links work), SETUP_MEASURED.
  * Links.     Drivers may report a working link that silently loses data.  So each member writes a pattern into the
  *            pool of every peer on another device and reads it back before any data of the program goes there.
  * Alike.     All decide alike, because decisions use only what all members published: the worst barrier and the worst
  *            bandwidth give the threshold of one-shot calls, and a bad link anywhere fails all with the same sentence.
+ *            Events that one member cannot map (CUDA does not promise it for devices that its process does not see)
+ *            make all use the method that needs none, unless device_backend names another.
  */
 #include "worker/collective/device/device_internal.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/why.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +54,7 @@ static pen_status make_memory(device_team *team, pen_error *why)
     if (team->pool == NULL) return PEN_NO_MEMORY;
     team->words = ops->host_alloc(sizeof *team->words, why);
     if (team->words == NULL) return PEN_NO_MEMORY;
+    team->stop = team->options.stop != NULL ? team->options.stop : &team->words->stop;
     for (int i = 0; i < 2; i++) {
         team->own_event[i] = ops->event_new();
         if (team->own_event[i] == NULL) return no_event(why);
@@ -88,19 +93,29 @@ static pen_status map_peer(device_team *team, int who, pen_error *why)
     if (status != PEN_OK) return status;
     team->pool_ref[who] = ref;
     team->pools[who]    = pool;
-    status              = device_check_room(team, who, &ref, ref.offset,
-                                            DEVICE_FLAGS_BYTES + 2 * (size_t)DEVICE_POOL_BYTES, why);
-    for (int i = 0; i < 2 && status == PEN_OK; i++) {
-        const device_event_ref event = team->slot[who]->event[i];
-        status                       = device_check_process(team, who, &ref, event.process, why);
-        if (status != PEN_OK) return status;
-        team->events[2 * who + i] = team->ops->event_map(&event, why);
-        if (team->events[2 * who + i] == NULL) return why != NULL ? why->status : PEN_DEVICE;
-    }
-    return status;
+    return device_check_room(team, who, &ref, ref.offset,
+                             DEVICE_FLAGS_BYTES + 2 * (size_t)DEVICE_POOL_BYTES, why);
 }
 
-static pen_status choose_sync(device_team *team, pen_error *why)
+/* An event that the device does not open is noted for all members, and no error here. */
+static pen_status map_events(device_team *team, int who, pen_error *why)
+{
+    const device_ref pool = team->slot[who]->pool;
+    pen_error reason      = {0};
+    for (int i = 0; i < 2; i++) {
+        const device_event_ref event = team->slot[who]->event[i];
+        pen_status status            = device_check_process(team, who, &pool, event.process, why);
+        if (status != PEN_OK) return status;
+        team->events[2 * who + i] = team->ops->event_map(&event, &reason);
+        if (team->events[2 * who + i] != NULL) continue;
+        if (reason.status != PEN_DEVICE) return why_set(why, reason.status, "%s", reason.text);
+        device_own_slot(team)->unopened = team->ranks[who];
+        return PEN_OK;
+    }
+    return PEN_OK;
+}
+
+static pen_status choose_sync(device_team *team, device_sync_choice choice, pen_error *why)
 {
     uint8_t uuid[DEVICE_ARRAYS_MAX][16];
     team->is_one_device = true;
@@ -108,17 +123,40 @@ static pen_status choose_sync(device_team *team, pen_error *why)
         memcpy(uuid[i], team->slot[i]->uuid, sizeof uuid[i]);
         team->is_one_device = team->is_one_device && is_same_device(team, i);
     }
-    return device_sync_choose(team->options.sync, (const uint8_t(*)[16])uuid, team->ranks,
-                              team->size, &team->sync, why);
+    return device_sync_choose(choice, (const uint8_t(*)[16])uuid, team->ranks, team->size,
+                              &team->sync, why);
 }
 
 static pen_status map_stage(device_team *team, device_stream stream, pen_error *why)
 {
     (void)stream;
     if (!all_are(team, SETUP_SHARED)) return PEN_AGAIN;
-    pen_status status = choose_sync(team, why);
+    pen_status status = choose_sync(team, team->options.sync, why);
     for (int i = 0; i < team->size && status == PEN_OK; i++) status = map_peer(team, i, why);
+    for (int i = 0; i < team->size && status == PEN_OK && team->sync->needs_events; i++)
+        if (i != team->rank) status = map_events(team, i, why);
+    if (status == PEN_OK) publish(team, SETUP_MAPPED);
     return status;
+}
+
+static pen_status events_stage(device_team *team, device_stream stream, pen_error *why)
+{
+    (void)stream;
+    const bool is_named = team->options.sync == DEVICE_SYNC_STREAM;
+    int i               = 0;
+    if (!all_are(team, SETUP_MAPPED)) return PEN_AGAIN;
+    while (i < team->size && team->slot[i]->unopened < 0) i++;
+    if (i == team->size) return PEN_OK;
+    if (is_named)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "device_backend=stream, but rank %d cannot open the events of rank %d's "
+                       "device; use --visible-devices all or device_backend=auto",
+                       team->ranks[i], team->slot[i]->unopened);
+    if (team->rank == 0)
+        log_notice("device calls use hostflag: rank %d cannot open the events of rank %d's device; "
+                   "--visible-devices all may help",
+                   team->ranks[i], team->slot[i]->unopened);
+    return choose_sync(team, DEVICE_SYNC_HOSTFLAG, why);
 }
 
 /* Where this member writes in the pool of each peer: no other member writes there, and no call has begun. */
@@ -134,11 +172,11 @@ static pen_status begin_test(device_team *team, int who, device_stream stream, p
         team->words->pattern[i] = 0x9e3779b9u * (uint32_t)(team->rank * 97 + who * 31 + i + 1);
         team->words->answer[i]  = 0;
     }
-    pen_status status =
-        team->ops->copy(test_place(team, who), team->words->pattern, PATTERN_BYTES, stream, why);
+    pen_status status = device_team_copy(team, TRAFFIC_OTHER, test_place(team, who),
+                                         team->words->pattern, PATTERN_BYTES, stream, why);
     if (status == PEN_OK)
-        status =
-            team->ops->copy(team->words->answer, test_place(team, who), PATTERN_BYTES, stream, why);
+        status = device_team_copy(team, TRAFFIC_OTHER, team->words->answer, test_place(team, who),
+                                  PATTERN_BYTES, stream, why);
     if (status == PEN_OK) status = team->ops->event_record(team->end, stream, why);
     return status;
 }
@@ -217,8 +255,9 @@ static pen_status bandwidth_stage(device_team *team, device_stream stream, pen_e
     }
     team->measured_ns = now;
     team->rounds++;
-    status = team->ops->copy(team->pool + DEVICE_FLAGS_BYTES + DEVICE_POOL_BYTES, from,
-                             DEVICE_POOL_BYTES, stream, why);
+    status =
+        device_team_copy(team, TRAFFIC_OTHER, team->pool + DEVICE_FLAGS_BYTES + DEVICE_POOL_BYTES,
+                         from, DEVICE_POOL_BYTES, stream, why);
     if (status == PEN_OK) status = team->ops->event_record(team->end, stream, why);
     return status == PEN_OK ? PEN_AGAIN : status;
 }
@@ -269,8 +308,9 @@ static pen_status nccl_stage(device_team *team, device_stream stream, pen_error 
 /* ---- all stages ------------------------------------------------------------------------------------- */
 
 typedef pen_status (*stage_fn)(device_team *team, device_stream stream, pen_error *why);
-static const stage_fn stages[] = {share_stage,   map_stage,       test_stage,   verdict_stage,
-                                  barrier_stage, bandwidth_stage, settle_stage, nccl_stage};
+static const stage_fn stages[] = {share_stage,     map_stage,     events_stage,
+                                  test_stage,      verdict_stage, barrier_stage,
+                                  bandwidth_stage, settle_stage,  nccl_stage};
 
 pen_status device_setup(device_team *team, device_stream stream, pen_error *why)
 {
@@ -286,6 +326,7 @@ void device_setup_undo(device_team *team)
 {
     const device_ops *ops = team->ops;
     if (team->nccl != NULL) team->options.nccl->close(team->nccl);
+    for (size_t i = 0; i < team->n_unused; i++) ops->unmap(&team->unused[i]);
     for (int i = 0; i < team->size; i++) {
         for (int j = 0; j < DEVICE_CACHED; j++)
             if (team->mapped[i * DEVICE_CACHED + j].base != NULL)
@@ -301,4 +342,5 @@ void device_setup_undo(device_team *team)
     if (team->pool != NULL) ops->free(team->pool);
     if (team->in.data != NULL) ops->free(team->in.data);
     if (team->out.data != NULL) ops->free(team->out.data);
+    for (size_t i = 0; i < team->n_retired; i++) ops->free(team->retired[i]);
 }

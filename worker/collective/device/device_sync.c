@@ -75,10 +75,11 @@ static pen_status stream_passed(device_team *team, uint64_t step, device_stream 
 }
 
 static const device_sync device_sync_stream = {
-    .name   = "stream",
-    .doc    = "Streams wait for events of the other processes.",
-    .signal = stream_signal,
-    .passed = stream_passed,
+    .name         = "stream",
+    .doc          = "Streams wait for events of the other processes.",
+    .needs_events = true,
+    .signal       = stream_signal,
+    .passed       = stream_passed,
 };
 
 /* ---- spin ------------------------------------------------------------------------------------------ */
@@ -98,8 +99,8 @@ static pen_status spin_passed(device_team *team, uint64_t step, device_stream st
                               pen_error *why)
 {
     const device_flag_wait wait = {.flags      = team->pool,
-                                   .abort      = &team->words->abort,
-                                   .result     = &team->words->result,
+                                   .abort      = &team->stop->abort,
+                                   .result     = &team->stop->result,
                                    .value      = step,
                                    .timeout_ns = team->options.spin_ns,
                                    .n          = team->size};
@@ -110,6 +111,7 @@ static const device_sync device_sync_spin = {
     .name             = "spin",
     .doc              = "Kernels wait for flags in device memory; needs a device for each member.",
     .needs_own_device = true,
+    .has_waits        = true,
     .signal           = spin_signal,
     .passed           = spin_passed,
 };

@@ -13,6 +13,8 @@ typedef struct {
     const char *name; /* "hostflag", "stream", "spin" */
     const char *doc;
     bool needs_own_device; /* not allowed if two members share a device */
+    bool needs_events;     /* of the others, mapped into this process */
+    bool has_waits;        /* of kernels, which set device_stop.result if they end early */
 
     /* Barrier `step` is reached when `stream` has done what was enqueued before. */
     pen_status (*signal)(device_team *team, uint64_t step, device_stream stream, pen_error *why);

@@ -42,6 +42,7 @@ bool device_is_small(const device_op *op)
 {
     if (op->call->kind == COLL_ALL_TO_ALL && (op->call->counts != NULL || op->call->n == 0))
         return false;
+    if (device_nccl_is_ruled(op)) return false;
     return largest_input(op) <= op->team->one_shot_bytes / op->element;
 }
 
@@ -194,10 +195,6 @@ static pen_status fold_for_all(const device_op *op, pen_error *why)
 
 static pen_status work_reduce(const device_op *op, pen_error *why)
 {
-    const device_team *team = op->team;
-    if (device_nccl_carries(op))
-        return team->options.nccl->all_reduce(team->nccl, op->in, op->out, op->call->n,
-                                              op->call->dtype, op->call->op, op->call->stream, why);
     if (!op->is_one_shot) return fold_for_all(op, why);
     return op->out_bytes > 0 ? fold_to_own(op, 0, op->call->n, why) : PEN_OK;
 }
@@ -224,8 +221,8 @@ static pen_status fetch(const device_op *op, int who, size_t from, size_t to, si
     if (status != PEN_OK) return status;
     /* in place: the own part is in its place already; the pool has only a copy */
     if (who == op->team->rank && device_is_own_part(op) && op->call->in != NULL) return PEN_OK;
-    return op->team->ops->copy(op->out + to * op->element, in + from * op->element,
-                               count * op->element, op->call->stream, why);
+    return device_team_copy(op->team, op->call->traffic, op->out + to * op->element,
+                            in + from * op->element, count * op->element, op->call->stream, why);
 }
 
 /* Where `who`'s part for this member begins in its input, according to `who`. */
@@ -254,6 +251,7 @@ static pen_status work_copies(const device_op *op, pen_error *why)
 
 pen_status device_work(device_op *op, pen_error *why)
 {
+    if (device_nccl_carries(op)) return device_nccl_start(op, why);
     switch (op->call->kind) {
     case COLL_REDUCE:
     case COLL_ALL_REDUCE: return work_reduce(op, why);

@@ -47,7 +47,7 @@ static pen_status open_mesh(coll_engine *e, pen_error *why)
                             .lanes          = s->coll_lanes,
                             .heartbeat_ms   = s->lease_ms / 2,
                             .park_bytes_max = s->park_bytes_max,
-                            .deterministic  = s->deterministic,
+                            .deterministic  = s->deterministic != SUMS_LOOSE,
                             .table          = e->table,
                             .auth           = e->setup.auth,
                             .stats          = e->setup.stats,
@@ -107,16 +107,16 @@ pen_status coll_engine_create(const coll_setup *setup, const coll_job *job, void
 {
     coll_engine *e = calloc(1, sizeof *e);
     if (e == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for collectives");
-    e->setup            = *setup;
-    e->news_fd          = -1;
-    e->job              = job != NULL ? *job : (coll_job){0};
-    e->user             = user;
-    e->world_size       = setup->env->world_size;
-    e->rank             = setup->env->rank;
-    e->is_alone         = e->world_size == 1;
-    e->is_deterministic = setup->settings->deterministic;
-    e->two_level        = setup->settings->two_level;
-    e->warn_ms          = setup->settings->warn_ms;
+    e->setup      = *setup;
+    e->news_fd    = -1;
+    e->job        = job != NULL ? *job : (coll_job){0};
+    e->user       = user;
+    e->world_size = setup->env->world_size;
+    e->rank       = setup->env->rank;
+    e->is_alone   = e->world_size == 1;
+    e->order      = (sum_order)setup->settings->deterministic;
+    e->two_level  = setup->settings->two_level;
+    e->warn_ms    = setup->settings->warn_ms;
     e->verdict_ms =
         setup->settings->lease_ms > ENGINE_FAULT_MS ? setup->settings->lease_ms : ENGINE_FAULT_MS;
     init_locks(e);

@@ -72,6 +72,9 @@ bool coll_engine_is_linked(coll_engine *engine);
  * "same:...", the settings that must be equal on all members. */
 const char *const *coll_engine_addresses(const coll_engine *engine, uint32_t *n);
 
+/* Settings let NCCL carry calls on this device's memory, and it is installed. */
+bool coll_engine_may_use_nccl(const coll_engine *engine, const device_ops *ops);
+
 /* For HELLO: a number in this process's memory, for peers that can map it; 0: it shares no memory. */
 uint64_t coll_engine_number(const coll_engine *engine);
 /* Opens the memory of others by their addresses.  Writes the ranks of the readable ones and their numbers, [n] each,

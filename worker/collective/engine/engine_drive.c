@@ -214,6 +214,7 @@ static coll_state run(engine_call *c, bool *did, pen_error *why)
         return path_start(c, &c->call, why) == PEN_OK ? COLL_RUNNING : COLL_FAILED;
     if (state != COLL_DONE || c->stage == NULL) return state;
     if (engine_stage_return(c, why) != PEN_OK) return COLL_FAILED;
+    if (c->call.in_stream_order) return COLL_DONE;
     c->state = CALL_RETURNING;
     return engine_stage_state(c, why);
 }
@@ -325,15 +326,30 @@ static void end_all(coll_engine *e, pen_group *g)
     while ((c = g->head) != NULL) finish(e, c, g->failure.status, &g->failure);
 }
 
+/* Calls that ended in stream order may still wait there for a member that is gone. */
+static void stop_device(coll_engine *e, pen_group *g)
+{
+    pthread_mutex_unlock(&e->lock);
+    device_team_stop(g->device);
+    pthread_mutex_lock(&e->lock);
+    g->device_is_stopped = true;
+}
+
+bool engine_must_drive(const pen_group *g)
+{
+    return g->head != NULL || (g->has_failed && g->device != NULL && !g->device_is_stopped);
+}
+
 bool engine_drive(coll_engine *e, pen_group *g)
 {
     engine_call *c = g->head;
     bool did       = true;
     g->is_driven   = true;
     if (!g->has_failed && c->state == CALL_FAULTING) engine_await_verdict(e, c);
-    if (g->has_failed)
-        end_all(e, g);
-    else if (c->state == CALL_FAULTING)
+    if (g->has_failed) {
+        if (g->head != NULL) end_all(e, g);
+        if (g->device != NULL && !g->device_is_stopped) stop_device(e, g);
+    } else if (c->state == CALL_FAULTING)
         did = false;
     else
         did = step(e, c);
@@ -349,7 +365,8 @@ void engine_add_links(const pen_group *g, engine_links *links)
         g->carrier == GROUP_WIRE || (g->carrier == GROUP_HIER && hier_is_on_mesh(g->hier));
     links->wire |= on_mesh;
     links->node |= !on_mesh;
-    links->polled |= c != NULL && (c->path == &coll_path_device || c->stage != NULL);
+    links->polled |= c != NULL && (c->path == &coll_path_device ||
+                                   c->path == &coll_path_self_device || c->call.on_device);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -402,4 +419,58 @@ bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long s
     const bool has_more = g->head != NULL;
     leave(e, g);
     return has_more;
+}
+
+/* ---- streams that wait instead of the host ----------------------------------------------------- */
+static void say_nothing(void *user, pen_status status, const pen_error *why)
+{
+    (void)user, (void)status, (void)why;
+}
+
+static engine_call *find_call(const pen_group *g, const void *user)
+{
+    LIST_EACH(c, g->head)
+        if (c->user == user && c->done != NULL) return c;
+    return NULL;
+}
+
+static pen_status follow(engine_call *c, device_stream stream, pen_error *why)
+{
+    if (c->state == CALL_RETURNING) return engine_stage_follow(c, stream, why);
+    if (c->state != CALL_RUNNING || c->stage != NULL || c->path->follow == NULL) return PEN_AGAIN;
+    return c->path->follow(c->op, stream, why);
+}
+
+/* With the lock held, and as the group's driver. */
+static pen_status try_to_follow(coll_engine *e, engine_call *c, device_stream stream,
+                                pen_error *why)
+{
+    pen_group *g = c->g;
+    g->is_driven = true;
+    pthread_mutex_unlock(&e->lock);
+    const pen_status status = follow(c, stream, why);
+    pthread_mutex_lock(&e->lock);
+    g->is_driven = false;
+    if (status == PEN_OK) {
+        c->done = say_nothing;
+        c->user = NULL; /* its request ends now, and may be that of a later call */
+    }
+    pthread_cond_broadcast(&e->ended);
+    return status;
+}
+
+pen_status engine_follow(pen_group *g, const void *user, device_stream stream, pen_error *why)
+{
+    coll_engine *e    = g->engine;
+    pen_status status = PEN_AGAIN;
+    const bool never  = false;
+    engine_call *c;
+    pthread_mutex_lock(&e->lock);
+    g->waiters++;
+    while (status == PEN_AGAIN && !g->has_failed && (c = find_call(g, user)) != NULL) {
+        if (!g->is_driven) status = try_to_follow(e, c, stream, why);
+        if (status == PEN_AGAIN) attend_once(e, g, &never);
+    }
+    leave(e, g);
+    return status;
 }

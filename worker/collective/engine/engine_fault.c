@@ -9,12 +9,60 @@
 #include <string.h>
 
 /* ---- one group ------------------------------------------------------------------------------- */
+/* Kernels that wait for other members end, and those that read the word learn of the failure.  A kernel may write why it
+ * ended at the same time: both are nonzero. */
+static void stop_kernels(device_stop *stop)
+{
+    __atomic_store_n(&stop->abort, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&stop->result, DEVICE_FLAG_ABORTED, __ATOMIC_RELEASE);
+}
+
 void engine_group_fail(pen_group *g, const pen_error *why, bool names_call)
 {
     if (g->has_failed) return;
     g->failure    = *why;
     g->names_call = names_call && g->head != NULL;
     g->has_failed = true;
+    if (g->stop != NULL) stop_kernels(g->stop);
+}
+
+void engine_stop_free(pen_group *g)
+{
+    if (g->stop != NULL) g->stop_ops->host_free(g->stop);
+    g->stop = NULL;
+}
+
+/* Outside of enter(), memory of the host belongs to the first device: so it is made inside. */
+static device_stop *make_stop(const device_ops *ops, int device, pen_error *why)
+{
+    if (ops->enter(device, why) != PEN_OK) return NULL;
+    device_stop *stop = ops->host_alloc(sizeof *stop, why);
+    ops->leave();
+    return stop;
+}
+
+pen_status coll_stop_word(pen_group *g, const device_ops *ops, int device, const uint32_t **word,
+                          pen_error *why)
+{
+    if (g->engine == NULL) return why_set(why, PEN_WRONG_STATE, "the job has not begun");
+    pthread_mutex_lock(&g->engine->lock);
+    const bool is_there = g->stop != NULL;
+    pthread_mutex_unlock(&g->engine->lock);
+    device_stop *made = is_there ? NULL : make_stop(ops, device, why);
+    if (!is_there && made == NULL) return PEN_NO_MEMORY;
+    pthread_mutex_lock(&g->engine->lock);
+    if (g->stop == NULL) {
+        g->stop     = made;
+        g->stop_ops = ops;
+        made        = NULL;
+        if (g->has_failed) stop_kernels(g->stop);
+    }
+    pthread_mutex_unlock(&g->engine->lock);
+    if (made != NULL) ops->host_free(made); /* another thread was quicker */
+    *word = &g->stop->result;
+    if (g->stop_ops == ops) return PEN_OK;
+    return why_set(why, PEN_UNSUPPORTED, "the calls of a group use one kind of device: %s, not %s",
+                   g->stop_ops->name, ops->name);
 }
 
 pen_status engine_refuse(const coll_engine *e, const pen_group *g, pen_error *why)
@@ -22,6 +70,15 @@ pen_status engine_refuse(const coll_engine *e, const pen_group *g, pen_error *wh
     if (e->has_failed) *why = e->failure;
     if (g->has_failed) *why = g->failure;
     return e->has_failed || g->has_failed ? why->status : PEN_OK;
+}
+
+pen_status coll_failure(pen_group *g, pen_error *why)
+{
+    coll_engine *e = g->engine;
+    pthread_mutex_lock(&e->lock);
+    const pen_status status = engine_refuse(e, g, why);
+    pthread_mutex_unlock(&e->lock);
+    return status;
 }
 
 /* All members find the same mismatch; any other failure may look different to other members. */

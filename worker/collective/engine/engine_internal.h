@@ -74,6 +74,13 @@ typedef struct engine_call {
     _Alignas(64) uint8_t op[COLL_OP_BYTES];
 } engine_call;
 
+/* The device of a call's buffers; without any, that of the calling thread. */
+static inline int engine_device_of(const coll_call *call, const device_ops *ops)
+{
+    const void *data = call->in != NULL ? call->in : call->out;
+    return data != NULL ? ops->device(data) : ops->current();
+}
+
 typedef struct engine_message { /* a send or receive that the thread "pen-coll" drives */
     struct engine_message *next, *prev;
     pen_group *g;
@@ -89,7 +96,8 @@ struct coll_engine {
     coll_job job;
     void *user;
     int world_size, rank;
-    bool is_alone, is_deterministic;
+    bool is_alone;
+    sum_order order;
     int two_level; /* worker_two_level */
     uint64_t warn_ms;
     uint64_t verdict_ms; /* how long to wait for the job's verdict */
@@ -159,6 +167,8 @@ pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms,
 /* ---- engine_drive.c ------------------------------------------------------------------------------------------ */
 /* Called with the lock held; releases it while the path works.  True: it made progress. */
 bool engine_drive(coll_engine *e, pen_group *g);
+/* It has a call, or it has failed and work of its device waits for other members. */
+bool engine_must_drive(const pen_group *g);
 void engine_add_links(const pen_group *g, engine_links *links); /* under the lock */
 void engine_notify(coll_engine *e); /* without the lock: callbacks of calls that ended */
 void engine_call_free(engine_call *c);
@@ -168,6 +178,9 @@ pen_status engine_call_wait(engine_call *c, pen_error *why);
  * False: no call is left to drive; a callback may be about to run on another thread. */
 bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long seen,
                    uint64_t until_ms);
+/* OK: the stream waits for the call that coll_submit() got `user` for, whose done() is never called; a later failure is
+ * the group's.  AGAIN: done() has been or will be called.  First drives the group until the call is enqueued. */
+pen_status engine_follow(pen_group *g, const void *user, device_stream stream, pen_error *why);
 
 /* ---- engine_device.c ---- */
 /* Sets path, team, on_mesh and the call's next state: AGREEING (c->vote runs first), STAGING or RUNNING (ready to
@@ -177,9 +190,15 @@ pen_status engine_settle_device(engine_call *c, pen_error *why); /* the same aft
 /* True: the first call on devices failed on all members and moved nothing; STAGING is next.  False: another failure. */
 bool engine_goes_round_device(engine_call *c, pen_error *why);
 pen_status engine_compare_memory(engine_call *c, pen_error *why); /* across members: OK, MISMATCH */
-coll_state engine_stage_state(engine_call *c, pen_error *why);    /* of the copy in progress */
+
+/* ---- engine_stage.c ------------------------------------------------------------------------------------------ */
+pen_status engine_stage_begin(engine_call *c, pen_error *why); /* STAGING is next */
+coll_state engine_stage_state(engine_call *c, pen_error *why); /* of the copy in progress */
 pen_status engine_stage_return(engine_call *c, pen_error *why);
-void engine_stage_end(engine_call *c); /* does nothing without a stage */
+pen_status engine_stage_follow(const engine_call *c, device_stream stream,
+                               pen_error *why); /* the copy in progress */
+void engine_stage_end(engine_call *c);          /* does nothing without a stage */
+void engine_stages_free(pen_group *g);          /* waits for the copies in progress */
 
 /* ---- engine_path.c ------------------------------------------------------------------------------------------- */
 void engine_take_path_of_group(engine_call *c); /* path, team, on_mesh and the next path_seq */
@@ -191,6 +210,7 @@ bool engine_goes_round_node(engine_call *c, const pen_error *why);
 void engine_group_fail(pen_group *g, const pen_error *why, bool names_call); /* under the lock */
 /* Fails a new group that has a lost member: that loss is not reported again.  Under the lock. */
 void engine_group_inherit(coll_engine *e, pen_group *g);
+void engine_stop_free(pen_group *g);
 /* Why no call can begin on the group; PEN_OK: it can.  Under the lock. */
 pen_status engine_refuse(const coll_engine *e, const pen_group *g, pen_error *why);
 /* Both under the lock, which they release for a while. */
@@ -226,5 +246,7 @@ pen_status engine_compare_agreed(const coll_member *by_rank, int n, pen_error *w
 
 /* ---- self.c -------------------------------------------------------------------------------------------------- */
 extern const coll_path coll_path_self; /* a group of one: its team is NULL */
+extern const coll_path
+    coll_path_self_device; /* the same on device memory: its team is the device_ops */
 
 #endif

@@ -67,7 +67,7 @@ static bool advance_messages(coll_engine *e)
 /* ---- the thread ------------------------------------------------------------------------------ */
 static bool is_unattended(const pen_group *g)
 {
-    return g->head != NULL && g->waiters == 0 && !g->is_driven;
+    return engine_must_drive(g) && g->waiters == 0 && !g->is_driven;
 }
 
 static bool has_work(const coll_engine *e)

@@ -5,6 +5,7 @@
 #include "common/base/why.h"
 #include "common/containers/vec.h"
 #include "worker/collective/engine/engine_internal.h"
+#include "worker/collective/fold_order.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -129,13 +130,18 @@ void group_destroy(pen_group *g)
     coll_engine *e = g->engine;
     if (e != NULL) {
         strike(e, g);
+        if (g->device != NULL && g->has_failed) device_team_stop(g->device);
         if (g->device != NULL) device_team_destroy(g->device);
+        if (g->hier != NULL) hier_leave_devices(g->hier);
+        engine_stages_free(g);
+        engine_stop_free(g);
         pthread_mutex_lock(&e->mesh_lock);
         hier_team_destroy(g->hier);
         if (g->wire != NULL) wire_team_destroy(g->wire);
         pthread_mutex_unlock(&e->mesh_lock);
         if (g->node != NULL) node_team_destroy(g->node);
     }
+    free(g->order);
     free(g->survivors);
     free(g->child);
     free(g->ranks);
@@ -170,6 +176,39 @@ static bool look_at(const coll_engine *e, const pen_group *g, layout *l)
         l->is_even &= counted == l->inside_size;
     }
     return true;
+}
+
+/* ---- the order of folds ---------------------------------------------------------------------- */
+static pen_status choose_order(const coll_engine *e, pen_group *g, pen_error *why)
+{
+    if (e->order != SUMS_BY_NODE) return PEN_OK;
+    int *node     = calloc((size_t)g->size, sizeof *node);
+    bool has_room = node != NULL;
+    for (int i = 0; i < g->size && has_room; i++) node[i] = e->node_of[g->ranks[i]];
+    has_room = has_room && fold_order_create(node, g->size, &g->order);
+    free(node);
+    return has_room ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", g->size);
+}
+
+/* Members share memory with those of their node, and with no others. */
+static bool is_by_node(const coll_engine *e, const pen_group *g, const layout *l)
+{
+    for (int i = 0; i < g->size; i++)
+        for (int k = 0; k < i; k++)
+            if ((l->host_of[i] == l->host_of[k]) !=
+                (e->node_of[g->ranks[i]] == e->node_of[g->ranks[k]]))
+                return false;
+    return true;
+}
+
+/* Whether two levels fold floats in the order that the job wants. */
+static bool may_fold_in_two(const coll_engine *e, const pen_group *g, const layout *l)
+{
+    switch (e->order) {
+    case SUMS_LOOSE: return true;
+    case SUMS_BY_NODE: return is_by_node(e, g, l);
+    default: return e->two_level == TWO_LEVEL_YES;
+    }
 }
 
 /* ---- teams ----------------------------------------------------------------------------------- */
@@ -256,8 +295,11 @@ static pen_status make_across(coll_engine *e, const pen_group *g, const layout *
     if (!part_create(e, g, &p)) {
         status = why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", g->size);
     } else {
-        for (int i = 0; i < g->size; i++)
-            if (place_inside(g, l, i) == o->inside_rank) part_add(e, g, &p, i);
+        for (int first = 0; first < g->size; first++)
+            for (int i = first; i < g->size; i++) /* in the order of the hosts */
+                if (l->host_of[first] == first && l->host_of[i] == first &&
+                    place_inside(g, l, i) == o->inside_rank)
+                    part_add(e, g, &p, i);
         const uint64_t name[] = {g->id, 2, (uint64_t)o->inside_rank};
         o->across_size        = p.n;
         o->across_rank        = p.own;
@@ -270,16 +312,15 @@ static pen_status make_across(coll_engine *e, const pen_group *g, const layout *
 
 static pen_status make_hier(coll_engine *e, pen_group *g, const layout *l, pen_error *why)
 {
-    hier_options o = {.mesh_lock        = &e->mesh_lock,
-                      .mesh             = e->mesh,
-                      .flat             = g->wire,
-                      .size             = g->size,
-                      .rank             = g->rank,
-                      .ranks            = g->ranks,
-                      .host_of          = l->host_of,
-                      .inside_size      = l->inside_size,
-                      .is_deterministic = e->is_deterministic,
-                      .is_forced        = e->two_level == TWO_LEVEL_YES};
+    hier_options o = {.mesh_lock       = &e->mesh_lock,
+                      .mesh            = e->mesh,
+                      .flat            = g->wire,
+                      .size            = g->size,
+                      .rank            = g->rank,
+                      .ranks           = g->ranks,
+                      .host_of         = l->host_of,
+                      .inside_size     = l->inside_size,
+                      .may_fold_in_two = may_fold_in_two(e, g, l)};
     if (l->inside_size > 1) o.inside = make_inside(e, g, l, &o.inside_rank);
     pen_status status = l->is_even ? make_across(e, g, l, &o, why) : PEN_OK;
     if (status == PEN_OK && (g->hier = hier_team_create(&o)) == NULL)
@@ -313,6 +354,7 @@ static pen_status choose(coll_engine *e, pen_group *g, const layout *l, pen_erro
     group_take_wire(g);
     if (wants_two_levels(e, g, l)) return make_hier(e, g, l, why);
     if (l->n_hosts == 1 && (g->node = make_inside(e, g, l, &own)) != NULL) {
+        node_team_set_order(g->node, g->order);
         g->carrier = GROUP_NODE;
         g->path    = &coll_path_node;
         g->team    = g->node;
@@ -326,7 +368,9 @@ pen_status group_connect(coll_engine *e, pen_group *g, pen_error *why)
     g->engine = e;
     if (g->size > 1) {
         pen_status status = make_wire(e, g->id, g->ranks, g->size, g->rank, &g->wire, why);
+        if (status == PEN_OK) status = choose_order(e, g, why);
         if (status != PEN_OK) return status;
+        wire_team_set_order(g->wire, g->order);
         if (!look_at(e, g, &l))
             return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", g->size);
         status = choose(e, g, &l, why);

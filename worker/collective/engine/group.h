@@ -11,10 +11,13 @@
 #ifndef WORKER_COLL_GROUP_H
 #define WORKER_COLL_GROUP_H
 
+#include "common/compute/simd/reduce.h"
 #include "worker/collective/coll.h"
 
 struct coll_engine;
+struct device_stop;
 struct device_team;
+struct engine_stage;
 struct engine_call;
 struct engine_message;
 struct hier_team;
@@ -33,18 +36,22 @@ struct pen_group {
     struct coll_engine *engine; /* NULL until the job has joined */
     uint64_t id;
     int size, rank;
-    int *ranks;    /* [size] RANK of each position */
-    bool is_world; /* perhaps of an earlier epoch: queries are answered by the present one */
+    int *ranks;          /* [size] RANK of each position */
+    bool is_world;       /* perhaps of an earlier epoch: queries are answered by the present one */
+    reduce_order *order; /* of folds; NULL: rank order */
     group_carrier carrier;
     const coll_path *path;
     void *team; /* path's */
     struct node_team *node;
     struct wire_team *wire; /* of every group of two or more: also carries point to point */
     struct hier_team *hier;
-    struct device_team *device;    /* created by the driver of the first call on device memory */
-    bool device_is_settled;        /* all members have agreed on device_carries */
-    bool was_on_device;            /* the newest call */
-    bool device_carries;           /* devices carry the group's calls */
+    struct device_team *device; /* created by the driver of the first call on device memory */
+    bool device_is_settled;     /* all members have agreed on device_carries */
+    bool was_on_device;         /* the newest call */
+    bool device_carries;        /* devices carry the group's calls */
+    bool device_is_stopped;     /* after the group has failed */
+    struct engine_stage
+        *stages; /* host memory for calls on device memory; its copies may be in progress */
     uint64_t path_seq, device_seq; /* calls that each has carried: a team's count up by one */
     group_child *child;
     uint32_t n_children;
@@ -56,6 +63,8 @@ struct pen_group {
     bool is_driven;           /* a thread is inside the path */
     bool has_failed;          /* for good; every later call fails with: */
     pen_error failure;
+    struct device_stop *stop; /* for kernels; see coll_stop_word(); of: */
+    const device_ops *stop_ops;
     bool names_call;             /* the call in progress is added to that sentence */
     bool has_shrunk;             /* coll_engine_shrunk() was called, with: */
     uint64_t successor;          /* id of the group that continues */

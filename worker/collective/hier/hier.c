@@ -9,32 +9,29 @@
  * broadcast  Inside the root's host, then from there to members of the same place, then inside the other hosts.
  * all_gather, reduce_scatter: hier_parts.c.
  * barrier    The entry is one.
- * Others     go directly between all members, as do reductions whose result depends on the order (a float SUM, PROD or
- *            AVG while `deterministic`), unless the setting two_level=yes forces two levels.
+ * Others     go directly between all members.  So do reductions whose result depends on the order (a float SUM, PROD or
+ *            AVG), unless may_fold_in_two: deterministic=no, two_level=yes, or deterministic=node where hosts are nodes.
+ * Devices    Calls on device memory that is not staged: hier_device.c.
+ * 16 bits    Such reductions carry 16-bit floats as float32 between the phases: rounded once, as on every path.
  */
 #include "worker/collective/hier/hier_internal.h"
 
+#include "common/compute/simd/simd.h"
 #include "common/containers/arrays.h"
 #include "proto/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- host layout ----------------------------------------------------------------------------- */
-/* Position in `across`: its members have the same place on their hosts, in the group's order. */
-static int place_across(const struct hier_team *team, int position)
-{
-    int place = 0;
-    for (int i = 0; i < position; i++) place += team->place[i] == team->place[position];
-    return place;
-}
+enum { LINE = 64 };
 
+/* ---- host layout ----------------------------------------------------------------------------- */
 static void find_places(struct hier_team *team)
 {
     for (int i = 0; i < team->o.size; i++)
         for (int k = 0; k < i; k++) team->place[i] += team->host_of[k] == team->host_of[i];
     for (int i = 0; i < team->o.size && team->o.across != NULL; i++)
-        team->at[team->place[i] * team->o.across_size + place_across(team, i)] = i;
+        team->at[team->place[i] * team->o.across_size + hier_place_across(team, i)] = i;
 }
 
 /* ---- creation and destruction ---------------------------------------------------------------- */
@@ -47,7 +44,8 @@ struct hier_team *hier_team_create(const hier_options *o)
     const size_t n = (size_t)o->size;
     team->arrays = ARRAYS_NEW(ARRAY(team->headers, n), ARRAY(team->counts, (size_t)o->inside_size),
                               ARRAY(team->host_of, n), ARRAY(team->shown, n),
-                              ARRAY(team->column, n), ARRAY(team->place, n), ARRAY(team->at, n));
+                              ARRAY(team->column, n), ARRAY(team->place, n), ARRAY(team->at, n),
+                              ARRAY(team->device.part, n), ARRAY(team->device.chunk, n));
     if (team->arrays == NULL) {
         free(team);
         return NULL;
@@ -74,87 +72,41 @@ bool hier_is_on_mesh(const struct hier_team *team)
 }
 
 /* ---- choosing the levels --------------------------------------------------------------------- */
-static bool is_float(pen_dtype dtype)
-{
-    return dtype == PEN_F32 || dtype == PEN_F64 || dtype == PEN_F16 || dtype == PEN_BF16;
-}
-
-static bool depends_on_order(const coll_call *call)
-{
-    return is_float(call->dtype) &&
-           (call->op == PEN_SUM || call->op == PEN_PROD || call->op == PEN_AVG);
-}
-
-/* An AVG of integers is divided once, after the last sum, so it uses one level only. */
-static bool may_fold_in_two(const hier_options *o, const coll_call *call)
-{
-    if (call->op == PEN_AVG && !is_float(call->dtype)) return false;
-    if (!depends_on_order(call)) return true;
-    return !o->is_deterministic || o->is_forced;
-}
-
 /* The same on every member: hosts are even for all or for none, and `all_inside` comes from what all have sent. */
 static hier_phase first_phase(const hier_options *o, const coll_call *call, bool all_inside)
 {
     if (call->kind == COLL_BARRIER) return PHASE_END;
     if (!all_inside || o->across == NULL || o->inside == NULL) return PHASE_WHOLE;
     switch (call->kind) {
-    case COLL_ALL_REDUCE: return may_fold_in_two(o, call) ? PHASE_SCATTER : PHASE_WHOLE;
-    case COLL_REDUCE_SCATTER: return may_fold_in_two(o, call) ? PHASE_SHARES : PHASE_WHOLE;
+    case COLL_ALL_REDUCE: return hier_may_fold_in_two(o, call) ? PHASE_SCATTER : PHASE_WHOLE;
+    case COLL_REDUCE_SCATTER: return hier_may_fold_in_two(o, call) ? PHASE_SHARES : PHASE_WHOLE;
     case COLL_ALL_GATHER: return PHASE_COLUMN;
     case COLL_BROADCAST: return PHASE_ROOT;
     default: return PHASE_WHOLE;
     }
 }
 
-static size_t slice_of(const struct hier_team *team, size_t n, int who)
-{
-    const size_t parts = (size_t)team->o.inside_size, place = (size_t)who;
-    return n / parts + (place < n % parts);
-}
-
-static bool is_at_root(const struct hier_team *team, int root)
-{
-    return team->host_of[team->o.rank] == team->host_of[root];
-}
-
 /* ---- phases ---------------------------------------------------------------------------------- */
-static pen_status begin_entry(hier_op *op, pen_error *why)
-{
-    const hier_options *o = &op->team->o;
-    op->shown.is_inside   = o->inside != NULL || o->inside_size == 1;
-    const coll_call part  = {.kind  = COLL_ALL_GATHER,
-                             .dtype = PEN_U8,
-                             .n     = sizeof op->shown,
-                             .in    = &op->shown,
-                             .out   = op->team->shown,
-                             .scale = 1,
-                             .label = op->call->label};
-    return hier_begin_part(op, ON_FLAT, &part, why);
-}
-
-static pen_status compare(hier_op *op, pen_error *why)
-{
-    struct hier_team *team = op->team;
-    team->all_inside       = true;
-    for (int i = 0; i < team->o.size; i++) {
-        coll_header *header                 = &team->shown[i].header;
-        header->label[COLL_LABEL_BYTES - 1] = '\0';
-        team->headers[i]                    = header;
-        team->all_inside &= team->shown[i].is_inside != 0;
-    }
-    return coll_headers_compare(team->headers, team->o.ranks, team->o.size, why);
-}
-
 static bool is_in_place(const hier_op *op)
 {
     return op->call->in == op->call->out;
 }
 
+/* An all_reduce's scratch: its slice, the result of a call in place, and 16-bit inputs as float32. */
+static size_t lines(size_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
 static size_t slice_bytes(const hier_op *op)
 {
     const struct hier_team *team = op->team;
-    return team->counts[team->o.inside_rank] * plan_dtype_bytes(op->call->dtype);
+    return lines(team->counts[team->o.inside_rank] * plan_dtype_bytes(hier_dtype(op->call)));
+}
+
+static size_t result_bytes(const hier_op *op)
+{
+    return is_in_place(op) ? lines(op->call->n * plan_dtype_bytes(op->call->dtype)) : 0;
 }
 
 /* Where the slices are put together. */
@@ -163,18 +115,27 @@ static void *whole(const hier_op *op)
     return is_in_place(op) ? op->team->scratch + slice_bytes(op) : op->call->out;
 }
 
+static void *wide(const hier_op *op)
+{
+    return op->team->scratch + slice_bytes(op) + result_bytes(op);
+}
+
 static pen_status begin_scatter(hier_op *op, pen_error *why)
 {
     struct hier_team *team = op->team;
-    for (int i = 0; i < team->o.inside_size; i++) team->counts[i] = slice_of(team, op->call->n, i);
-    const size_t n   = team->counts[team->o.inside_rank];
-    const size_t all = op->call->n * plan_dtype_bytes(op->call->dtype);
-    pen_status status =
-        hier_make_scratch(team, slice_bytes(op) + (is_in_place(op) ? all : 0) + 1, why);
+    for (int i = 0; i < team->o.inside_size; i++)
+        team->counts[i] = hier_slice(team, op->call->n, i);
+    const size_t n     = team->counts[team->o.inside_rank];
+    const bool is_wide = hier_is_wide(op->call);
+    pen_status status  = hier_make_scratch(
+         team, slice_bytes(op) + result_bytes(op) + (is_wide ? op->call->n * sizeof(float) : 0) + 1,
+         why);
     if (status != PEN_OK) return status;
-    coll_call part = hier_part(op, COLL_REDUCE_SCATTER, n, op->call->in, team->scratch);
-    part.counts    = team->counts;
-    part.scale     = op->call->scale;
+    if (is_wide) simd()->decode(wide(op), op->call->in, op->call->dtype, op->call->n);
+    coll_call part =
+        hier_part(op, COLL_REDUCE_SCATTER, n, is_wide ? wide(op) : op->call->in, team->scratch);
+    part.counts = team->counts;
+    part.scale  = op->call->scale;
     return hier_begin_part(op, ON_INSIDE, &part, why);
 }
 
@@ -189,10 +150,16 @@ static pen_status begin_fold(hier_op *op, pen_error *why)
 static pen_status begin_gather(hier_op *op, pen_error *why)
 {
     struct hier_team *team = op->team;
-    hier_divide(op, team->scratch, team->counts[team->o.inside_rank]);
-    coll_call part =
-        hier_part(op, COLL_ALL_GATHER, team->counts[team->o.inside_rank], team->scratch, whole(op));
-    part.counts = team->counts;
+    const size_t n         = team->counts[team->o.inside_rank];
+    void *slice            = team->scratch;
+    hier_divide(op, slice, n);
+    if (hier_is_wide(op->call)) { /* the inputs are no longer needed */
+        slice = wide(op);
+        simd()->encode(slice, (const float *)(const void *)team->scratch, op->call->dtype, n);
+    }
+    coll_call part = hier_part(op, COLL_ALL_GATHER, n, slice, whole(op));
+    part.dtype     = op->call->dtype;
+    part.counts    = team->counts;
     return hier_begin_part(op, ON_INSIDE, &part, why);
 }
 
@@ -215,19 +182,19 @@ static pen_status begin_phase(hier_op *op, pen_error *why)
     struct hier_team *team = op->team;
     const int root         = op->call->root;
     switch (op->phase) {
-    case PHASE_ENTRY: return begin_entry(op, why);
+    case PHASE_ENTRY: return hier_begin_entry(op, why);
     case PHASE_WHOLE: return hier_begin_part(op, ON_FLAT, op->call, why);
     case PHASE_SCATTER: return begin_scatter(op, why);
     case PHASE_FOLD: return begin_fold(op, why);
     case PHASE_GATHER: return begin_gather(op, why);
     case PHASE_ROOT:
-        if (!is_at_root(team, root)) return PEN_OK;
+        if (!hier_is_at_root(team, root)) return PEN_OK;
         return begin_broadcast(op, ON_INSIDE, team->place[root], why);
     case PHASE_HOSTS:
         if (team->o.inside_rank != team->place[root]) return PEN_OK;
-        return begin_broadcast(op, ON_ACROSS, place_across(team, root), why);
+        return begin_broadcast(op, ON_ACROSS, hier_place_across(team, root), why);
     case PHASE_LEAVES:
-        if (is_at_root(team, root)) return PEN_OK;
+        if (hier_is_at_root(team, root)) return PEN_OK;
         return begin_broadcast(op, ON_INSIDE, team->place[root], why);
     case PHASE_COLUMN: return hier_begin_column(op, why);
     case PHASE_ROWS: return hier_begin_rows(op, why);
@@ -248,7 +215,7 @@ static pen_status next_phase(hier_op *op, pen_error *why)
 {
     switch (op->phase) {
     case PHASE_ENTRY:
-        if (compare(op, why) != PEN_OK) return why->status;
+        if (hier_compare(op, why) != PEN_OK) return why->status;
         op->phase = first_phase(&op->team->o, op->call, op->team->all_inside);
         break;
     case PHASE_SCATTER:
@@ -285,12 +252,14 @@ static pen_status hier_start(void *team, void *memory, const coll_call *call, ui
     *op         = (hier_op){.team = team, .call = call, .seq = seq};
     coll_header_of(call, op->team->o.size, seq, &op->shown.header);
     if (coll_fault_point != NULL) coll_fault_point("hier", seq, PHASE_ENTRY);
-    return begin_phase(op, why);
+    op->on_devices = call->on_device && !call->is_staged;
+    return op->on_devices ? hier_begin_on_devices(op, why) : begin_phase(op, why);
 }
 
 static coll_state hier_advance(void *memory, pen_error *why)
 {
     hier_op *op = memory;
+    if (op->on_devices) return hier_advance_on_devices(op, why);
     while (op->phase != PHASE_END) {
         if (op->is_running) {
             coll_state state = hier_advance_part(op, why);
@@ -305,7 +274,17 @@ static coll_state hier_advance(void *memory, pen_error *why)
 
 static void hier_abort(void *memory)
 {
-    hier_abort_part(memory);
+    hier_op *op = memory;
+    if (op->on_devices)
+        hier_abort_on_devices(op);
+    else
+        hier_abort_part(op);
+}
+
+static pen_status hier_follow(void *memory, void *stream, pen_error *why)
+{
+    const hier_op *op = memory;
+    return op->on_devices ? hier_follow_devices(op, stream, why) : PEN_AGAIN;
 }
 
 /* Converts a position in the inner team to one in the whole group. */
@@ -314,9 +293,9 @@ static int outer_position(const struct hier_team *team, hier_level level, int po
     if (level == ON_FLAT) return position;
     for (int i = 0; i < team->o.size; i++) {
         const bool fits =
-            level == ON_INSIDE
+            level != ON_ACROSS
                 ? team->host_of[i] == team->host_of[team->o.rank] && team->place[i] == position
-                : team->place[i] == team->o.inside_rank && place_across(team, i) == position;
+                : team->place[i] == team->o.inside_rank && hier_place_across(team, i) == position;
         if (fits) return i;
     }
     return team->o.rank;
@@ -330,4 +309,11 @@ static int hier_missing(void *memory, int *positions, int cap)
     return n;
 }
 
-const coll_path coll_path_hier = {"hier", hier_start, hier_advance, hier_abort, hier_missing};
+const coll_path coll_path_hier = {
+    .name    = "hier",
+    .start   = hier_start,
+    .advance = hier_advance,
+    .abort   = hier_abort,
+    .missing = hier_missing,
+    .follow  = hier_follow,
+};

@@ -9,16 +9,45 @@
 
 enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* a larger scratch is freed after the call */
 
+bool hier_depends_on_order(const coll_call *call)
+{
+    const bool is_float = call->dtype == PEN_F32 || call->dtype == PEN_F64 ||
+                          call->dtype == PEN_F16 || call->dtype == PEN_BF16;
+    return coll_reduces(call->kind) && is_float &&
+           (call->op == PEN_SUM || call->op == PEN_PROD || call->op == PEN_AVG);
+}
+
+bool hier_is_wide(const coll_call *call)
+{
+    return hier_depends_on_order(call) && (call->dtype == PEN_F16 || call->dtype == PEN_BF16);
+}
+
+pen_dtype hier_dtype(const coll_call *call)
+{
+    return hier_is_wide(call) ? PEN_F32 : call->dtype;
+}
+
 coll_call hier_part(const hier_op *op, coll_kind kind, size_t n, const void *in, void *out)
 {
     return (coll_call){.kind  = kind,
                        .op    = hier_inner_op(op->call),
-                       .dtype = op->call->dtype,
+                       .dtype = hier_dtype(op->call),
                        .n     = n,
                        .in    = in,
                        .out   = out,
                        .scale = 1,
                        .label = op->call->label};
+}
+
+static bool is_on_mesh(hier_level level)
+{
+    return level == ON_FLAT || level == ON_ACROSS;
+}
+
+/* Inside a host. */
+static const coll_path *path_inside(hier_level level)
+{
+    return level == ON_DEVICE ? &coll_path_device : &coll_path_node;
 }
 
 pen_status hier_begin_part(hier_op *op, hier_level level, const coll_call *part, pen_error *why)
@@ -28,10 +57,11 @@ pen_status hier_begin_part(hier_op *op, hier_level level, const coll_call *part,
     pen_status status;
     op->part  = *part;
     op->level = level;
-    atomic_store(&team->is_on_mesh, level != ON_INSIDE);
+    atomic_store(&team->is_on_mesh, is_on_mesh(level));
     memset(team->inner, 0, sizeof team->inner);
-    if (level == ON_INSIDE) {
-        status = coll_path_node.start(team->o.inside, team->inner, &op->part, seq, why);
+    if (!is_on_mesh(level)) {
+        void *inside = level == ON_DEVICE ? (void *)team->device.o.inside : team->o.inside;
+        status       = path_inside(level)->start(inside, team->inner, &op->part, seq, why);
     } else {
         pthread_mutex_lock(team->o.mesh_lock);
         status = coll_path_wire.start(level == ON_FLAT ? team->o.flat : team->o.across, team->inner,
@@ -48,9 +78,16 @@ coll_state hier_advance_part(hier_op *op, pen_error *why)
     coll_state state       = COLL_RUNNING;
     pthread_mutex_lock(team->o.mesh_lock);
     mesh_advance(team->o.mesh); /* also while inside: others may wait for unsent data */
-    if (op->level != ON_INSIDE) state = coll_path_wire.advance(team->inner, why);
+    if (is_on_mesh(op->level)) state = coll_path_wire.advance(team->inner, why);
     pthread_mutex_unlock(team->o.mesh_lock);
-    return op->level == ON_INSIDE ? coll_path_node.advance(team->inner, why) : state;
+    return is_on_mesh(op->level) ? state : path_inside(op->level)->advance(team->inner, why);
+}
+
+void hier_serve_mesh(const struct hier_team *team)
+{
+    pthread_mutex_lock(team->o.mesh_lock);
+    mesh_advance(team->o.mesh);
+    pthread_mutex_unlock(team->o.mesh_lock);
 }
 
 void hier_abort_part(hier_op *op)
@@ -58,8 +95,8 @@ void hier_abort_part(hier_op *op)
     struct hier_team *team = op->team;
     if (!op->is_running) return;
     op->is_running = false;
-    if (op->level == ON_INSIDE) {
-        coll_path_node.abort(team->inner);
+    if (!is_on_mesh(op->level)) {
+        path_inside(op->level)->abort(team->inner);
         return;
     }
     pthread_mutex_lock(team->o.mesh_lock);
@@ -72,8 +109,8 @@ int hier_missing_in_part(hier_op *op, int *positions, int cap)
     struct hier_team *team = op->team;
     int n                  = 0;
     if (!op->is_running) return 0;
-    if (op->level == ON_INSIDE) {
-        n = coll_path_node.missing(team->inner, positions, cap);
+    if (!is_on_mesh(op->level)) {
+        n = path_inside(op->level)->missing(team->inner, positions, cap);
     } else {
         pthread_mutex_lock(team->o.mesh_lock);
         n = coll_path_wire.missing(team->inner, positions, cap);
@@ -111,7 +148,7 @@ void hier_divide(const hier_op *op, void *sums, size_t n)
 {
     const void *in         = sums;
     const reduce_args args = {.op        = PEN_AVG,
-                              .dtype     = op->call->dtype,
+                              .dtype     = hier_dtype(op->call),
                               .n_in      = 1,
                               .n_out     = 1,
                               .in        = &in,

@@ -10,13 +10,14 @@
  */
 #include "worker/collective/hier/hier_internal.h"
 
+#include "common/compute/simd/simd.h"
 #include "proto/plan.h"
 
 #include <string.h>
 
 static size_t element_of(const hier_op *op)
 {
-    return plan_dtype_bytes(op->call->dtype);
+    return plan_dtype_bytes(hier_dtype(op->call));
 }
 
 static size_t part_of(const hier_op *op, int position)
@@ -24,8 +25,7 @@ static size_t part_of(const hier_op *op, int position)
     return coll_part(op->call->counts, op->call->n, position);
 }
 
-/* Counts the elements of each place's column, and of the parts in this member's.  Returns the sum of all. */
-static size_t count(hier_op *op)
+size_t hier_count_columns(const hier_op *op)
 {
     struct hier_team *team = op->team;
     const int hosts        = team->o.across_size;
@@ -54,25 +54,28 @@ static unsigned char *all_columns(const hier_op *op)
 
 static pen_status make_room(hier_op *op, pen_error *why)
 {
-    const size_t all = count(op) * element_of(op);
+    const size_t all = hier_count_columns(op) * element_of(op);
     return hier_make_scratch(op->team, (column_bytes(op) + 63) / 64 * 64 + all + 1, why);
 }
 
-/* Between the group's order, in `ordered`, and the order of columns. */
+/* Between the group's order, in `ordered`, and the order of columns; columns of 16-bit sums are float32. */
 typedef enum { TO_COLUMNS, FROM_COLUMNS } direction;
 
 static void reorder(const hier_op *op, unsigned char *ordered, direction to)
 {
     const struct hier_team *team = op->team;
+    const size_t element         = plan_dtype_bytes(op->call->dtype);
     unsigned char *column        = all_columns(op);
     for (int i = 0; i < team->o.size; i++) {
         const int position = team->at[i];
-        const size_t bytes = part_of(op, position) * element_of(op);
+        const size_t n     = part_of(op, position);
         unsigned char *part =
-            ordered + coll_part_offset(op->call->counts, op->call->n, position) * element_of(op);
-        if (bytes > 0 && to == TO_COLUMNS) memcpy(column, part, bytes);
-        if (bytes > 0 && to == FROM_COLUMNS) memcpy(part, column, bytes);
-        column += bytes;
+            ordered + coll_part_offset(op->call->counts, op->call->n, position) * element;
+        if (hier_is_wide(op->call))
+            simd()->decode((float *)(void *)column, part, op->call->dtype, n);
+        else if (n > 0)
+            memcpy(to == TO_COLUMNS ? column : part, to == TO_COLUMNS ? part : column, n * element);
+        column += n * element_of(op);
     }
 }
 
@@ -130,5 +133,9 @@ void hier_finish_total(hier_op *op)
 {
     const size_t n = op->team->column[op->team->o.across_rank];
     hier_divide(op, all_columns(op), n);
-    if (n > 0) memcpy(op->call->out, all_columns(op), n * element_of(op));
+    if (hier_is_wide(op->call))
+        simd()->encode(op->call->out, (const float *)(const void *)all_columns(op), op->call->dtype,
+                       n);
+    else if (n > 0)
+        memcpy(op->call->out, all_columns(op), n * element_of(op));
 }

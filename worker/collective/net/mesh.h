@@ -17,6 +17,7 @@
 #define WORKER_COLL_MESH_H
 
 #include "common/base/stat.h"
+#include "common/compute/simd/reduce.h"
 #include "common/net/transport/transport.h"
 #include "worker/collective/coll.h"
 #include "worker/collective/schedule/schedule.h"
@@ -53,6 +54,8 @@ pen_status mesh_set_peers(mesh *m, int self, int n, const uint64_t *incarnation,
 
 pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, int rank,
                             wire_team **team, pen_error *why);
+/* The order of its folds; BORROWED, before its first call.  NULL, the default: rank order. */
+void wire_team_set_order(wire_team *team, const reduce_order *order);
 /* After its calls and messages have ended.  Later arrivals for it are dropped. */
 void wire_team_destroy(wire_team *team);
 

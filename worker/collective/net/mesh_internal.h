@@ -206,7 +206,8 @@ struct wire_team {
     mesh *m;
     uint64_t id;
     int size, rank;
-    void *arrays; /* all below that have a size */
+    const reduce_order *order; /* of all folds; NULL: rank order */
+    void *arrays;              /* all below that have a size */
     int *ranks;
     int *position;   /* [n_peers] of a RANK; -1: not a member */
     wire_mate *mate; /* [size] */

@@ -96,6 +96,11 @@ pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, in
     return PEN_OK;
 }
 
+void wire_team_set_order(wire_team *team, const reduce_order *order)
+{
+    team->order = order;
+}
+
 /* Both ends dial each other: one as its neighbour above, the other as its neighbour below. */
 static pen_status dial_neighbours(const wire_team *t, pen_error *why)
 {

@@ -427,8 +427,9 @@ static pen_status wire_start(void *user, void *memory, const coll_call *call, ui
     pen_status status =
         runner_start(&run->runner, plan, call, team->size, team->rank, &link_of_team, team, why);
     if (status != PEN_OK) return status;
-    op->team        = team;
-    run->is_running = true;
+    run->runner.order = team->order;
+    op->team          = team;
+    run->is_running   = true;
     run->has_begun = run->is_suspect = run->has_failed = run->has_agreed = false;
     run->plan                                                            = plan;
     run->seq                                                             = seq;

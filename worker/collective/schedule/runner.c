@@ -318,7 +318,8 @@ static bool fold(runner *r, runner_track *t, uint32_t m)
             return false;
         has_scale |= scale[i] != 1;
     }
-    void *out = address(r, t, one->range.place, t->span[m].at);
+    void *out         = address(r, t, one->range.place, t->span[m].at);
+    const bool is_all = s->keeps_order && one->n_from == (uint32_t)r->size;
     reduce(&(reduce_args){.op    = r->call.op == PEN_AVG && !one->is_last ? PEN_SUM : r->call.op,
                           .dtype = r->is_wide ? PEN_F32 : r->call.dtype,
                           .n_in  = (int)one->n_from,
@@ -326,7 +327,8 @@ static bool fold(runner *r, runner_track *t, uint32_t m)
                           .in    = in,
                           .out   = &out,
                           .scale = has_scale ? scale : NULL,
-                          .divide_by = r->size},
+                          .divide_by = r->size,
+                          .order     = is_all ? r->order : NULL},
            0, t->span[m].elements);
     return true;
 }

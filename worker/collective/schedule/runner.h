@@ -14,6 +14,7 @@
 #ifndef WORKER_COLL_RUNNER_H
 #define WORKER_COLL_RUNNER_H
 
+#include "common/compute/simd/reduce.h"
 #include "common/containers/buf.h"
 #include "worker/collective/coll.h"
 #include "worker/collective/schedule/schedule.h"
@@ -83,6 +84,8 @@ typedef struct {
     coll_call call; /* with in and out as the runner uses them */
     void *result;   /* the caller's output; NULL: call.out is that */
     int size, rank;
+    /* Of folds of all inputs; NULL: rank order.  BORROWED, set after runner_start() and before the first advance. */
+    const reduce_order *order;
     bool is_wide, cuts_parts;
     bool is_blocked; /* waits for lent memory */
     size_t element, result_bytes;

@@ -112,7 +112,9 @@ size_t schedule_temp_elements(const schedule *s, const coll_call *call, int size
 /* A table is text: rules separated by ';'.  The first rule that fits wins; the built-in ones follow:
  * all_reduce ranks=2-4 bytes=0-16k : one_shot ; broadcast bytes=64k- : pipeline ...
  * bytes are those of cost()'s S, with k, m or g for 2^10, 2^20, 2^30; "A-B" includes both, "A-" has
- * no end, "A" is A.  With `deterministic`, folds of floats use only algorithms that keep the order. */
+ * no end, "A" is A.  With `deterministic`, folds of floats use only algorithms that keep the order.
+ * A rule with memory=device is for device memory inside a host, where there are two ways instead of
+ * algorithms: "all_reduce memory=device bytes=1m- : nccl", or "... : kernels". */
 typedef struct schedule_table schedule_table;
 /* BAD_SETTING names the rule. */
 pen_status schedule_table_parse(const char *text, schedule_table **table, pen_error *why);
@@ -121,5 +123,15 @@ void schedule_table_free(schedule_table *table);
 /* Never NULL; table may be NULL.  Ignores what may differ between members (counts of all_to_all, scales). */
 const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
                                             int size, bool deterministic);
+
+/* The way of a call on device memory; the same call may use the other if this one cannot carry it. */
+typedef enum {
+    SCHEDULE_DEVICE_MEASURED, /* no rule: as the team measured */
+    SCHEDULE_DEVICE_KERNELS,
+    SCHEDULE_DEVICE_NCCL
+} schedule_device;
+schedule_device schedule_for_device(const schedule_table *table, const coll_call *call, int size);
+bool schedule_wants_nccl(const schedule_table *table); /* a rule names it */
+bool schedule_nccl_has(coll_kind kind);                /* a rule may name it for this kind */
 
 #endif

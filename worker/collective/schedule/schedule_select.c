@@ -20,7 +20,8 @@ typedef struct {
     coll_kind kind;
     int ranks_min, ranks_max;
     size_t bytes_min, bytes_max;
-    const schedule_algorithm *algorithm;
+    const schedule_algorithm *algorithm; /* NULL: a rule for device memory */
+    schedule_device device;
 } rule;
 
 struct schedule_table {
@@ -63,10 +64,15 @@ typedef struct {
     bool keep_order, even; /* the order of a fold matters; parts are equal */
 } question;
 
+static bool matches(const rule *r, const question *q)
+{
+    return r->kind == q->kind && q->size >= r->ranks_min && q->size <= r->ranks_max &&
+           q->bytes >= r->bytes_min && q->bytes <= r->bytes_max;
+}
+
 static bool answers(const rule *r, const question *q)
 {
-    if (r->kind != q->kind || q->size < r->ranks_min || q->size > r->ranks_max) return false;
-    if (q->bytes < r->bytes_min || q->bytes > r->bytes_max) return false;
+    if (!matches(r, q) || r->algorithm == NULL) return false;
     if (q->keep_order && !r->algorithm->keeps_order) return false;
     if (!q->even && q->kind == COLL_ALL_TO_ALL && r->algorithm->even_all_to_all) return false;
     return r->algorithm->fits(q->kind, q->size);
@@ -87,8 +93,7 @@ static bool order_matters(pen_dtype dtype)
     return dtype == PEN_F32 || dtype == PEN_F64 || dtype == PEN_F16 || dtype == PEN_BF16;
 }
 
-const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
-                                            int size, bool deterministic)
+static size_t bytes_of(const coll_call *call, int size)
 {
     size_t n = call->n;
     if (call->kind == COLL_ALL_TO_ALL && call->counts) {
@@ -96,13 +101,35 @@ const schedule_algorithm *schedule_for_call(const schedule_table *table, const c
     } else if (call->counts) {
         n = coll_part_offset(call->counts, 0, size) / (size_t)size;
     }
+    return n * plan_dtype_bytes(call->dtype);
+}
+
+const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
+                                            int size, bool deterministic)
+{
     question q = {.kind  = call->kind,
                   .size  = size,
-                  .bytes = n * plan_dtype_bytes(call->dtype),
+                  .bytes = bytes_of(call, size),
                   .keep_order =
                       coll_reduces(call->kind) && deterministic && order_matters(call->dtype),
                   .even = !call->counts};
     return choose(table, &q);
+}
+
+schedule_device schedule_for_device(const schedule_table *table, const coll_call *call, int size)
+{
+    const question q = {.kind = call->kind, .size = size, .bytes = bytes_of(call, size)};
+    for (size_t i = 0; table && i < table->n; i++)
+        if (table->rules[i].device != SCHEDULE_DEVICE_MEASURED && matches(&table->rules[i], &q))
+            return table->rules[i].device;
+    return SCHEDULE_DEVICE_MEASURED;
+}
+
+bool schedule_wants_nccl(const schedule_table *table)
+{
+    for (size_t i = 0; table && i < table->n; i++)
+        if (table->rules[i].device == SCHEDULE_DEVICE_NCCL) return true;
+    return false;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -179,14 +206,31 @@ static bool fits_somewhere(const rule *r)
     return false;
 }
 
-/* ranks=... and bytes=... up to the ':'. */
-static pen_status read_conditions(const char **p, const char *begin, rule *r, pen_error *why)
+static pen_status read_memory(const char **p, const char *begin, bool *on_device, pen_error *why)
+{
+    char word[KIND_BYTES];
+    if (!read_word(p, word, sizeof word))
+        return bad_rule(why, begin, "expected host or device after memory=", "");
+    *on_device = strcmp(word, "device") == 0;
+    if (*on_device || strcmp(word, "host") == 0) return PEN_OK;
+    return bad_rule(why, begin, "unknown memory ", word);
+}
+
+/* ranks=..., bytes=... and memory=... up to the ':'. */
+static pen_status read_conditions(const char **p, const char *begin, rule *r, bool *on_device,
+                                  pen_error *why)
 {
     char word[KIND_BYTES];
     while (**p && **p != ':' && **p != ';') {
         size_t low = 0, high = 0;
         if (!read_word(p, word, sizeof word) || **p != '=')
-            return bad_rule(why, begin, "expected ranks=, bytes= or ':'", "");
+            return bad_rule(why, begin, "expected ranks=, bytes=, memory= or ':'", "");
+        if (strcmp(word, "memory") == 0) {
+            *p                = skip_space(*p + 1);
+            pen_status status = read_memory(p, begin, on_device, why);
+            if (status != PEN_OK) return status;
+            continue;
+        }
         bool is_ranks = strcmp(word, "ranks") == 0;
         if (!is_ranks && strcmp(word, "bytes") != 0)
             return bad_rule(why, begin, "unknown condition ", word);
@@ -204,21 +248,46 @@ static pen_status read_conditions(const char **p, const char *begin, rule *r, pe
     return PEN_OK;
 }
 
+static pen_status read_algorithm(const char *name, const char *begin, rule *r, pen_error *why)
+{
+    r->algorithm = schedule_find(name);
+    if (!r->algorithm) return bad_rule(why, begin, "unknown algorithm ", name);
+    if (!fits_somewhere(r)) return bad_rule(why, begin, "this operation cannot use ", name);
+    return PEN_OK;
+}
+
+bool schedule_nccl_has(coll_kind kind)
+{
+    return kind == COLL_ALL_REDUCE || kind == COLL_REDUCE || kind == COLL_REDUCE_SCATTER ||
+           kind == COLL_ALL_GATHER || kind == COLL_BROADCAST;
+}
+
+static pen_status read_way(const char *name, const char *begin, rule *r, pen_error *why)
+{
+    const bool is_nccl = strcmp(name, "nccl") == 0;
+    if (!is_nccl && strcmp(name, "kernels") != 0)
+        return bad_rule(why, begin, "device memory has the ways kernels and nccl, not ", name);
+    if (is_nccl && !schedule_nccl_has(r->kind))
+        return bad_rule(why, begin, "this operation cannot use ", name);
+    r->device = is_nccl ? SCHEDULE_DEVICE_NCCL : SCHEDULE_DEVICE_KERNELS;
+    return PEN_OK;
+}
+
 static pen_status read_rule(const char **p, rule *r, pen_error *why)
 {
     const char *begin = *p;
     char kind[KIND_BYTES], name[ALGORITHM_BYTES];
-    *r = (rule){.ranks_min = 1, .ranks_max = COLL_RANKS_MAX, .bytes_max = NO_END};
+    bool on_device = false;
+    *r             = (rule){.ranks_min = 1, .ranks_max = COLL_RANKS_MAX, .bytes_max = NO_END};
     if (!read_word(p, kind, sizeof kind)) return bad_rule(why, begin, "no operation", "");
     if (!find_kind(kind, &r->kind)) return bad_rule(why, begin, "unknown operation ", kind);
-    pen_status status = read_conditions(p, begin, r, why);
+    pen_status status = read_conditions(p, begin, r, &on_device, why);
     if (status != PEN_OK) return status;
     if (**p != ':') return bad_rule(why, begin, "no ':' and algorithm", "");
     ++*p;
     if (!read_word(p, name, sizeof name)) return bad_rule(why, begin, "no algorithm", "");
-    r->algorithm = schedule_find(name);
-    if (!r->algorithm) return bad_rule(why, begin, "unknown algorithm ", name);
-    if (!fits_somewhere(r)) return bad_rule(why, begin, "this operation cannot use ", name);
+    status = on_device ? read_way(name, begin, r, why) : read_algorithm(name, begin, r, why);
+    if (status != PEN_OK) return status;
     if (**p && **p != ';') return bad_rule(why, begin, "unexpected text after ", name);
     return PEN_OK;
 }
@@ -236,7 +305,7 @@ pen_status schedule_table_parse(const char *text, schedule_table **table, pen_er
             free(t);
             return status;
         }
-        if (t->rules[t->n].algorithm) t->n++;
+        if (t->rules[t->n].algorithm || t->rules[t->n].device) t->n++;
         if (*p == ';') p = skip_space(p + 1);
     }
     *table = t;

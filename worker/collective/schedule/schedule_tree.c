@@ -80,7 +80,7 @@ static void broadcast(const tree *t)
 }
 
 /* Slot k receives from child 2^k; the slot after the last is for the own fold. */
-static void reduce(const tree *t)
+static void reduce_tree(const tree *t)
 {
     int rank = position(t, t->v);
     if (t->v > 0 && is_leaf(t)) {
@@ -154,7 +154,7 @@ static pen_status build(coll_kind kind, int size, int rank, int root, schedule *
     if (kind == COLL_BROADCAST)
         broadcast(&t);
     else if (kind == COLL_REDUCE)
-        reduce(&t);
+        reduce_tree(&t);
     else if (kind == COLL_GATHER)
         gather(&t);
     else

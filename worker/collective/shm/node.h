@@ -29,6 +29,7 @@
 #ifndef WORKER_COLL_NODE_H
 #define WORKER_COLL_NODE_H
 
+#include "common/compute/simd/reduce.h"
 #include "worker/collective/coll.h"
 
 enum { NODE_PATIENCE_MS = 100 };
@@ -52,6 +53,9 @@ uint64_t node_read_number(const char *address);
 pen_status node_team_create(node_place *place, uint64_t id, const char *const *address,
                             const int *ranks, int size, int rank, node_team **team, pen_error *why);
 void node_team_destroy(node_team *team);
+
+/* The order of its folds; BORROWED, before its first call.  NULL, the default: rank order. */
+void node_team_set_order(node_team *team, const reduce_order *order);
 
 /* Tells peers that this process has no team of that id, because node_team_create() failed.  Their first call fails with
  * UNREACHABLE before it moves anything, and node_team_is_refused() is true. */

@@ -126,7 +126,8 @@ struct node_team {
     const void **operands; /* of one fold */
     void **results;
     const coll_header **headers;
-    segment_ref *mapped; /* [3 * size] counted mappings */
+    const reduce_order *order; /* of all folds; NULL: rank order */
+    segment_ref *mapped;       /* [3 * size] counted mappings */
     int n_mapped;
 };
 

@@ -123,6 +123,11 @@ pen_status node_team_create(node_place *place, uint64_t id, const char *const *a
     return PEN_OK;
 }
 
+void node_team_set_order(node_team *t, const reduce_order *order)
+{
+    t->order = order;
+}
+
 void node_team_destroy(node_team *t)
 {
     if (t == NULL) return;

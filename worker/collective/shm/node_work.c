@@ -133,6 +133,7 @@ static size_t fold(node_op *op, uint64_t round)
         .out    = t->results,
         .scale  = op->is_scaled ? t->scale : NULL,
         .stream = op->pushes && !op->is_in_place && op->out_bytes >= STREAM_FROM_BYTES,
+        .order  = t->order,
     };
     reduce(&args, 0, bytes / op->element);
     return bytes * (size_t)(args.n_in + args.n_out);

@@ -1,4 +1,4 @@
-/* device_copies.c - the device of a context, and its memory. */
+/* device_copies.c - the device of a context; explicit verbs. */
 #include "worker/tensor/device_copy/device_copies_internal.h"
 
 #include "common/base/why.h"
@@ -16,6 +16,10 @@ static void destroy(device_copies *m)
 {
     for (int i = 0; i < DEVICE_COPIES_AHEAD; i++)
         if (m->ahead[i] != NULL) m->pinned_pairs.ops->event_free(m->ahead[i]);
+    for (int i = 0; i < DEVICE_COPIES_STREAMS; i++)
+        if (m->reader[i].done != NULL) m->pinned_pairs.ops->event_free(m->reader[i].done);
+    if (m->before != NULL) m->pinned_pairs.ops->event_free(m->before);
+    if (m->updated != NULL) m->pinned_pairs.ops->event_free(m->updated);
     pinned_pairs_close(&m->pinned_pairs);
     pthread_mutex_destroy(&m->lock);
     pthread_cond_destroy(&m->comes);
@@ -23,14 +27,18 @@ static void destroy(device_copies *m)
     free(m);
 }
 
-static pen_status create(pen_ctx *ctx, const device_ops *ops, int device, pen_error *why)
+pen_status device_copies_create(pen_ctx *ctx, const device_ops *ops, int device, pen_error *why)
 {
     device_copies *m = calloc(1, sizeof *m);
     if (m == NULL) return device_copies_no_memory(why);
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->comes, NULL);
     pthread_cond_init(&m->drained, NULL);
-    pen_status status = pinned_pairs_open(&m->pinned_pairs, ops, device, why);
+    pen_status status = pinned_pairs_open(&m->pinned_pairs, ops, device, &ctx->stats, why);
+    m->before         = ops->event_new();
+    m->updated        = ops->event_new();
+    if (status == PEN_OK && (m->before == NULL || m->updated == NULL))
+        status = device_copies_no_memory(why);
     for (int i = 0; i < DEVICE_COPIES_AHEAD && status == PEN_OK; i++) {
         m->ahead[i] = ops->event_new();
         if (m->ahead[i] == NULL) status = device_copies_no_memory(why);
@@ -54,7 +62,7 @@ pen_status device_copies_open(pen_ctx *ctx, pen_error *why)
     if (ops->current() < 0 && ctx->env.local_rank < 0) return PEN_OK; /* called again later */
     const int local   = ctx->env.local_rank;
     const int device  = ops->current() >= 0 ? ops->current() : local % ops->count();
-    pen_status status = create(ctx, ops, device, why);
+    pen_status status = device_copies_create(ctx, ops, device, why);
     if (status == PEN_OK) ctx->device_copies->holds = true;
     return status;
 }
@@ -70,15 +78,14 @@ int device_copies_device(const pen_ctx *ctx)
     return ctx->device_copies != NULL ? ctx->device_copies->pinned_pairs.device : -1;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
-/* Makes the device of `data` that of the context; *is_host: host memory. */
-static pen_status meet_device(pen_tensor *t, const void *data, bool *is_host, pen_error *why)
+/* ---- the device of an address ----------------------------------------------------------------- */
+pen_status device_copies_meet(pen_tensor *t, const void *data, bool *is_host, pen_error *why)
 {
     const device_ops *ops = device_of(data);
     *is_host              = device_is_host(ops);
     if (*is_host) return PEN_OK;
     const int device = ops->device(data);
-    if (device_copies_of(t) == NULL) return create(t->ctx, ops, device, why);
+    if (device_copies_of(t) == NULL) return device_copies_create(t->ctx, ops, device, why);
     if (device_copies_device(t->ctx) == device) return PEN_OK;
     return why_set(
         why, PEN_INVALID_ARGUMENT,
@@ -86,102 +93,10 @@ static pen_status meet_device(pen_tensor *t, const void *data, bool *is_host, pe
         t->name, ops->name, device, device_copies_device(t->ctx));
 }
 
-static pen_status make_room(pen_tensor *t, pen_error *why)
+pen_status device_copies_make_room(pen_tensor *t, pen_error *why)
 {
     if (t->device_copies == NULL) t->device_copies = calloc(1, sizeof *t->device_copies);
     return t->device_copies != NULL ? PEN_OK : device_copies_no_memory(why);
-}
-
-/* A pinned pair with `data` as its device side: the old pair with a new address, or a new pair. */
-static pen_status place(pen_tensor *t, pinned_pair **w, void *data, size_t bytes, stat_id level,
-                        pen_error *why)
-{
-    if (*w != NULL) {
-        (*w)->device = data;
-        (*w)->is_old = true;
-        return PEN_OK;
-    }
-    *w = pinned_pair_new(&device_copies_of(t)->pinned_pairs, data, bytes, why);
-    if (*w == NULL) return why->status;
-    stat_hold(&t->ctx->stats, level, (int64_t)bytes);
-    return PEN_OK;
-}
-
-static void unplace(pen_tensor *t, pinned_pair **w, stat_id level)
-{
-    if (*w == NULL) return;
-    stat_hold(&t->ctx->stats, level, -(int64_t)(*w)->bytes);
-    pinned_pair_free(&device_copies_of(t)->pinned_pairs, *w);
-    *w = NULL;
-}
-
-pen_status device_copies_place(pen_tensor *t, pen_what what, void *data, pen_error *why)
-{
-    const bool is_param = what == PEN_PARAM;
-    const size_t bytes  = is_param ? t->bytes : t->grad_bytes;
-    const stat_id level = is_param ? STAT_PARAM_BYTES : STAT_GRAD_BYTES;
-    void **at           = is_param ? &t->param : &t->grad;
-    bool is_host;
-    if (meet_device(t, data, &is_host, why) != PEN_OK) return why->status;
-    if (!is_host && make_room(t, why) != PEN_OK) return why->status;
-    pinned_pair **w = t->device_copies == NULL ? NULL
-                      : is_param               ? &t->device_copies->values
-                                               : &t->device_copies->grad;
-    if (is_host) {
-        if (w != NULL) unplace(t, w, level);
-        *at = data;
-        return PEN_OK;
-    }
-    const void *before = is_param && *w == NULL ? t->param : NULL;
-    if (place(t, w, data, bytes, level, why) != PEN_OK) return why->status;
-    *at = (*w)->host;
-    if (before == NULL) return PEN_OK;
-    memcpy(*at, before, bytes);
-    (*w)->is_old = true;
-    return PEN_OK;
-}
-
-void device_copies_forget(pen_tensor *t)
-{
-    struct device_copies_tensor *x = t->device_copies;
-    if (x == NULL) return;
-    const device_ops *ops = device_copies_of(t)->pinned_pairs.ops;
-    unplace(t, &x->values, STAT_PARAM_BYTES);
-    unplace(t, &x->grad, STAT_GRAD_BYTES);
-    ops->free(x->sum);
-    ops->free(x->narrowed);
-    free(x);
-    t->device_copies = NULL;
-}
-
-bool device_copies_holds(const pen_ctx *ctx)
-{
-    return ctx->device_copies != NULL && ctx->device_copies->holds;
-}
-
-pinned_pair *device_copies_take(pen_tensor *t, size_t bytes, pen_error *why)
-{
-    if (make_room(t, why) != PEN_OK) return NULL;
-    return pinned_pair_take(&device_copies_of(t)->pinned_pairs, bytes, why);
-}
-
-void device_copies_put(pen_tensor *t, pinned_pair *w)
-{
-    pinned_pair_put(&device_copies_of(t)->pinned_pairs, w);
-}
-
-/* Runs after the kernels that used these bytes for another tensor, on any stream. */
-pen_status device_copies_zero(pen_tensor *t, pinned_pair *w, pen_error *why)
-{
-    device_copies *m           = device_copies_of(t);
-    const device_ops *ops      = m->pinned_pairs.ops;
-    const device_stream stream = atomic_load(&m->stream);
-    pen_status status          = ops->enter(m->pinned_pairs.device, why);
-    if (status != PEN_OK) return status;
-    status = ops->stream_wait(stream, w->used, why);
-    if (status == PEN_OK) status = ops->zero(w->device, w->bytes, stream, why);
-    ops->leave();
-    return status;
 }
 
 /* ---- explicit verbs -------------------------------------------------------------------------- */
@@ -190,12 +105,13 @@ pinned_pair *device_copies_lend(pen_tensor *t, void *data, size_t bytes, bool is
 {
     bool is_host;
     why->status = PEN_OK;
-    if (meet_device(t, data, &is_host, why) != PEN_OK || is_host) return NULL;
+    if (device_copies_meet(t, data, &is_host, why) != PEN_OK || is_host) return NULL;
     device_copies *m = device_copies_of(t);
     pinned_pair *w   = pinned_pair_new(&m->pinned_pairs, data, bytes, why);
     if (w == NULL) return NULL;
-    pen_status status = is_read ? pinned_pair_down(&m->pinned_pairs, w, data, stream, why)
-                                : pinned_pair_note_use(&m->pinned_pairs, w, stream, why);
+    pen_status status = is_read
+                            ? pinned_pair_down(&m->pinned_pairs, w, data, TRAFFIC_GRAD, stream, why)
+                            : pinned_pair_note_use(&m->pinned_pairs, w, stream, why);
     if (status == PEN_OK && is_read)
         status = pinned_pair_wait(&m->pinned_pairs, w->moved, t->ctx->settings.deadline_ms, why);
     if (status == PEN_OK) return w;
@@ -220,7 +136,7 @@ pen_status device_copies_fetch_grad(pen_tensor *t, void *stream, pen_error *why)
     device_copies *m = device_copies_of(t);
     if (!device_copies_has_grad(t)) return PEN_OK;
     pinned_pair *w    = t->device_copies->grad;
-    pen_status status = pinned_pair_down(&m->pinned_pairs, w, w->device, stream, why);
+    pen_status status = pinned_pair_down(&m->pinned_pairs, w, w->device, TRAFFIC_GRAD, stream, why);
     return status == PEN_OK
                ? pinned_pair_wait(&m->pinned_pairs, w->moved, t->ctx->settings.deadline_ms, why)
                : status;

@@ -12,6 +12,10 @@
  * of the host.  The program's stream is that of the newest pen_use() or pen_release(); until then the default stream.
  *   Run-ahead.  A host enqueues much faster than a device computes.  With zero2 and zero3 pen_use() waits until the unit
  * before the last released one is computed; otherwise all units would be in memory at once.
+ *   Work on the device.  A strategy that sums there (ctx->is_on_device) gets gradients as device addresses from
+ * pen_ready(), at once: nothing is copied, unless the strategy has pairs of its own.  Its stream waits for the program's
+ * streams, and these for its newest values.  The host side of a tensor's values is then old until somebody asks for it.
+ * Memory that comes and goes is used again in the order of the streams, so a host that runs ahead needs no more of it.
  * Memory of the SDK (param_memory.h) is on the device with device=cuda.
  * Threads: any.  Without device memory ctx->device_copies is NULL, and every function here returns at once.
  */
@@ -25,8 +29,10 @@ typedef struct device_copies device_copies;
 
 struct device_copies_tensor { /* of a tensor with device memory */
     pinned_pair *values, *grad;
-    float *sum;     /* on the device: of this step's earlier micro-batches */
-    void *narrowed; /* on the device: the sum in a gradient's type of 16 bits */
+    float *sum;           /* on the device: of this step's earlier micro-batches */
+    void *narrowed;       /* on the device: the sum in a gradient's type of 16 bits */
+    device_stream stream; /* of its newest gradient, if has_stream; else the program's newest */
+    bool has_stream;
 };
 
 /* ---- life ------------------------------------------------------------------------------------- */
@@ -56,8 +62,10 @@ void device_copies_forget(pen_tensor *t); /* at the end, after param_memory_free
 bool device_copies_holds(const pen_ctx *ctx);
 pinned_pair *device_copies_take(pen_tensor *t, size_t bytes, pen_error *why);
 void device_copies_put(pen_tensor *t, pinned_pair *w);
-/* On the program's stream. */
-pen_status device_copies_zero(pen_tensor *t, pinned_pair *w, pen_error *why);
+/* The same while work on t's newest gradient that is enqueued may use it: whoever takes it next follows that work. */
+void device_copies_put_behind(pen_tensor *t, pinned_pair *w);
+/* On the program's stream.  is_kept: w has the tensor's gradient, which work on its stream may still read. */
+pen_status device_copies_zero(pen_tensor *t, pinned_pair *w, bool is_kept, pen_error *why);
 
 /* Addresses that the program sees. */
 static inline void *device_copies_param_of(const pen_tensor *t)
@@ -74,6 +82,13 @@ static inline void *device_copies_grad_of(const pen_tensor *t)
 }
 
 /* ---- the step: functions of a tensor that becomes ready are called with its lock ----------------- */
+/* pen_ready(): the gradient is made by work enqueued on *stream; NULL: on the program's newest. */
+pen_status device_copies_ready_on(pen_tensor *t, const void *grad, const device_stream *stream,
+                                  pen_error *why);
+
+/* The stream of a tensor's newest gradient, of any of its names.  NULL on the host. */
+device_stream device_copies_stream(const pen_tensor *t);
+
 static inline bool device_copies_has_grad(const pen_tensor *t)
 {
     return t->device_copies != NULL && t->device_copies->grad != NULL;
@@ -87,6 +102,58 @@ pen_status device_copies_copy(pen_tensor *t, bool with_grad, pen_error *why);
 
 /* Waits until everything is handed over.  Without the step's lock.  deadline_ms limits each copy. */
 void device_copies_drain(pen_ctx *ctx);
+
+/* ---- a strategy that works on the device -------------------------------------------------------- */
+/* Its stream.  NULL: none, it works on the host. */
+void device_copies_work_on(pen_ctx *ctx, device_stream work);
+
+/* A gradient as a device address, for work on device_copies_stream(). */
+static inline const void *device_copies_grad(const pen_tensor *t)
+{
+    return t->device_copies->grad->device;
+}
+
+/* Work of the strategy from here on runs after the work enqueued on `stream`. */
+pen_status device_copies_precede(pen_ctx *ctx, device_stream stream, pen_error *why);
+
+/* Around the update: it begins when the program's work has read the old values; later uses see the new ones. */
+pen_status device_copies_begin_update(pen_ctx *ctx, pen_error *why);
+pen_status device_copies_updated(pen_ctx *ctx, pen_error *why);
+
+/* Around work on `stream` that writes values which come and go: it follows the work that had their memory before; uses
+ * follow it.  Without the step's lock. */
+pen_status device_copies_begin_values(pen_tensor *t, device_stream stream, pen_error *why);
+pen_status device_copies_made_values(pen_tensor *t, device_stream stream, pen_error *why);
+
+/* Brings the host side of a tensor's values up to date, and waits. */
+pen_status device_copies_fetch_values(pen_tensor *t, pen_error *why);
+
+/* After the strategy has made new values of all tensors outside of a step. */
+pen_status device_copies_fetch_all(pen_ctx *ctx, pen_error *why);
+
+/* A wait for the device failed: *why names the first gradient that is not computed, if there is one. */
+void device_copies_blame(pen_ctx *ctx, pen_error *why);
+
+/* For place.h. */
+const pinned_pair_set *device_copies_set(const pen_ctx *ctx);
+
+/* The host's waits for the device end with a failure that fn returns: streams may wait for members that are gone.  Before
+ * the first step. */
+void device_copies_fail_by(pen_ctx *ctx, pinned_pairs_failure_fn fn, void *user);
+pen_status device_copies_failure(pen_ctx *ctx, pen_error *why); /* fn's; PEN_OK: none, or no fn */
+
+/* Pairs of the strategy's own.  device: its memory, BORROWED. */
+pinned_pair *device_copies_pair(pen_ctx *ctx, void *device, size_t bytes, pen_error *why);
+void device_copies_drop_pair(pen_ctx *ctx, pinned_pair *w); /* NULL is fine */
+
+typedef void (*device_copies_done_fn)(void *user, const pen_error *failure); /* NULL: none */
+
+/* Copies a part of t's sum, which work on the strategy's stream makes, from w->device to the host beside that stream.  done
+ * follows once, in "pen-copy", unless this fails. */
+pen_status device_copies_take_sum(pen_tensor *t, pinned_pair *w, device_copies_done_fn done,
+                                  void *user, pen_error *why);
+/* Copies values from the host to w->device: after earlier work on the strategy's stream, before later work. */
+pen_status device_copies_give_values(pen_ctx *ctx, pinned_pair *w, pen_error *why);
 
 /* ---- values --------------------------------------------------------------------------------------- */
 /* A use of a unit: work enqueued on `stream` from here on sees its values. */

@@ -9,15 +9,20 @@
 #include <stdlib.h>
 
 /* ---- the thread that waits for copies ------------------------------------------------------------ */
-pen_status device_copies_add_job(device_copies *m, pen_tensor *t, pinned_pair *w, bool is_up,
-                                 pen_error *why)
+static bool is_gradient(const device_copies_job *j)
 {
-    device_copies_job *j = calloc(1, sizeof *j);
+    return !j->is_up && j->done == NULL;
+}
+
+pen_status device_copies_add_job(device_copies *m, const device_copies_job *job, pen_error *why)
+{
+    if (m->is_stopping) return why_set(why, PEN_ABORTED, "the context ends");
+    device_copies_job *j = malloc(sizeof *j);
     if (j == NULL) return device_copies_no_memory(why);
-    *j = (device_copies_job){
-        .tensor = t, .pinned_pair = w, .is_up = is_up, .begun_ns = trace_begin()};
+    *j          = *job;
+    j->begun_ns = trace_begin();
     LIST_APPEND(m->jobs, j);
-    m->n_down += !is_up;
+    m->n_down += is_gradient(j);
     pthread_cond_signal(&m->comes);
     return PEN_OK;
 }
@@ -35,10 +40,15 @@ static void end_job(device_copies *m, device_copies_job *j)
 {
     pthread_mutex_lock(&m->lock);
     LIST_REMOVE(m->jobs, j);
-    m->n_down -= !j->is_up;
+    m->n_down -= is_gradient(j);
     if (m->n_down == 0) pthread_cond_broadcast(&m->drained);
     pthread_mutex_unlock(&m->lock);
     free(j);
+}
+
+static const char *name_of(const device_copies_job *j)
+{
+    return j->tensor != NULL ? j->tensor->name : "own share";
 }
 
 /* Waits for the copy.  The timed interval of a gradient's copy begins when the gradient is computed. */
@@ -55,8 +65,8 @@ static pen_status await_job(const pen_ctx *ctx, device_copies_job *j, pen_error 
         status = pinned_pair_wait(pinned_pairs, j->pinned_pair->moved, deadline, why);
     if (status == PEN_OK) return PEN_OK;
     const pen_error found = *why;
-    why_set(why, status, "the gradient of '%s': %.400s", j->tensor->name, found.text);
-    why_culprit(why, PEN_WORKER, ctx->env.rank, atomic_load(&ctx->step_index), j->tensor->name);
+    why_set(why, status, "the gradient of '%s': %.400s", name_of(j), found.text);
+    why_culprit(why, PEN_WORKER, ctx->env.rank, atomic_load(&ctx->step_index), name_of(j));
     return status;
 }
 
@@ -72,9 +82,12 @@ static void *copier(void *arg)
         trace_span(j->is_up ? TRACE_COPY_UP : TRACE_COPY_DOWN, j->begun_ns,
                    &(trace_note){.step  = atomic_load(&ctx->step_index),
                                  .bytes = j->pinned_pair->bytes,
-                                 .label = j->tensor->name});
-        if (!j->is_up)
-            m->deliver(ctx, j->tensor, j->pinned_pair->host, status != PEN_OK ? &why : NULL);
+                                 .label = name_of(j)});
+        const pen_error *failure = status != PEN_OK ? &why : NULL;
+        if (is_gradient(j))
+            m->deliver(ctx, j->tensor, j->pinned_pair->host, failure);
+        else if (j->done != NULL)
+            j->done(j->user, failure);
     }
     return NULL;
 }
@@ -86,6 +99,18 @@ void device_copies_drain(pen_ctx *ctx)
     pthread_mutex_lock(&m->lock);
     while (m->n_down > 0 && !m->is_stopping) pthread_cond_wait(&m->drained, &m->lock);
     pthread_mutex_unlock(&m->lock);
+}
+
+/* A strategy may be waiting for its own. */
+static void drop_jobs(device_copies *m)
+{
+    pen_error why;
+    why_set(&why, PEN_ABORTED, "the context ends");
+    LIST_EACH(j, m->jobs) {
+        if (j->done != NULL) j->done(j->user, &why);
+        free(j);
+    }
+    m->jobs = NULL;
 }
 
 void device_copies_stop(pen_ctx *ctx)
@@ -100,8 +125,7 @@ void device_copies_stop(pen_ctx *ctx)
     pthread_mutex_unlock(&m->lock);
     pthread_join(m->thread, NULL);
     m->has_thread = false;
-    LIST_EACH(j, m->jobs) free(j);
-    m->jobs = NULL;
+    drop_jobs(m);
 }
 
 pen_status device_copies_begin_thread(pen_ctx *ctx, pen_error *why)
@@ -129,9 +153,10 @@ static pen_status add_up(pen_tensor *t, pen_error *why)
     void *sum                      = x->sum;
     const bool is_first            = (t->slot.sums & GRAD_SUM_ON_DEVICE) == 0;
     if (device_memory(m, &sum, t->elements * sizeof(float), why) != PEN_OK) return why->status;
-    x->sum            = sum;
-    pen_status status = m->pinned_pairs.ops->accumulate(x->sum, x->grad->device, t->desc.grad_dtype,
-                                                        t->elements, is_first, m->stream, why);
+    x->sum = sum;
+    pen_status status =
+        m->pinned_pairs.ops->accumulate(x->sum, x->grad->device, t->desc.grad_dtype, t->elements,
+                                        is_first, device_copies_stream(t), why);
     t->slot.sums &= ~GRAD_SUM_ON_DEVICE;
     if (status == PEN_OK) t->slot.sums |= GRAD_SUM_ON_DEVICE;
     return status;
@@ -143,7 +168,8 @@ pen_status device_copies_accumulate(pen_tensor *t, pen_error *why)
     pthread_mutex_lock(&m->lock);
     pen_status status = add_up(t, why);
     if (status == PEN_OK)
-        status = pinned_pair_note_use(&m->pinned_pairs, t->device_copies->grad, m->stream, why);
+        status = pinned_pair_note_use(&m->pinned_pairs, t->device_copies->grad,
+                                      device_copies_stream(t), why);
     pthread_mutex_unlock(&m->lock);
     return status;
 }
@@ -162,7 +188,7 @@ static pen_status settle_sum(pen_tensor *t, bool with_grad, const void **from, p
     if (device_memory(m, &x->narrowed, t->grad_bytes, why) != PEN_OK) return why->status;
     *from = x->narrowed;
     return m->pinned_pairs.ops->narrow(x->narrowed, x->sum, t->desc.grad_dtype, t->elements,
-                                       m->stream, why);
+                                       device_copies_stream(t), why);
 }
 
 pen_status device_copies_copy(pen_tensor *t, bool with_grad, pen_error *why)
@@ -172,8 +198,11 @@ pen_status device_copies_copy(pen_tensor *t, bool with_grad, pen_error *why)
     pthread_mutex_lock(&m->lock);
     pen_status status = settle_sum(t, with_grad, &from, why);
     if (status == PEN_OK)
-        status = pinned_pair_down(&m->pinned_pairs, t->device_copies->grad, from, m->stream, why);
-    if (status == PEN_OK) status = device_copies_add_job(m, t, t->device_copies->grad, false, why);
+        status = pinned_pair_down(&m->pinned_pairs, t->device_copies->grad, from, TRAFFIC_GRAD,
+                                  device_copies_stream(t), why);
+    if (status == PEN_OK)
+        status = device_copies_add_job(
+            m, &(device_copies_job){.tensor = t, .pinned_pair = t->device_copies->grad}, why);
     pthread_mutex_unlock(&m->lock);
     return status;
 }

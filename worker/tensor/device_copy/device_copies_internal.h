@@ -1,8 +1,11 @@
 /* device_copies_internal.h - shared by device_copies*.c only.
  *
- *     device_copies.c         life, memory of tensors, explicit verbs
+ *     device_copies.c         life, explicit verbs
+ *     device_copies_memory.c  memory of tensors
  *     device_copies_down.c    gradients: sums of micro-batches, copies to the host, and the thread that waits for them
  *     device_copies_up.c      values: first ones, and copies to the device
+ *     device_copies_work.c    order between the program's streams and that of a strategy on the device
+ *     device_copies_pairs.c   what such a strategy copies itself
  */
 #ifndef WORKER_DEVICE_COPIES_INTERNAL_H
 #define WORKER_DEVICE_COPIES_INTERNAL_H
@@ -13,14 +16,17 @@
 #include <stdatomic.h>
 
 enum {
-    DEVICE_COPIES_AHEAD = 2
-}; /* units that may be released before the device has computed them */
+    DEVICE_COPIES_AHEAD   = 2, /* units that may be released before the device has computed them */
+    DEVICE_COPIES_STREAMS = 8  /* of the program, that release units in one step */
+};
 
 typedef struct device_copies_job { /* a copy in progress */
     struct device_copies_job *next, *prev;
-    pen_tensor *tensor;
+    pen_tensor *tensor; /* NULL: of several */
     pinned_pair *pinned_pair;
     bool is_up;
+    device_copies_done_fn done; /* of the strategy; NULL: a gradient is handed over */
+    void *user;
     uint64_t begun_ns;
 } device_copies_job;
 
@@ -39,6 +45,15 @@ struct device_copies {
     _Atomic device_stream stream; /* the program's */
     device_event *ahead[DEVICE_COPIES_AHEAD];
     uint64_t n_released;
+
+    /* If the strategy works on the device. */
+    device_stream work;
+    device_event *before, *updated; /* work of the program before; the newest values */
+    struct device_copies_reader {   /* a stream that has read values since the newest update */
+        device_stream stream;
+        device_event *done;
+    } reader[DEVICE_COPIES_STREAMS];
+    int n_readers;
 };
 
 static inline device_copies *device_copies_of(const pen_tensor *t)
@@ -47,10 +62,16 @@ static inline device_copies *device_copies_of(const pen_tensor *t)
 }
 
 pen_status device_copies_no_memory(pen_error *why);
+pen_status device_copies_create(pen_ctx *ctx, const device_ops *ops, int device, pen_error *why);
+pen_status device_copies_make_room(pen_tensor *t, pen_error *why); /* t->device_copies */
+/* Makes the device of `data` that of the context; *is_host: host memory. */
+pen_status device_copies_meet(pen_tensor *t, const void *data, bool *is_host, pen_error *why);
 
-/* Adds a copy that the thread waits for; call with the lock. */
-pen_status device_copies_add_job(device_copies *m, pen_tensor *t, pinned_pair *w, bool is_up,
-                                 pen_error *why);
+/* The next update waits for the work on `stream`, which read values; call with the lock. */
+pen_status device_copies_note_reader(device_copies *m, device_stream stream, pen_error *why);
+
+/* Adds a copy that the thread waits for; call with the lock.  begun_ns is set here. */
+pen_status device_copies_add_job(device_copies *m, const device_copies_job *job, pen_error *why);
 
 pen_status device_copies_begin_thread(pen_ctx *ctx, pen_error *why);
 

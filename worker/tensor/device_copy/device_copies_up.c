@@ -15,7 +15,9 @@ static pen_status bring(device_copies *m, pen_tensor *t, pinned_pair **newest, p
     pinned_pair *w = values_of(t);
     if (w == NULL || !w->is_old) return PEN_OK;
     pen_status status = pinned_pair_up(&m->pinned_pairs, w, why);
-    if (status == PEN_OK && trace_on()) status = device_copies_add_job(m, t, w, true, why);
+    if (status == PEN_OK && trace_on())
+        status = device_copies_add_job(
+            m, &(device_copies_job){.tensor = t, .pinned_pair = w, .is_up = true}, why);
     if (newest != NULL) *newest = w;
     return status;
 }
@@ -32,13 +34,19 @@ static pen_status bring_all(device_copies *m, const model *all, pinned_pair **ne
 static pen_status wait_for_older(pen_ctx *ctx, pen_error *why)
 {
     device_copies *m = ctx->device_copies;
-    if (ctx->stage < 2) return PEN_OK;
+    if (ctx->stage < 2 || ctx->is_on_device) return PEN_OK;
     pthread_mutex_lock(&m->lock);
     device_event *older =
         m->n_released >= DEVICE_COPIES_AHEAD ? m->ahead[m->n_released % DEVICE_COPIES_AHEAD] : NULL;
     pthread_mutex_unlock(&m->lock);
     return older != NULL ? pinned_pair_wait(&m->pinned_pairs, older, ctx->settings.deadline_ms, why)
                          : PEN_OK;
+}
+
+/* Of a strategy on the device: `stream` sees the values that the newest step made there. */
+static pen_status see_update(const device_copies *m, device_stream stream, pen_error *why)
+{
+    return pinned_pair_stream_waits(&m->pinned_pairs, stream, m->updated, why);
 }
 
 pen_status device_copies_use(pen_ctx *ctx, const pen_unit *handle, void *stream, pen_error *why)
@@ -52,6 +60,7 @@ pen_status device_copies_use(pen_ctx *ctx, const pen_unit *handle, void *stream,
     for (uint32_t i = 0; i < handle->n_tensors && status == PEN_OK; i++)
         status = bring(m, all->tensor[handle->tensor[i]], NULL, why);
     if (status == PEN_OK) status = bring_all(m, all, NULL, why);
+    if (status == PEN_OK && ctx->is_on_device) status = see_update(m, stream, why);
     for (uint32_t i = 0; i < handle->n_tensors && status == PEN_OK; i++) {
         pinned_pair *w = values_of(all->tensor[handle->tensor[i]]);
         if (w != NULL) status = pinned_pair_see(&m->pinned_pairs, w, stream, why);
@@ -72,9 +81,10 @@ pen_status device_copies_release(pen_ctx *ctx, const pen_unit *handle, void *str
         pinned_pair *w = values_of(ctx->model.tensor[handle->tensor[i]]);
         if (w != NULL) status = pinned_pair_note_use(&m->pinned_pairs, w, stream, why);
     }
-    if (status == PEN_OK && ctx->stage >= 2)
+    if (status == PEN_OK && ctx->stage >= 2 && !ctx->is_on_device)
         status = m->pinned_pairs.ops->event_record(m->ahead[m->n_released++ % DEVICE_COPIES_AHEAD],
                                                    stream, why);
+    if (status == PEN_OK && ctx->is_on_device) status = device_copies_note_reader(m, stream, why);
     pthread_mutex_unlock(&m->lock);
     m->pinned_pairs.ops->leave();
     return status;
@@ -88,7 +98,7 @@ static pen_status age(device_copies *m, pen_ctx *ctx, bool frozen_too, pen_error
     for (uint32_t i = 0; i < ctx->model.n_tensors && status == PEN_OK; i++) {
         const pen_tensor *t = ctx->model.tensor[i];
         pinned_pair *w      = values_of(t);
-        if (w == NULL || (!t->trained && !frozen_too)) continue;
+        if (w == NULL || w->is_made || (!t->trained && !frozen_too)) continue;
         w->is_old = true;
         status    = pinned_pair_note_use(&m->pinned_pairs, w, m->stream, why);
     }
@@ -110,9 +120,18 @@ static pen_status changed(pen_ctx *ctx, bool frozen_too, bool waits, pen_error *
     return status;
 }
 
+static pen_status stepped_there(const pen_ctx *ctx, bool waits, pen_error *why)
+{
+    device_copies *m  = ctx->device_copies;
+    pen_status status = see_update(m, m->stream, why);
+    return status == PEN_OK && waits
+               ? pinned_pair_wait(&m->pinned_pairs, m->updated, ctx->settings.deadline_ms, why)
+               : status;
+}
+
 pen_status device_copies_stepped(pen_ctx *ctx, bool waits, pen_error *why)
 {
-    return changed(ctx, false, waits, why);
+    return ctx->is_on_device ? stepped_there(ctx, waits, why) : changed(ctx, false, waits, why);
 }
 
 pen_status device_copies_changed(pen_ctx *ctx, pen_error *why)
@@ -144,7 +163,7 @@ static pen_status fetch_first_values(pen_ctx *ctx, pen_error *why)
         pen_tensor *t  = ctx->model.tensor[i];
         pinned_pair *w = values_of(t);
         if (w == NULL || t->has_init) continue;
-        status = pinned_pair_down(&m->pinned_pairs, w, w->device, m->stream, why);
+        status = pinned_pair_down(&m->pinned_pairs, w, w->device, TRAFFIC_VALUE, m->stream, why);
         if (status == PEN_OK)
             status = pinned_pair_wait(&m->pinned_pairs, w->moved, ctx->settings.deadline_ms, why);
     }

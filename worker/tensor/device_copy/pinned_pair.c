@@ -13,9 +13,9 @@ enum { POLL_NS = 20000, LAST_WAIT_MS = 10000 };
 
 /* ---- all of them ------------------------------------------------------------------------------- */
 pen_status pinned_pairs_open(pinned_pair_set *set, const device_ops *ops, int device,
-                             pen_error *why)
+                             stat_set *stats, pen_error *why)
 {
-    *set = (pinned_pair_set){.ops = ops, .device = device};
+    *set = (pinned_pair_set){.ops = ops, .stats = stats, .device = device};
     pthread_mutex_init(&set->lock, NULL);
     pen_status status = ops->stream_new(device, &set->up, why);
     if (status == PEN_OK) status = ops->stream_new(device, &set->down, why);
@@ -42,6 +42,8 @@ static pen_status await(const pinned_pair_set *set, device_event *event, int64_t
     while ((status = set->ops->event_done(event, why)) == PEN_AGAIN) {
         if (hurries && atomic_load(&set->is_closing))
             return why_set(why, PEN_ABORTED, "the context ends");
+        if (hurries && set->failure != NULL && set->failure(set->failure_user, why) != PEN_OK)
+            return why->status;
         if (deadline_ms >= 0 && clock_ms(&clock_real) - begun > (uint64_t)deadline_ms)
             return why_set(why, PEN_TIMED_OUT,
                            "waited %.3g s for %s device %d to finish its queue; look for a kernel "
@@ -154,7 +156,9 @@ pinned_pair *pinned_pair_take(pinned_pair_set *set, size_t bytes, pen_error *why
     if (t != NULL) LIST_REMOVE(set->kept, t);
     pthread_mutex_unlock(&set->lock);
     if (t == NULL) t = pinned_pair_new(set, NULL, bytes, why);
-    if (t != NULL) t->is_old = true;
+    if (t == NULL) return NULL;
+    t->is_old      = true;
+    t->is_host_old = t->is_made = false;
     return t;
 }
 
@@ -166,9 +170,9 @@ void pinned_pair_put(pinned_pair_set *set, pinned_pair *t)
     pthread_mutex_unlock(&set->lock);
 }
 
-/* ---- copies ---------------------------------------------------------------------------------------- */
-static pen_status record(const pinned_pair_set *set, device_event *event, device_stream stream,
-                         pen_error *why)
+/* ---- order ----------------------------------------------------------------------------------------- */
+pen_status pinned_pair_record(const pinned_pair_set *set, device_event *event, device_stream stream,
+                              pen_error *why)
 {
     pen_status status = set->ops->enter(set->device, why);
     if (status != PEN_OK) return status;
@@ -177,19 +181,31 @@ static pen_status record(const pinned_pair_set *set, device_event *event, device
     return status;
 }
 
+pen_status pinned_pair_stream_waits(const pinned_pair_set *set, device_stream stream,
+                                    device_event *event, pen_error *why)
+{
+    pen_status status = set->ops->enter(set->device, why);
+    if (status != PEN_OK) return status;
+    status = set->ops->stream_wait(stream, event, why);
+    set->ops->leave();
+    return status;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------------- */
 pen_status pinned_pair_note_use(pinned_pair_set *set, pinned_pair *t, device_stream stream,
                                 pen_error *why)
 {
-    return record(set, t->used, stream, why);
+    return pinned_pair_record(set, t->used, stream, why);
 }
 
 static pen_status move(const pinned_pair_set *set, pinned_pair *t, void *to, const void *from,
-                       device_stream stream, pen_error *why)
+                       stat_traffic what, device_stream stream, pen_error *why)
 {
     pen_status status = set->ops->enter(set->device, why);
     if (status != PEN_OK) return status;
     status = set->ops->stream_wait(stream, t->used, why);
-    if (status == PEN_OK) status = set->ops->copy(to, from, t->bytes, stream, why);
+    if (status == PEN_OK)
+        status = device_copy(set->ops, what, set->stats, to, from, t->bytes, stream, why);
     if (status == PEN_OK) status = set->ops->event_record(t->moved, stream, why);
     set->ops->leave();
     t->is_moving = status == PEN_OK;
@@ -197,25 +213,31 @@ static pen_status move(const pinned_pair_set *set, pinned_pair *t, void *to, con
 }
 
 pen_status pinned_pair_down(pinned_pair_set *set, pinned_pair *t, const void *from,
-                            device_stream stream, pen_error *why)
+                            stat_traffic what, device_stream stream, pen_error *why)
 {
-    pen_status status = record(set, t->used, stream, why);
-    return status == PEN_OK ? move(set, t, t->host, from, set->down, why) : status;
+    pen_status status = pinned_pair_record(set, t->used, stream, why);
+    return status == PEN_OK ? move(set, t, t->host, from, what, set->down, why) : status;
 }
 
 pen_status pinned_pair_up(pinned_pair_set *set, pinned_pair *t, pen_error *why)
 {
     t->is_old = false;
-    return move(set, t, t->device, t->host, set->up, why);
+    return move(set, t, t->device, t->host, TRAFFIC_VALUE, set->up, why);
+}
+
+pen_status pinned_pair_made(pinned_pair_set *set, pinned_pair *t, device_stream stream,
+                            pen_error *why)
+{
+    t->is_old               = false;
+    t->is_host_old          = true;
+    t->is_made              = true;
+    const pen_status status = pinned_pair_record(set, t->moved, stream, why);
+    return status == PEN_OK ? pinned_pair_note_use(set, t, stream, why) : status;
 }
 
 pen_status pinned_pair_see(pinned_pair_set *set, pinned_pair *t, device_stream stream,
                            pen_error *why)
 {
-    if (is_still(set, t)) return PEN_OK;
-    pen_status status = set->ops->enter(set->device, why);
-    if (status != PEN_OK) return status;
-    status = set->ops->stream_wait(stream, t->moved, why);
-    set->ops->leave();
-    return status;
+    if (!t->is_made && is_still(set, t)) return PEN_OK;
+    return pinned_pair_stream_waits(set, stream, t->moved, why);
 }

@@ -15,7 +15,7 @@
 #ifndef WORKER_PINNED_PAIR_H
 #define WORKER_PINNED_PAIR_H
 
-#include "common/compute/device/device.h"
+#include "common/compute/device/device_traffic.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -26,12 +26,20 @@ typedef struct pinned_pair {
     size_t bytes;
     device_event *used, *moved;
     bool owns_device, is_segment;
-    bool is_old;    /* the host side is newer */
-    bool is_moving; /* `moved` may not have ended */
+    bool is_old;      /* the host side is newer */
+    bool is_host_old; /* the device side is newer */
+    bool is_moving;   /* `moved` may not have ended */
+    bool is_made;     /* the device side was written there: pinned_pair_made() */
 } pinned_pair;
+
+/* OK, or why what the device waits for may never come. */
+typedef pen_status (*pinned_pairs_failure_fn)(void *user, pen_error *why);
 
 typedef struct {
     const device_ops *ops;
+    stat_set *stats;                 /* counts copies; BORROWED */
+    pinned_pairs_failure_fn failure; /* ends pinned_pair_wait(); NULL: nothing does */
+    void *failure_user;
     int device;
     device_stream up, down;
     pthread_mutex_t lock;
@@ -40,7 +48,7 @@ typedef struct {
 } pinned_pair_set;
 
 pen_status pinned_pairs_open(pinned_pair_set *set, const device_ops *ops, int device,
-                             pen_error *why);
+                             stat_set *stats, pen_error *why);
 void pinned_pairs_hurry(pinned_pair_set *set); /* pinned_pair_wait() returns ABORTED from here on */
 void pinned_pairs_close(pinned_pair_set *set); /* after all were freed or returned */
 
@@ -57,16 +65,29 @@ void pinned_pair_put(pinned_pair_set *set, pinned_pair *t);
 pen_status pinned_pair_note_use(pinned_pair_set *set, pinned_pair *t, device_stream stream,
                                 pen_error *why);
 
-/* Copies `from` on the device to the host, behind the work on `stream`. */
+/* Copies `from` on the device to the host, behind the work on `stream`; what: for the counters. */
 pen_status pinned_pair_down(pinned_pair_set *set, pinned_pair *t, const void *from,
-                            device_stream stream, pen_error *why);
+                            stat_traffic what, device_stream stream, pen_error *why);
+/* Only values go up. */
 pen_status pinned_pair_up(pinned_pair_set *set, pinned_pair *t, pen_error *why);
 
-/* Work enqueued on `stream` from here on sees the copy of pinned_pair_up(). */
+/* Work enqueued on `stream` so far writes the device side; the host side is old. */
+pen_status pinned_pair_made(pinned_pair_set *set, pinned_pair *t, device_stream stream,
+                            pen_error *why);
+
+/* Work enqueued on `stream` from here on sees the copy of pinned_pair_up(), or what pinned_pair_made() tells of. */
 pen_status pinned_pair_see(pinned_pair_set *set, pinned_pair *t, device_stream stream,
                            pen_error *why);
 
-/* Waits for the event.  TIMED_OUT after deadline_ms, -1: never; ABORTED; DEVICE. */
+/* ---- order between streams of the device ---- */
+/* Marks the work enqueued on `stream` so far; NULL: the default stream. */
+pen_status pinned_pair_record(const pinned_pair_set *set, device_event *event, device_stream stream,
+                              pen_error *why);
+/* Work enqueued on `stream` from here on runs after the event. */
+pen_status pinned_pair_stream_waits(const pinned_pair_set *set, device_stream stream,
+                                    device_event *event, pen_error *why);
+
+/* Waits for the event.  TIMED_OUT after deadline_ms, -1: never; ABORTED; DEVICE; what set->failure returns. */
 pen_status pinned_pair_wait(const pinned_pair_set *set, device_event *event, int64_t deadline_ms,
                             pen_error *why);
 

@@ -81,11 +81,10 @@ pen_status precision_check_group(const pen_ctx *ctx, const char *group, ps_clien
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
-static pen_status at_minimum(pen_ctx *ctx, pen_error *why)
+static pen_status at_minimum(const pen_ctx *ctx, long long step, const ps_client_outcome *o,
+                             pen_error *why)
 {
-    const ps_client_outcome *o = &ctx->step.outcome;
-    const long long step       = ctx->step.next_index;
-    const char *name           = o->has_bad ? ctx->model.tensor[o->bad_tensor]->name : NULL;
+    const char *name = o->has_bad ? ctx->model.tensor[o->bad_tensor]->name : NULL;
     if (name == NULL) {
         why_set(why, PEN_INVALID_ARGUMENT,
                 "step %lld overflowed in its norm at the minimum loss scale, %g (loss_scale_min)",
@@ -100,19 +99,19 @@ static pen_status at_minimum(pen_ctx *ctx, pen_error *why)
     return why->status;
 }
 
-pen_status precision_step_ended(pen_ctx *ctx, pen_error *why)
+pen_status precision_step_ended(pen_ctx *ctx, int64_t step, const ps_client_outcome *o,
+                                pen_error *why)
 {
     loss_scale *l     = &ctx->step.scale;
-    const int outcome = ctx->step.outcome.outcome;
+    const int outcome = o->outcome;
     const double was  = l->scale;
     if (!l->is_dynamic || outcome == PEN_SKIPPED_EMPTY) return PEN_OK;
     const bool has_overflown = outcome != PEN_APPLIED;
     const bool is_fine       = loss_scale_update(l, has_overflown);
     if (has_overflown && is_fine)
         log_notice("step %lld overflowed with a loss scale of %g; the next one is %g",
-                   (long long)ctx->step.next_index, was, l->scale);
+                   (long long)step, was, l->scale);
     else if (l->scale != was)
-        log_info("the loss scale is %g from step %lld on", l->scale,
-                 (long long)ctx->step.next_index + 1);
-    return is_fine ? PEN_OK : at_minimum(ctx, why);
+        log_info("the loss scale is %g from step %lld on", l->scale, (long long)step + 1);
+    return is_fine ? PEN_OK : at_minimum(ctx, (long long)step, o, why);
 }

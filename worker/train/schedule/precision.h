@@ -15,8 +15,9 @@ pen_status precision_set_up(pen_ctx *ctx, pen_error *why);
 pen_status precision_check_group(const pen_ctx *ctx, const char *group, ps_client_rule rule,
                                  pen_error *why);
 
-/* A step has ended with ctx->step.outcome: sets the next one's loss scale.  INVALID_ARGUMENT, on all
- * ranks alike: it overflowed at the minimum scale; the step still counts. */
-pen_status precision_step_ended(pen_ctx *ctx, pen_error *why);
+/* A step was decided: sets the next one's loss scale.  INVALID_ARGUMENT, on all ranks alike: it overflowed at the minimum
+ * scale; the step still counts. */
+pen_status precision_step_ended(pen_ctx *ctx, int64_t step, const ps_client_outcome *o,
+                                pen_error *why);
 
 #endif

@@ -18,6 +18,7 @@
 
 #include "common/base/why.h"
 #include "common/trace/trace.h"
+#include "worker/tensor/device_copy/device_copies.h"
 #include "worker/train/snapshot/snapshot_writer.h"
 
 #include <stdlib.h>
@@ -48,10 +49,10 @@ static void sharded_ready(strategy *base, pen_tensor *x, const void *grad)
     sharded_add(s, x, grad);
 }
 
-static pen_status finish_step(sharded *s, pen_error *why)
+static pen_status finish_step(sharded *s, bool is_lazy, pen_error *why)
 {
-    pen_ctx *ctx           = s->ctx;
-    wire_decision decision = {.outcome = PEN_APPLIED, .clip = 1};
+    pen_ctx *ctx          = s->ctx;
+    const bool is_decided = model_is_decided(&ctx->model);
     double weight_sum;
     if (ctx->reduces_each) { /* the step was opened before the last micro-batch set its scalars */
         ctx->step.inputs.scalars = ctx->step.scalars;
@@ -64,15 +65,16 @@ static pen_status finish_step(sharded *s, pen_error *why)
     }
     ctx->step.outcome = (ps_client_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
     agreement_scalars(&s->agreement, &ctx->step.outcome.scalars);
-    if (!model_is_decided(&ctx->model))
+    if (!is_decided)
         update_state_count_step(s->update_state);
-    else if (sharded_decide(s, weight_sum, &decision, why) != PEN_OK)
+    else if (sharded_decide(s, weight_sum, why) != PEN_OK)
         return why->status;
     const uint64_t begun = trace_begin();
-    if (sharded_update(s, weight_sum, &decision, why) != PEN_OK) return why->status;
+    if (sharded_update(s, weight_sum, why) != PEN_OK) return why->status;
+    if (is_decided && verdicts_end_step(&s->verdicts, is_lazy, why) != PEN_OK) return why->status;
     trace_span(TRACE_UPDATE, begun, &(trace_note){0});
-    sharded_units_step_end(s);
-    ctx->step.outcome.applied = update_state_applied(s->update_state);
+    if (sharded_units_step_end(s, why) != PEN_OK) return why->status;
+    if (!is_decided) ctx->step.outcome.applied = update_state_applied(s->update_state);
     if (group_calls_arrange(&s->everyone, s->reducer, s->n_pieces, &s->is_arranged, why) != PEN_OK)
         return why->status;
     return snapshot_writer_step(ctx, ctx->step.next_index + 1,
@@ -83,17 +85,24 @@ static pen_status finish_step(sharded *s, pen_error *why)
 /* Members of other nodes with the same position hold the same ranges. */
 static pen_status sharded_state_ranges(strategy *base, state_ranges *h, pen_error *why)
 {
-    const sharded *s = (sharded *)base;
-    h->copies        = s->is_hybrid ? s->across.group->size : 1;
-    h->copy          = s->is_hybrid ? s->across.group->rank : 0;
+    sharded *s = (sharded *)base;
+    if (verdicts_settle(&s->verdicts, 0, why) != PEN_OK) return why->status;
+    h->copies = s->is_hybrid ? s->across.group->size : 1;
+    h->copy   = s->is_hybrid ? s->across.group->rank : 0;
     return update_state_state_ranges(s->update_state, h, why);
 }
 
 static pen_status sharded_restored(strategy *base, int64_t applied, pen_error *why)
 {
-    sharded *s = (sharded *)base;
-    update_state_restored(s->update_state, applied);
-    return sharded_gather_all(s, why);
+    sharded *s        = (sharded *)base;
+    pen_status status = update_state_restored(s->update_state, applied, why);
+    if (status == PEN_OK) status = sharded_gather_all(s, why);
+    return status == PEN_OK ? device_copies_fetch_all(s->ctx, why) : status;
+}
+
+static pen_status sharded_settle(strategy *base, uint32_t most, pen_error *why)
+{
+    return verdicts_settle(&((sharded *)base)->verdicts, most, why);
 }
 
 /* ---- explicit verbs -------------------------------------------------------------------------- */
@@ -106,6 +115,7 @@ static pen_status do_verb(sharded *s, request *r, pen_error *why)
                        "cannot pull '%s': its values are sharded over the workers; use pen_use() "
                        "and pen_view()",
                        x->name);
+    if (device_copies_fetch_values(r->u.verb.tensor, why) != PEN_OK) return why->status;
     if (r->u.verb.to != x->param) memcpy(r->u.verb.to, x->param, x->bytes);
     r->result.count   = x->bytes;
     r->result.version = update_state_version(s->update_state, x);
@@ -116,7 +126,7 @@ static pen_status run(sharded *s, request *r, pen_error *why)
 {
     if (r->kind == REQUEST_VERB) return do_verb(s, r, why);
     if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: local values are the newest */
-    const pen_status status = finish_step(s, why);
+    const pen_status status = finish_step(s, r->u.step.decided != NULL, why);
     r->result.version       = (uint64_t)update_state_applied(s->update_state);
     return status;
 }
@@ -142,7 +152,8 @@ static void sharded_close(strategy *base)
 
 pen_status sharded_open(pen_ctx *ctx, pen_error *why)
 {
-    static const strategy_ops ops = {.state_ranges = sharded_state_ranges,
+    static const strategy_ops ops = {.settle       = sharded_settle,
+                                     .state_ranges = sharded_state_ranges,
                                      .restored     = sharded_restored,
                                      .start        = sharded_start,
                                      .step_open    = sharded_step_open,
@@ -155,6 +166,7 @@ pen_status sharded_open(pen_ctx *ctx, pen_error *why)
     if (s == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training without servers");
     strategy_init(&s->base, &ops, ctx);
     s->ctx       = ctx;
+    s->place     = place_host();
     s->stage     = ctx->stage;
     s->is_hybrid = worker_mode_is_hybrid((int)ctx->mode);
     group_calls_init(&s->everyone, ctx);

@@ -7,7 +7,7 @@
 #include "worker/train/reducer.h"
 #include "worker/train/sharded/sharded_ranges.h"
 #include "worker/train/strategy.h"
-#include "worker/train/update_state.h"
+#include "worker/train/update/verdicts.h"
 
 typedef struct { /* part of a tensor that is summed in one bucket, for one member */
     uint32_t tensor;
@@ -38,13 +38,16 @@ typedef struct sharded {
     sharded_range *range;  /* [n_tensors * size] */
     sharded_range *own;    /* [n_tensors] */
     bool *sharded_out;     /* [n_tensors] values are here only while the unit is in use */
+    place place;           /* of sums, state and always local values */
     update_state *update_state;
+    verdicts verdicts;
+    uint32_t *bad_of; /* on a device: [n] of each rank's own gradients; else NULL */
     agreement agreement;
 
     reducer *reducer;
-    uint32_t n_pieces, n_trained;
-    sharded_piece *piece;    /* [n_pieces] in the order of registration */
-    const char **piece_name; /* [n_pieces] for the reducer, as the owner */
+    uint32_t n_pieces, n_trained, *trained; /* [n_trained] tensors */
+    sharded_piece *piece;                   /* [n_pieces] in the order of registration */
+    const char **piece_name;                /* [n_pieces] for the reducer, as the owner */
     int *piece_owner;
     uint32_t *first;     /* [n_tensors + 1] first piece of each tensor */
     bool *is_bad;        /* [chunks] this rank added a value that is not finite, in this step */
@@ -70,15 +73,19 @@ void sharded_add(sharded *s, pen_tensor *x, const void *grad);
 void sharded_take_sum(void *group_calls, uint32_t piece);
 /* Waits for all sums of the step and gives them to the update state. */
 pen_status sharded_complete_sums(sharded *s, pen_error *why);
-/* Exchanges the sums of squares and decides.  Sets outcome, norm, clip and culprit of the step. */
-pen_status sharded_decide(sharded *s, double weight_sum, wire_decision *decision, pen_error *why);
+/* update_state_setup.add_up. */
+pen_status sharded_add_norms(void *s, double *sums, size_t n, pen_error *why);
+/* Exchanges the sums of squares and decides. */
+pen_status sharded_decide(sharded *s, double weight_sum, pen_error *why);
+/* A verdicts_culprit_fn. */
+pen_status sharded_find_culprit(void *user, uint32_t chunk, const uint32_t *words, int32_t last,
+                                int32_t *rank, pen_error *why);
 
 /* ---- sharded_values.c ------------------------------------------------------------------------ */
 pen_status sharded_make_runs(sharded *s, pen_error *why);
 void sharded_free_runs(sharded *s);
 /* Updates own ranges, and gathers the values that are always local. */
-pen_status sharded_update(sharded *s, double weight_sum, const wire_decision *decision,
-                          pen_error *why);
+pen_status sharded_update(sharded *s, double weight_sum, pen_error *why);
 pen_status sharded_gather_all(sharded *s, pen_error *why);
 
 /* ---- sharded_units.c ------------------------------------------------------------------------- */
@@ -88,10 +95,13 @@ void sharded_units_destroy(sharded *s);
 pen_status sharded_units_use(strategy *s, const pen_unit *unit, pen_phase phase, int64_t step,
                              pen_error *why);
 void sharded_units_release(strategy *s, const pen_unit *unit, pen_phase phase);
-void sharded_units_step_end(sharded *s); /* own ranges have changed */
+pen_status sharded_units_step_end(sharded *s, pen_error *why); /* own ranges have changed */
 
 /* ---- sharded_memory.c ------------------------------------------------------------------------ */
 void *sharded_hold(sharded *s, size_t bytes, stat_id as, pen_error *why);
 void sharded_let_go(sharded *s, void *data, size_t bytes, stat_id as);
+/* The same in the place of the state. */
+void *sharded_hold_there(sharded *s, size_t bytes, stat_id as, pen_error *why);
+void sharded_let_go_there(sharded *s, void *data, size_t bytes, stat_id as);
 
 #endif

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
+#include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/param_memory.h"
 #include "worker/train/first_values.h"
 
@@ -51,9 +52,9 @@ static pen_status make_groups(sharded *s, pen_error *why)
     if (status == PEN_OK && s->is_hybrid) status = check_nodes(s, copy, why);
     if (status == PEN_OK) status = make_group(ctx, copy, &s->sums.group, why);
     if (status == PEN_OK) status = make_group(ctx, copy, &s->values.group, why);
-    /* Members with the same position on each node own the same ranges. */
+    /* Members with the same position on each node own the same ranges; nodes in the order of their lowest ranks. */
     if (status == PEN_OK && s->is_hybrid)
-        status = group_split(world, copy->rank, ctx->env.rank, context_deadline(ctx),
+        status = group_split(world, copy->rank, copy->ranks[0], context_deadline(ctx),
                              &s->across.group, why);
     if (status != PEN_OK) return status;
     s->size = s->sums.group->size;
@@ -68,10 +69,10 @@ static pen_status make_ranges(sharded *s, pen_error *why)
     const size_t n = m->n_tensors;
     uint64_t *elements;
     bool *trained;
-    void *wanted = ARRAYS_NEW(ARRAY(elements, n), ARRAY(trained, n));
-    s->arrays =
-        ARRAYS_NEW(ARRAY(s->range, n * (size_t)s->size), ARRAY(s->own, n), ARRAY(s->sharded_out, n),
-                   ARRAY(s->first, n + 1), ARRAY(s->sum, n), ARRAY(s->dest, n));
+    void *wanted      = ARRAYS_NEW(ARRAY(elements, n), ARRAY(trained, n));
+    s->arrays         = ARRAYS_NEW(ARRAY(s->range, n * (size_t)s->size), ARRAY(s->own, n),
+                                   ARRAY(s->sharded_out, n), ARRAY(s->first, n + 1), ARRAY(s->sum, n),
+                                   ARRAY(s->dest, n), ARRAY(s->trained, n));
     pen_status status = PEN_NO_MEMORY;
     if (wanted != NULL && s->arrays != NULL) {
         for (size_t i = 0; i < n; i++) {
@@ -139,7 +140,7 @@ static pen_status make_pieces(sharded *s, pen_error *why)
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         s->first[i] = s->n_pieces;
         s->n_pieces += (uint32_t)cut_tensor(s, m->tensor[i], s->piece + s->n_pieces);
-        s->n_trained += m->tensor[i]->trained;
+        if (m->tensor[i]->trained) s->trained[s->n_trained++] = i;
     }
     s->first[m->n_tensors] = s->n_pieces;
     return PEN_OK;
@@ -165,6 +166,7 @@ static pen_status make_reducer(sharded *s, pen_error *why)
                                  .owner        = s->piece_owner,
                                  .size         = s->size,
                                  .rank         = s->rank,
+                                 .place        = &s->place,
                                  .submit       = group_calls_submit,
                                  .n_buffers    = BUFFERS,
                                  .stats        = &s->ctx->stats,
@@ -187,11 +189,12 @@ static pen_status load_sharded_out(sharded *s, pen_tensor *x, pen_error *why)
     pen_status status = PEN_OK;
     if (x->has_init) {
         (void)param_memory_init_as_is(x, own->start, own->count, values);
-        update_state_load(s->update_state, x, values);
+        status = update_state_load(s->update_state, x, values, why);
     } else {
         if (s->ranks[0] == s->ctx->env.rank && x->param != NULL) memcpy(values, x->param, x->bytes);
         status = group_calls_broadcast(&s->everyone, values, x->bytes, x->name, why);
-        if (status == PEN_OK) update_state_load(s->update_state, x, values + own->start * width);
+        if (status == PEN_OK)
+            status = update_state_load(s->update_state, x, values + own->start * width, why);
     }
     sharded_let_go(s, values, bytes, STAT_PARAM_BYTES);
     param_memory_drop(x);
@@ -207,6 +210,47 @@ static pen_status load_all_sharded_out(sharded *s, pen_error *why)
     return status;
 }
 
+/* Values that come and go in host memory need the host. */
+static bool may_be_on_device(const sharded *s)
+{
+    bool may = place_may_be_device(s->ctx);
+    for (uint32_t i = 0; i < s->ctx->model.n_tensors && may; i++)
+        may = !s->sharded_out[i] || device_copies_holds(s->ctx);
+    return may;
+}
+
+/* All members choose alike. */
+static pen_status choose_place(sharded *s, pen_error *why)
+{
+    int32_t own = may_be_on_device(s), all = 0;
+    if (group_calls_lowest(&s->everyone, own, &all, "where to train", why) != PEN_OK ||
+        place_open(s->ctx, all != 0, &s->place, why) != PEN_OK)
+        return why->status;
+    s->ctx->is_on_device = place_is_device(&s->place);
+    return PEN_OK;
+}
+
+static pen_status make_state(sharded *s, pen_error *why)
+{
+    update_state_setup setup = {.model       = &s->ctx->model,
+                                .place       = &s->place,
+                                .own         = s->own,
+                                .sharded_out = s->sharded_out,
+                                .members     = s->n,
+                                .add_up      = sharded_add_norms,
+                                .user        = s};
+    if (place_is_device(&s->place)) {
+        s->bad_of = place_alloc(&s->place, (size_t)s->n * sizeof *s->bad_of, true, why);
+        if (s->bad_of == NULL || group_calls_take_place(&s->sums, &s->place, why) != PEN_OK)
+            return why->status;
+        setup.stop = s->sums.stop;
+    }
+    const pen_status status = update_state_create(&setup, &s->update_state, why);
+    return status == PEN_OK
+               ? verdicts_init(&s->verdicts, s->ctx, s->update_state, sharded_find_culprit, s, why)
+               : status;
+}
+
 /* ---- create and destroy ---------------------------------------------------------------------- */
 pen_status sharded_set_up(sharded *s, pen_error *why)
 {
@@ -214,9 +258,9 @@ pen_status sharded_set_up(sharded *s, pen_error *why)
     pen_status status = first_values_check(m, why);
     if (status == PEN_OK) status = make_groups(s, why);
     if (status == PEN_OK) status = make_ranges(s, why);
+    if (status == PEN_OK) status = choose_place(s, why);
     if (status == PEN_OK) status = first_values_spread(&s->everyone, s->sharded_out, why);
-    if (status == PEN_OK)
-        status = update_state_create_part(m, s->own, s->sharded_out, &s->update_state, why);
+    if (status == PEN_OK) status = make_state(s, why);
     if (status == PEN_OK) status = load_all_sharded_out(s, why);
     if (status == PEN_OK) status = make_pieces(s, why);
     if (status == PEN_OK) status = make_reducer(s, why);
@@ -236,19 +280,24 @@ static void free_sums(sharded *s)
 {
     const model *m = &s->ctx->model;
     for (uint32_t i = 0; s->sum != NULL && i < m->n_tensors; i++)
-        sharded_let_go(s, s->sum[i], s->own[i].count * sizeof(float), STAT_GRAD_BYTES);
+        sharded_let_go_there(s, s->sum[i], s->own[i].count * sizeof(float), STAT_GRAD_BYTES);
 }
 
 void sharded_tear_down(sharded *s)
 {
+    pen_error why;
+    (void)place_wait(&s->place, &why);
     reducer_destroy(s->reducer);
     free_sums(s);
     sharded_free_runs(s);
     sharded_units_destroy(s);
+    verdicts_fini(&s->verdicts);
     update_state_destroy(s->update_state);
+    place_free(&s->place, s->bad_of, true);
     agreement_fini(&s->agreement);
     free(s->pieces);
     free(s->arrays);
     free(s->is_bad);
     free(s->ranks);
+    place_close(&s->place);
 }

@@ -4,10 +4,14 @@
  * all members, in the same order.  So the order must depend on the program's calls only.  Arrivals are reported to the
  * residency when a thread waits for one, in the order they were begun, and at the end of a step, but never when they
  * happen.  Programs whose ranks use units in different orders need servers.
+ *   On a device values are gathered on a stream of their own.  On the stream of the sums a rank might have to end a sum
+ * before a gather that another rank does first.  Nothing waits for the device: a unit has arrived when its gather is
+ * enqueued, and memory is used again in the order of the streams (device_copies.h).
  */
 #include "worker/train/sharded/sharded_internal.h"
 
 #include "common/base/why.h"
+#include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/param_memory.h"
 #include "worker/tensor/unit_use.h"
 
@@ -18,11 +22,20 @@ typedef struct {
     pen_error failure; /* of that fetch; status OK: none */
 } unit_slot;
 
+typedef struct { /* a tensor that is gathered */
+    sharded_units *owner;
+    unit_slot *slot;
+    pen_tensor *tensor;
+} arrival;
+
 struct sharded_units {
     sharded *s;
+    place place;           /* that of the state, with a stream of its own */
+    device_event *updated; /* on a device: own ranges have changed */
     residency *residency;
     uint32_t n;
     unit_slot *slot;          /* [n] */
+    arrival *arrival;         /* [n_tensors] */
     uint32_t *begun, n_begun; /* [n] fetches whose arrival was not reported, in order */
     pthread_mutex_t calls;    /* of the program's threads: one at a time */
 };
@@ -33,25 +46,63 @@ static const pen_unit *unit_of(const sharded_units *u, uint32_t number)
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
+/* On the thread that ended the call. */
+static void end_gather(void *user, pen_status status, const pen_error *why)
+{
+    const arrival *a = user;
+    const place *p   = &a->owner->place;
+    pen_error later;
+    if (status == PEN_OK && place_is_device(p)) {
+        status = device_copies_made_values(a->tensor, p->stream, &later);
+        why    = &later;
+    }
+    group_calls_end(&a->slot->calls, status, why);
+}
+
+static pen_status begin_gather(sharded_units *u, const arrival *a, const size_t *counts,
+                               pen_error *why)
+{
+    const sharded *s    = u->s;
+    const pen_tensor *x = a->tensor;
+    char *values        = place_values(&u->place, x);
+    char *own           = values + s->own[x->index].start * plan_dtype_bytes(x->desc.dtype);
+    pen_status status   = PEN_OK;
+    if (place_is_device(&u->place))
+        status = device_copies_begin_values(a->tensor, u->place.stream, why);
+    if (status == PEN_OK)
+        status = update_state_copy_out(s->update_state, x, own, u->place.stream, why);
+    const coll_call call = {.kind            = COLL_ALL_GATHER,
+                            .dtype           = PEN_U8,
+                            .n               = counts[s->rank],
+                            .in              = own,
+                            .out             = values,
+                            .counts          = counts,
+                            .scale           = 1,
+                            .stream          = u->place.stream,
+                            .in_stream_order = place_is_device(&u->place),
+                            .traffic         = TRAFFIC_VALUE,
+                            .label           = x->name};
+    return status == PEN_OK
+               ? group_calls_submit(&a->slot->calls, &call, end_gather, (void *)(uintptr_t)a, why)
+               : status;
+}
+
 static void gather_tensor(sharded_units *u, unit_slot *slot, pen_tensor *x)
 {
-    sharded *s         = u->s;
-    const size_t width = plan_dtype_bytes(x->desc.dtype);
+    const sharded *s = u->s;
+    arrival *a       = &u->arrival[x->index];
     pen_error why;
     size_t *counts    = calloc((size_t)s->size, sizeof *counts);
     pen_status status = counts != NULL
                             ? param_memory(x, &why)
                             : why_set(&why, PEN_NO_MEMORY, "no memory to gather '%s'", x->name);
-    if (status == PEN_OK) {
-        const sharded_range *range = &s->range[(size_t)x->index * (size_t)s->size];
-        char *own                  = (char *)x->param + s->own[x->index].start * width;
-        for (int m = 0; m < s->size; m++) counts[m] = range[m].count * width;
-        update_state_values(s->update_state, x, own);
-        group_calls_gather(&slot->calls, PEN_U8, counts[s->rank], counts, own, x->param, x->name);
-    } else {
-        group_calls_count(&slot->calls);
-        group_calls_end(&slot->calls, status, &why);
-    }
+    *a                = (arrival){.owner = u, .slot = slot, .tensor = x};
+    for (int m = 0; m < s->size && status == PEN_OK; m++)
+        counts[m] = s->range[(size_t)x->index * (size_t)s->size + (size_t)m].count *
+                    plan_dtype_bytes(x->desc.dtype);
+    group_calls_count(&slot->calls);
+    if (status == PEN_OK) status = begin_gather(u, a, counts, &why);
+    if (status != PEN_OK) group_calls_end(&slot->calls, status, &why);
     free(counts);
 }
 
@@ -120,18 +171,35 @@ void sharded_units_release(strategy *s, const pen_unit *unit, pen_phase phase)
     pthread_mutex_unlock(&u->calls);
 }
 
-/* All local values are stale now. */
-void sharded_units_step_end(sharded *s)
+/* All local values are stale now.  On a device, what is gathered from here on is new. */
+pen_status sharded_units_step_end(sharded *s, pen_error *why)
 {
-    sharded_units *u = s->units;
-    if (u == NULL) return;
+    sharded_units *u  = s->units;
+    pen_status status = PEN_OK;
+    if (u == NULL) return PEN_OK;
     pthread_mutex_lock(&u->calls);
+    if (place_is_device(&u->place))
+        status = place_order(&u->place, u->updated, s->place.stream, u->place.stream, why);
     while (u->n_begun > 0) notify_arrival(u);
     residency_step_end(u->residency);
     pthread_mutex_unlock(&u->calls);
+    return status;
 }
 
 /* ---- create and destroy ---------------------------------------------------------------------- */
+static pen_status make_stream(sharded_units *u, const place *of, pen_error *why)
+{
+    device_stream stream;
+    u->place = place_host();
+    if (!place_is_device(of)) return PEN_OK;
+    if (of->ops->stream_new(of->device, &stream, why) != PEN_OK) return why->status;
+    u->place        = *of;
+    u->place.stream = stream;
+    u->updated      = of->ops->event_new();
+    return u->updated != NULL ? PEN_OK
+                              : why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
+}
+
 pen_status sharded_units_create(sharded *s, pen_error *why)
 {
     bool has_any = false;
@@ -140,17 +208,19 @@ pen_status sharded_units_create(sharded *s, pen_error *why)
     sharded_units *u = calloc(1, sizeof *u);
     if (u == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for units");
     pthread_mutex_init(&u->calls, NULL);
-    s->units = u;
-    u->s     = s;
-    u->n     = s->ctx->model.units.n;
-    u->slot  = calloc(u->n, sizeof *u->slot);
-    u->begun = calloc((size_t)u->n + 1, sizeof *u->begun);
-    if (u->slot == NULL || u->begun == NULL)
+    s->units   = u;
+    u->s       = s;
+    u->n       = s->ctx->model.units.n;
+    u->slot    = calloc(u->n, sizeof *u->slot);
+    u->begun   = calloc((size_t)u->n + 1, sizeof *u->begun);
+    u->arrival = calloc(s->ctx->model.n_tensors, sizeof *u->arrival);
+    if (u->slot == NULL || u->begun == NULL || u->arrival == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %u units", u->n);
     for (uint32_t i = 0; i < u->n; i++) {
         group_calls_init(&u->slot[i].calls, s->ctx);
         u->slot[i].calls.group = s->values.group;
     }
+    if (make_stream(u, &s->place, why) != PEN_OK) return why->status;
     u->residency = unit_residency(s->ctx, fetch_unit, drop_unit, u, why);
     return u->residency != NULL ? PEN_OK : why->status;
 }
@@ -158,13 +228,20 @@ pen_status sharded_units_create(sharded *s, pen_error *why)
 void sharded_units_destroy(sharded *s)
 {
     sharded_units *u = s->units;
+    pen_error why;
     if (u == NULL) return;
+    if (u->place.ops != NULL && place_is_device(&u->place)) {
+        (void)place_wait(&u->place, &why);
+        if (u->updated != NULL) u->place.ops->event_free(u->updated);
+        u->place.ops->stream_free(u->place.stream);
+    }
     residency_destroy(u->residency);
     pthread_mutex_destroy(&u->calls);
-    for (uint32_t i = 0; u->slot != NULL && u->begun != NULL && i < u->n; i++)
+    for (uint32_t i = 0; u->slot != NULL && u->begun != NULL && u->arrival != NULL && i < u->n; i++)
         group_calls_fini(&u->slot[i].calls);
     free(u->slot);
     free(u->begun);
+    free(u->arrival);
     free(u);
     s->units = NULL;
 }

@@ -2,9 +2,8 @@
 #include "worker/train/sharded/sharded_internal.h"
 
 #include "common/base/why.h"
-#include "common/compute/simd/simd.h"
+#include "worker/tensor/device_copy/device_copies.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,8 +46,8 @@ static pen_status make_run(sharded *s, sharded_run *r, pen_error *why)
         for (int m = 0; m < s->size; m++)
             r->counts[m] += range_of(s, s->gathered[i], m)->count * width_of(tensor_at(s, i));
     if (is_in_place(s, r)) return PEN_OK;
-    r->own = sharded_hold(s, r->counts[s->rank], STAT_PARAM_BYTES, why);
-    if (r->own != NULL) r->all = sharded_hold(s, bytes_of(s, r), STAT_PARAM_BYTES, why);
+    r->own = sharded_hold_there(s, r->counts[s->rank], STAT_PARAM_BYTES, why);
+    if (r->own != NULL) r->all = sharded_hold_there(s, bytes_of(s, r), STAT_PARAM_BYTES, why);
     return r->all != NULL ? PEN_OK : why->status;
 }
 
@@ -83,8 +82,8 @@ void sharded_free_runs(sharded *s)
     for (uint32_t i = 0; s->run != NULL && i < s->n_runs; i++) {
         sharded_run *r = &s->run[i];
         if (r->counts != NULL) {
-            sharded_let_go(s, r->own, r->counts[s->rank], STAT_PARAM_BYTES);
-            sharded_let_go(s, r->all, bytes_of(s, r), STAT_PARAM_BYTES);
+            sharded_let_go_there(s, r->own, r->counts[s->rank], STAT_PARAM_BYTES);
+            sharded_let_go_there(s, r->all, bytes_of(s, r), STAT_PARAM_BYTES);
         }
         free(r->counts);
     }
@@ -93,119 +92,123 @@ void sharded_free_runs(sharded *s)
 }
 
 /* ---- gathering ------------------------------------------------------------------------------- */
-static void begin_gather(sharded *s, const sharded_run *r)
+/* The values of a member's range. */
+static char *values_of(const sharded *s, const pen_tensor *x, int member)
 {
-    pen_tensor *x = tensor_at(s, r->first);
-    char *all     = is_in_place(s, r) ? x->param : r->all;
-    char *own     = r->own;
-    size_t at     = 0;
-    if (is_in_place(s, r)) {
-        own = all + s->own[x->index].start * width_of(x);
-        update_state_values(s->update_state, x, own);
-    }
-    for (uint32_t i = r->first; own == r->own && i < r->first + r->n; i++) {
-        const pen_tensor *y = tensor_at(s, i);
-        update_state_values(s->update_state, y, own + at);
-        at += s->own[y->index].count * width_of(y);
-    }
-    group_calls_gather(&s->values, PEN_U8, r->counts[s->rank], r->counts, own, all, x->name);
+    return (char *)place_values(&s->place, x) + range_of(s, x->index, member)->start * width_of(x);
 }
 
-static void unpack(const sharded *s, const sharded_run *r)
+static pen_status begin_gather(sharded *s, const sharded_run *r, pen_error *why)
 {
-    const char *from = r->all;
+    const pen_tensor *x = tensor_at(s, r->first);
+    const bool in_place = is_in_place(s, r);
+    pen_status status   = PEN_OK;
+    size_t at           = 0;
+    for (uint32_t i = r->first; !in_place && i < r->first + r->n && status == PEN_OK; i++) {
+        const pen_tensor *y = tensor_at(s, i);
+        const size_t bytes  = s->own[y->index].count * width_of(y);
+        status =
+            place_copy(&s->place, TRAFFIC_VALUE, r->own + at, values_of(s, y, s->rank), bytes, why);
+        at += bytes;
+    }
+    const coll_call call = {.kind            = COLL_ALL_GATHER,
+                            .dtype           = PEN_U8,
+                            .n               = r->counts[s->rank],
+                            .in              = in_place ? values_of(s, x, s->rank) : r->own,
+                            .out             = in_place ? place_values(&s->place, x) : r->all,
+                            .counts          = r->counts,
+                            .scale           = 1,
+                            .stream          = s->place.stream,
+                            .in_stream_order = place_is_device(&s->place),
+                            .traffic         = TRAFFIC_VALUE,
+                            .label           = x->name};
+    if (status == PEN_OK) group_calls_begin(&s->values, &call);
+    return status;
+}
+
+static pen_status unpack(const sharded *s, const sharded_run *r, pen_error *why)
+{
+    const char *from  = r->all;
+    pen_status status = PEN_OK;
     for (int m = 0; m < s->size && !is_in_place(s, r); m++)
-        for (uint32_t i = r->first; i < r->first + r->n; i++) {
-            const pen_tensor *x    = tensor_at(s, i);
-            const sharded_range *k = range_of(s, x->index, m);
-            memcpy((char *)x->param + k->start * width_of(x), from, k->count * width_of(x));
-            from += k->count * width_of(x);
+        for (uint32_t i = r->first; i < r->first + r->n && status == PEN_OK; i++) {
+            const pen_tensor *x = tensor_at(s, i);
+            const size_t bytes  = range_of(s, x->index, m)->count * width_of(x);
+            status = place_copy(&s->place, TRAFFIC_VALUE, values_of(s, x, m), from, bytes, why);
+            from += bytes;
         }
+    return status;
 }
 
 static pen_status end_gather(sharded *s, pen_error *why)
 {
-    if (group_calls_wait(&s->values, why) != PEN_OK) return why->status;
-    for (uint32_t i = 0; i < s->n_runs; i++) unpack(s, &s->run[i]);
-    return PEN_OK;
+    pen_status status = group_calls_wait(&s->values, why);
+    for (uint32_t i = 0; i < s->n_runs && status == PEN_OK; i++)
+        status = unpack(s, &s->run[i], why);
+    return status;
 }
 
 pen_status sharded_gather_all(sharded *s, pen_error *why)
 {
-    for (uint32_t i = 0; i < s->n_runs; i++) begin_gather(s, &s->run[i]);
-    return end_gather(s, why);
-}
-
-/* ---- rules that need norms of the whole tensor ----------------------------------------------- */
-static size_t blocks_of(uint64_t elements)
-{
-    return (elements + SIMD_BLOCK - 1) / SIMD_BLOCK;
-}
-
-/* Ranges are in member order, so the gathered sums are in the order of the tensor's blocks. */
-static pen_status update_whole(sharded *s, const pen_tensor *x, double lr, double gscale,
-                               pen_error *why)
-{
-    const size_t all = blocks_of(x->elements);
-    size_t at        = 0;
-    size_t *counts   = calloc((size_t)s->size, sizeof *counts);
-    double *sums = calloc(4 * all + 2, sizeof *sums), *own = sums + 2 * all;
     pen_status status = PEN_OK;
-    if (counts == NULL || sums == NULL)
-        status = why_set(why, PEN_NO_MEMORY, "no memory for the norms of '%s'", x->name);
-    for (int part = 0; part < 2 && status == PEN_OK; part++) { /* of parameters, of the update */
-        for (int m = 0; m < s->size; m++) counts[m] = blocks_of(range_of(s, x->index, m)->count);
-        if (part == 0)
-            at = update_state_begin_whole(s->update_state, x, lr, gscale, own, own + all + 1);
-        group_calls_gather(&s->sums, PEN_F64, at, counts, own + (size_t)part * (all + 1),
-                           sums + (size_t)part * all, x->name);
-        status = group_calls_wait(&s->sums, why);
-    }
-    double norm[2] = {0};
-    for (size_t i = 0; i < 2 * all && status == PEN_OK; i++) norm[i / all] += sums[i];
-    if (status == PEN_OK)
-        update_state_end_whole(s->update_state, x, lr, gscale, sqrt(norm[0]), sqrt(norm[1]));
-    free(counts);
-    free(sums);
+    pen_error later;
+    for (uint32_t i = 0; i < s->n_runs && status == PEN_OK; i++)
+        status = begin_gather(s, &s->run[i], why);
+    if (status == PEN_OK) return end_gather(s, why);
+    (void)group_calls_wait(&s->values, &later);
     return status;
 }
 
 /* ---- the update ------------------------------------------------------------------------------ */
-static pen_status update_one(sharded *s, const pen_tensor *x, double weight_sum,
-                             const wire_decision *decision, bool *is_changed, pen_error *why)
+static void count_pull(const sharded *s, const pen_tensor *x)
 {
-    const plan *p   = update_state_plan(s->update_state);
-    const double lr = s->inputs->rate[x->desc.group];
-    double gscale;
-    if (!x->trained ||
-        !update_state_gscale(s->update_state, x, s->inputs, weight_sum, decision, &gscale))
-        return PEN_OK;
-    *is_changed = true;
+    const plan *p = update_state_plan(s->update_state);
     stat_add(&s->ctx->stats, STAT_PULL_OPS,
              p->first_chunk[x->index + 1] - p->first_chunk[x->index]);
     stat_add(&s->ctx->stats, STAT_PULL_BYTES, x->bytes);
-    if (update_state_needs_whole(s->update_state, x)) return update_whole(s, x, lr, gscale, why);
-    update_state_update(s->update_state, x, lr, gscale);
-    return PEN_OK;
+}
+
+static pen_status update_one(sharded *s, const pen_tensor *x, double weight_sum, bool *is_changed,
+                             pen_error *why)
+{
+    double gscale;
+    if (!x->trained || !update_state_gscale(s->update_state, x, s->inputs, weight_sum, &gscale))
+        return PEN_OK;
+    *is_changed = true;
+    count_pull(s, x);
+    return update_state_carry_out(s->update_state, &x->index, 1, s->inputs, weight_sum,
+                                  s->inputs->rate, why);
+}
+
+/* A device may skip the step: what is gathered then has not changed. */
+static pen_status update_there(sharded *s, double weight_sum, pen_error *why)
+{
+    const double *rates = verdicts_rates(&s->verdicts, s->inputs);
+    if (device_copies_begin_update(s->ctx, why) != PEN_OK ||
+        update_state_carry_out(s->update_state, s->trained, s->n_trained, s->inputs, weight_sum,
+                               rates, why) != PEN_OK ||
+        sharded_gather_all(s, why) != PEN_OK)
+        return why->status;
+    for (uint32_t i = 0; i < s->n_trained; i++) count_pull(s, s->ctx->model.tensor[s->trained[i]]);
+    return device_copies_updated(s->ctx, why);
 }
 
 /* Updated values are gathered while the next tensor is updated. */
-pen_status sharded_update(sharded *s, double weight_sum, const wire_decision *decision,
-                          pen_error *why)
+pen_status sharded_update(sharded *s, double weight_sum, pen_error *why)
 {
     const model *m    = &s->ctx->model;
     pen_status status = PEN_OK;
     pen_error later;
     bool is_changed = false;
+    if (place_is_device(&s->place)) return update_there(s, weight_sum, why);
     for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
-        if (s->sharded_out[i])
-            status = update_one(s, m->tensor[i], weight_sum, decision, &is_changed, why);
+        if (s->sharded_out[i]) status = update_one(s, m->tensor[i], weight_sum, &is_changed, why);
     for (uint32_t i = 0; i < s->n_runs && status == PEN_OK; i++) {
         const sharded_run *r = &s->run[i];
         is_changed           = false;
         for (uint32_t k = r->first; k < r->first + r->n && status == PEN_OK; k++)
-            status = update_one(s, tensor_at(s, k), weight_sum, decision, &is_changed, why);
-        if (status == PEN_OK && is_changed) begin_gather(s, r);
+            status = update_one(s, tensor_at(s, k), weight_sum, &is_changed, why);
+        if (status == PEN_OK && is_changed) status = begin_gather(s, r, why);
     }
     if (status == PEN_OK) return end_gather(s, why);
     (void)group_calls_wait(&s->values, &later);

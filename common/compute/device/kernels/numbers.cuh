@@ -58,6 +58,26 @@ template <typename T, int V> union vec {
     T element[V];
 };
 
+/* The float32 numbers that match one whole vector of T. */
+template <typename T> struct beside {
+    enum { V = 16 / sizeof(T), WORDS = V / 4 };
+    vec<float, 4> word[WORDS];
+    __device__ float &operator[](int i)
+    {
+        return word[i / 4].element[i % 4];
+    }
+    __device__ void load(const float *from)
+    {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) word[i].whole = __ldcs((const uint4 *)from + i);
+    }
+    __device__ void store(float *to)
+    {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) __stcs((uint4 *)to + i, word[i].whole);
+    }
+};
+
 template <typename T> __device__ T load_at(const void *from, uint64_t i, int lie)
 {
     if (lie != KERNEL_BYTES) return ((const T *)from)[i];

@@ -5,26 +5,6 @@
  */
 #include "common/compute/device/kernels/numbers.cuh"
 
-/* The numbers of the sum that match one whole vector of T. */
-template <typename T> struct beside {
-    enum { V = 16 / sizeof(T), WORDS = V / 4 };
-    vec<float, 4> word[WORDS];
-    __device__ float &operator[](int i)
-    {
-        return word[i / 4].element[i % 4];
-    }
-    __device__ void load(const float *from)
-    {
-#pragma unroll
-        for (int i = 0; i < WORDS; i++) word[i].whole = __ldcs((const uint4 *)from + i);
-    }
-    __device__ void store(float *to)
-    {
-#pragma unroll
-        for (int i = 0; i < WORDS; i++) __stcs((uint4 *)to + i, word[i].whole);
-    }
-};
-
 template <typename T> __device__ void accumulate_wide(const kernel_sum &k, uint64_t at)
 {
     enum { V = 16 / sizeof(T) };
