@@ -250,6 +250,103 @@ static void test_ps_client_sends_gradients_in_16_bits_and_initial_values_unround
     world_destroy(w);
 }
 
+/* ---- order ----------------------------------------------------------------------------------- */
+static world *world_of_many(ps_client_rule rule)
+{
+    const char *sync = rule == STEP_ASYNC ? "async" : "bsp";
+    return world_of(
+        &(world_shape){.rule = rule, .sync = {sync, sync}, .wire = "raw", .many = true});
+}
+
+static uint32_t tensor_of(const world *w, const sent *s, uint32_t i)
+{
+    return w->plan->chunk[s->chunk[i]].tensor;
+}
+
+/* Of each shard's messages from `first` on: registered first, sent first.  Returns how many chunks. */
+static uint32_t assert_registered_order(const world *w, int first)
+{
+    uint32_t next[SHARDS] = {0}, n = 0;
+    for (int m = first; m < w->n_sent; m++)
+        for (uint32_t i = 0; i < w->sent[m].n; i++, n++) {
+            const uint32_t tensor = tensor_of(w, &w->sent[m], i);
+            assert_true(tensor >= next[w->sent[m].shard]);
+            next[w->sent[m].shard] = tensor + 1;
+        }
+    return n;
+}
+
+static void push_backwards(world *w)
+{
+    ps_client_request *r = ps_client_step_open(w->x, 0, &step_inputs, w->now);
+    for (uint32_t t = TENSORS; t-- > 0;)
+        ps_client_add(w->x, r, PS_STEP, t, w->small_grad, w->small);
+    ps_client_flush(w->x, w->now);
+}
+
+static void test_ps_client_pushes_the_first_tensors_of_an_eager_step_first(void **state)
+{
+    (void)state;
+    world *w = world_of_many(STEP_EAGER);
+    push_backwards(w);
+    assert_int_equal(assert_registered_order(w, 0), TENSORS);
+    world_destroy(w);
+}
+
+static void test_ps_client_asks_for_the_first_tensors_of_a_decided_step_first(void **state)
+{
+    (void)state;
+    world *w = world_of_many(STEP_TWO_PHASE);
+    push_backwards(w);
+    assert_int_equal(tensor_of(w, &w->sent[w->n_sent - 1], w->sent[w->n_sent - 1].n - 1) < SHARDS,
+                     true); /* pushes go as they become ready */
+    const int pushes = w->n_sent;
+    for (uint32_t p = 0; p < w->plan->n_partitions; p++) prepared(w, p, 0, true, false);
+    ps_client_step_close(w->x, w, 0, w->now);
+    ps_client_flush(w->x, w->now);
+    assert_int_equal(w->sent[pushes].kind, WIRE_PULL);
+    assert_int_equal(assert_registered_order(w, pushes), TENSORS);
+    world_destroy(w);
+}
+
+static void pull(world *w, uint32_t tensor, int32_t priority)
+{
+    ps_client_request *r = ps_client_open(w->x, w->now);
+    ps_client_prefer(r, priority);
+    ps_client_add(w->x, r, PS_PULL, tensor, NULL, w->small);
+    ps_client_close(w->x, r, w, 0, w->now);
+}
+
+/* Tensors of one shard, of `n` that wait, in the order in which they go. */
+static void assert_sent(world *w, uint32_t shard, const uint32_t *tensor, uint32_t n)
+{
+    w->n_sent = 0;
+    ps_client_flush(w->x, w->now);
+    assert_int_equal(w->n_sent, 1);
+    assert_int_equal(w->sent[0].shard, shard);
+    assert_int_equal(w->sent[0].n, n);
+    for (uint32_t i = 0; i < n; i++) assert_int_equal(tensor_of(w, &w->sent[0], i), tensor[i]);
+}
+
+static void test_ps_client_sends_higher_priorities_first_and_equal_ones_in_call_order(void **state)
+{
+    (void)state;
+    world *w = world_of_many(STEP_ASYNC);
+    uint32_t t[5], n = 0;
+    const uint32_t shard = w->shard[w->plan->chunk[0].partition];
+    for (uint32_t c = 0; c < w->plan->n_chunks && n < 5; c++)
+        if (w->shard[w->plan->chunk[c].partition] == shard) t[n++] = w->plan->chunk[c].tensor;
+    assert_int_equal(n, 5);
+    w->tensor[t[3]].priority = 2; /* the client reads the model: BORROWED */
+    pull(w, t[4], 0);
+    pull(w, t[1], -1);
+    pull(w, t[0], 0);
+    pull(w, t[3], 0);
+    pull(w, t[2], 3);
+    assert_sent(w, shard, (const uint32_t[]){t[2], t[3], t[4], t[0], t[1]}, 5);
+    world_destroy(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -266,6 +363,9 @@ int main(void)
         cmocka_unit_test(test_ps_client_keeps_a_bounded_lead_over_a_shard_that_does_not_answer),
         cmocka_unit_test(test_ps_client_returns_a_buffer_only_after_the_transport_released_it),
         cmocka_unit_test(test_ps_client_sends_gradients_in_16_bits_and_initial_values_unrounded),
+        cmocka_unit_test(test_ps_client_pushes_the_first_tensors_of_an_eager_step_first),
+        cmocka_unit_test(test_ps_client_asks_for_the_first_tensors_of_a_decided_step_first),
+        cmocka_unit_test(test_ps_client_sends_higher_priorities_first_and_equal_ones_in_call_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

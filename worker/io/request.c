@@ -125,6 +125,7 @@ pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, pen
         o != NULL && o->deadline_ms != 0 ? o->deadline_ms : ctx->settings.deadline_ms;
     r->ctx         = ctx;
     r->kind        = kind;
+    r->priority    = o != NULL ? o->priority : 0;
     r->begun_ms    = clock_ms(&clock_real);
     r->deadline_ms = deadline > 0 ? r->begun_ms + (uint64_t)deadline : 0;
     if (o != NULL && req != NULL) {

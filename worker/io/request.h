@@ -36,6 +36,7 @@ typedef struct request {
     uint64_t id;
     request_kind kind;
     bool is_done, is_awaited;
+    int32_t priority; /* of pushes and pulls: higher goes first */
     pen_done_fn done;
     void *user;
     uint64_t begun_ms, deadline_ms; /* points in time; deadline 0: none */

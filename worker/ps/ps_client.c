@@ -254,6 +254,11 @@ ps_client_request *ps_client_open(ps_client *self, uint64_t now_ms)
     return r;
 }
 
+void ps_client_prefer(ps_client_request *r, int32_t priority)
+{
+    r->priority = priority;
+}
+
 void ps_client_close(ps_client *self, ps_client_request *r, void *token, uint64_t deadline_ms,
                      uint64_t now_ms)
 {

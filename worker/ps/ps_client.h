@@ -152,6 +152,8 @@ pen_status ps_client_set_inputs(ps_client *self, const wire_inputs *inputs);
  * until completed().  deadline_ms is a point in time, 0: none.  Errors, NO_MEMORY included, end the
  * request after its close.  A request without operations completes in ps_client_close(). */
 ps_client_request *ps_client_open(ps_client *self, uint64_t now_ms); /* NULL: no memory */
+/* Before the first ps_client_add(): on each lane higher goes first.  0: the priority of each tensor. */
+void ps_client_prefer(ps_client_request *r, int32_t priority);
 void ps_client_add(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t tensor,
                    const void *from, void *to);
 void ps_client_close(ps_client *self, ps_client_request *r, void *token, uint64_t deadline_ms,

@@ -42,6 +42,7 @@ typedef struct op {
     void *to;
     uint64_t seq, due_ms;
     uint32_t chunk, tries, holds;
+    int32_t priority; /* higher goes first */
     uint8_t verb, state;
     bool pulling;     /* PS_STEP: decided, waits for values */
     bool is_returned; /* its shard has the bytes; `from` belongs to the program again */
@@ -58,6 +59,7 @@ struct ps_client_request {
     op *ops;
     uint64_t opened_ms, deadline_ms, ask_ms;
     uint32_t left, holds; /* left: operations, and idle shards to notify */
+    int32_t priority;     /* of its operations; 0: that of their tensors */
     bool closed, is_step, asked, warned, ending;
     pen_status status;
     pen_error *why;

@@ -42,6 +42,30 @@ static size_t push_size(const ps_client *self, const op *o)
 }
 
 /* ---- outbox ---------------------------------------------------------------------------------- */
+/* Its answer brings values that no other chunk of the step has to wait for. */
+static bool brings_values(const ps_client *self, const op *o)
+{
+    return o->verb == PS_STEP && (o->pulling || !ps_client_is_decided(self, o));
+}
+
+/* The next forward pass needs the first tensors first, but the backward pass pushes them last. */
+static bool precedes(const ps_client *self, const op *a, const op *b)
+{
+    if (a->priority != b->priority) return a->priority > b->priority;
+    return brings_values(self, a) && brings_values(self, b) &&
+           ps_client_chunk(self, a->chunk)->tensor < ps_client_chunk(self, b->chunk)->tensor;
+}
+
+static void put_in_order(const ps_client *self, lane_state *lane, op *o)
+{
+    op **at = &lane->head;
+    if (lane->tail != NULL && !precedes(self, o, lane->tail)) at = &lane->tail->out_next;
+    while (*at != NULL && !precedes(self, o, *at)) at = &(*at)->out_next;
+    o->out_next = *at;
+    *at         = o;
+    if (o->out_next == NULL) lane->tail = o;
+}
+
 /* Before the first send o gets its number, which it keeps. */
 void ps_client_send_later(ps_client *self, op *o)
 {
@@ -53,15 +77,10 @@ void ps_client_send_later(ps_client *self, op *o)
         o->seq = self->chunk[o->chunk].next_seq;
     lane_state *lane = ps_client_lane(self, o->chunk);
     lane->spent -= o->credit;
-    o->credit   = 0;
-    o->state    = OP_READY;
-    o->due_ms   = NEVER;
-    o->out_next = NULL;
-    if (lane->tail == NULL)
-        lane->head = o;
-    else
-        lane->tail->out_next = o;
-    lane->tail = o;
+    o->credit = 0;
+    o->state  = OP_READY;
+    o->due_ms = NEVER;
+    put_in_order(self, lane, o);
 }
 
 void ps_client_unqueue(ps_client *self, op *o)
@@ -129,12 +148,13 @@ void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb v
         ps_client_refuse(r, &why);
         return;
     }
-    *o    = (op){.request      = r,
-                 .verb         = (uint8_t)verb,
-                 .chunk        = chunk,
-                 .from         = from,
-                 .to           = to,
-                 .due_ms       = NEVER,
+    *o    = (op){.request  = r,
+                 .verb     = (uint8_t)verb,
+                 .chunk    = chunk,
+                 .from     = from,
+                 .to       = to,
+                 .due_ms   = NEVER,
+                 .priority = r->priority != 0 ? r->priority : ps_client_tensor(self, chunk)->priority,
                  .request_next = r->ops};
     o->in = verb == PS_STEP ? self->step.in : self->plain;
     o->in->refs++;

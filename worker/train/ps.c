@@ -17,6 +17,7 @@ static void begin_verb(io_thread *c, request *r, uint64_t now)
         io_refuse_for_memory(r);
         return;
     }
+    ps_client_prefer(e, r->priority);
     ps_client_add(c->ps_client, e, r->u.verb.verb, r->u.verb.tensor->index, r->u.verb.from,
                   r->u.verb.to);
     ps_client_close(c->ps_client, e, r, r->deadline_ms, now);
