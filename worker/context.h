@@ -95,6 +95,7 @@ struct pen_ctx {
     pthread_mutex_t grad_lock; /* of memory of the SDK: param_memory.h */
     pthread_cond_t grads_returned;
     uint64_t lent_bytes;      /* gradients lent to the strategy */
+    _Atomic bool names_units; /* pen_unit_get() was called, so a use means its unit only */
     pthread_mutex_t use_lock; /* one pen_use() or pen_release() at a time: unit_use.c */
     model model;
     pen_error remembered; /* of pen_register and friends */

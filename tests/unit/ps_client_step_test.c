@@ -88,6 +88,41 @@ static void test_ps_client_skips_a_step_that_is_not_finite_and_names_the_rank(vo
     world_destroy(w);
 }
 
+/* Number of chunks of this tensor. */
+static uint32_t chunks_of(const world *w, uint32_t tensor)
+{
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < w->plan->n_chunks; c++) n += w->plan->chunk[c].tensor == tensor;
+    return n;
+}
+
+static void test_ps_client_tells_of_each_tensor_when_its_last_value_came(void **state)
+{
+    (void)state;
+    world *w = world_create(STEP_TWO_PHASE);
+    push_step(w, 0);
+    ps_client_step_close(w->x, w, 0, w->now);
+    for (uint32_t p = 0; p < w->plan->n_partitions; p++)
+        if (w->plan->partition[p].n_trained > 0) prepared(w, p, 0, true, false);
+    ps_client_flush(w->x, w->now);
+    uint32_t stored[2] = {0};
+    for (int m = 0; m < w->n_sent; m++) {
+        if (w->sent[m].kind != WIRE_PULL) continue;
+        values(w, &w->sent[m], 2, 0, true); /* its first chunk is damaged */
+        for (uint32_t i = 1; i < w->sent[m].n; i++)
+            stored[w->plan->chunk[w->sent[m].chunk[i]].tensor]++;
+        for (uint32_t t = 0; t < 2; t++)
+            assert_int_equal(w->arrived[t], stored[t] == chunks_of(w, t));
+        values(w, &w->sent[m], 2, 0, false);
+        stored[w->plan->chunk[w->sent[m].chunk[0]].tensor]++;
+        for (uint32_t t = 0; t < 2; t++)
+            assert_int_equal(w->arrived[t], stored[t] == chunks_of(w, t));
+    }
+    assert_int_equal(stored[0] + stored[1], w->plan->n_chunks);
+    assert_int_equal(w->n_completed, 1);
+    world_destroy(w);
+}
+
 static void test_ps_client_rejects_a_damaged_record(void **state)
 {
     (void)state;
@@ -333,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_ps_client_decides_alike_in_any_order_of_answers),
         cmocka_unit_test(test_ps_client_pulls_carry_the_hashes_of_their_partitions),
         cmocka_unit_test(test_ps_client_skips_a_step_that_is_not_finite_and_names_the_rank),
+        cmocka_unit_test(test_ps_client_tells_of_each_tensor_when_its_last_value_came),
         cmocka_unit_test(test_ps_client_rejects_a_damaged_record),
         cmocka_unit_test(test_ps_client_ignores_records_of_another_step_or_peer),
         cmocka_unit_test(

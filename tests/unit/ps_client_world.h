@@ -56,6 +56,7 @@ typedef struct {
     ps_client_outcome outcome;
     char log[640];
     uint64_t count[STAT_COUNT];
+    uint32_t arrived[TENSORS]; /* by tensor: how often */
     bool hold, full;
     float param[N], grad[N], small[8], small_grad[8];
     uint64_t now;
@@ -137,6 +138,11 @@ static inline void on_count(void *user, stat_id id, uint64_t n)
     ((world *)user)->count[id] += n;
 }
 
+static inline void on_arrived(void *user, uint32_t tensor)
+{
+    ((world *)user)->arrived[tensor]++;
+}
+
 /* ---- a world --------------------------------------------------------------------------------- */
 typedef struct {
     ps_client_rule rule;
@@ -149,7 +155,8 @@ typedef struct {
 static inline world *world_of(const world_shape *shape)
 {
     static const ps_client_actions actions  = {on_send,      on_cut, on_store, on_decided,
-                                               on_completed, on_log, on_count};
+                                               on_completed, on_log, on_count, NULL,
+                                               on_arrived};
     static const char *const hosts[]        = {"devbox", "devbox", "devbox", "devbox"},
                              *const names[] = {"server 0 (devbox)", "server 1 (devbox)"};
     pen_error why;

@@ -89,6 +89,25 @@ pen_status api_values_came(pen_ctx *ctx)
     return request_wait(&ctx->requests, &req, NULL);
 }
 
+/* Without units, the program means all values.  Tensors of a device are copied there together. */
+static bool comes_by_unit(const pen_ctx *ctx, const pen_unit *u)
+{
+    return ctx->strategy != NULL && ctx->strategy->ops->tells_values && ctx->stage < 3 &&
+           ctx->device_copies == NULL && (u->index != 0 || ctx->names_units);
+}
+
+pen_status api_wait_for_unit(pen_ctx *ctx, const pen_unit *u, const char *call)
+{
+    pen_status status = api_lock_step(ctx, call);
+    if (status != PEN_OK) return status;
+    const pen_req *values = &ctx->step.values;
+    if (values->ctx == NULL || !comes_by_unit(ctx, u) ||
+        !request_wait_values(&ctx->requests, values, ctx->model.tensor, u->tensor, u->n_tensors))
+        status = api_values_came(ctx);
+    pthread_mutex_unlock(&ctx->step.lock);
+    return status;
+}
+
 pen_status api_wait_for_values(pen_ctx *ctx, const char *call)
 {
     pen_status status = api_lock_step(ctx, call);

@@ -15,6 +15,8 @@ pen_status api_check_committed(const pen_ctx *ctx, const char *call);
 
 /* Waits for values of the last step that have not arrived (step.lazy); then the parameters are complete. */
 pen_status api_wait_for_values(pen_ctx *ctx, const char *call);
+/* The same for the values of u only, where they come one by one; else for all. */
+pen_status api_wait_for_unit(pen_ctx *ctx, const pen_unit *u, const char *call);
 pen_status api_values_came(pen_ctx *ctx); /* the same, with the step's lock held */
 
 /* Takes the step's lock; the caller releases it. WRONG_STATE in a callback while another thread holds it. */

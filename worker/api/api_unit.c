@@ -16,7 +16,10 @@ pen_unit *pen_unit_get(pen_ctx *ctx, const char *unit, int64_t index)
     pen_unit *found;
     if (context_check(ctx, "pen_unit_get") != PEN_OK) return NULL;
     if (api_check_committed(ctx, "pen_unit_get") != PEN_OK) return NULL;
-    if (units_find(&ctx->model.units, unit, index, &found, &why) == PEN_OK) return found;
+    if (units_find(&ctx->model.units, unit, index, &found, &why) == PEN_OK) {
+        ctx->names_units = true;
+        return found;
+    }
     last_error_set(&why);
     return NULL;
 }
@@ -73,7 +76,7 @@ static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *st
     if (stream != NULL && device_beside_host(note, sizeof note) == NULL)
         return why_set(why, PEN_UNSUPPORTED, "pen_use: stream needs a CUDA device: %s", note);
     if (check_stream(ctx, "pen_use", stream, why) != PEN_OK) return why->status;
-    if (api_wait_for_values(ctx, "pen_use") != PEN_OK) {
+    if (api_wait_for_unit(ctx, handle, "pen_use") != PEN_OK) {
         pen_last_error(why);
         return why->status;
     }

@@ -313,6 +313,45 @@ pen_status request_wait_stream(request_table *table, pen_req *req, void *stream)
     return request_wait(table, req, NULL);
 }
 
+/* ---- values of a step ------------------------------------------------------------------------ */
+void request_values_begin(request_table *table, pen_tensor *t)
+{
+    pthread_mutex_lock(&table->lock);
+    t->is_coming = true;
+    pthread_mutex_unlock(&table->lock);
+}
+
+void request_values_come(request_table *table, pen_tensor *t)
+{
+    pthread_mutex_lock(&table->lock);
+    t->is_coming = false;
+    if (table->awaits_values) pthread_cond_broadcast(&table->ended);
+    pthread_mutex_unlock(&table->lock);
+}
+
+static bool is_any_coming(pen_tensor *const *tensor, const uint32_t *index, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (tensor[index[i]]->is_coming) return true;
+    return false;
+}
+
+bool request_wait_values(request_table *table, const pen_req *req, pen_tensor *const *tensor,
+                         const uint32_t *index, uint32_t n)
+{
+    pthread_mutex_lock(&table->lock);
+    request *r           = request_is_sdk_thread() ? NULL : find(table, req->id);
+    table->awaits_values = true;
+    while (r != NULL && !r->is_done && is_any_coming(tensor, index, n)) {
+        r->is_awaited = true;
+        pthread_cond_wait(&table->ended, &table->lock);
+    }
+    table->awaits_values = false;
+    const bool has_come  = r != NULL && !r->is_done;
+    pthread_mutex_unlock(&table->lock);
+    return has_come;
+}
+
 /* ---- waiting for one of many ----------------------------------------------------------------- */
 static request *first_done(request_table *table, const pen_req *reqs, size_t n, size_t *index,
                            size_t *live, bool await)

@@ -83,9 +83,9 @@ typedef struct {
     uint32_t n_blocks;
     request *free;
     uint64_t in_flight, in_flight_max;
-    atomic_ullong n_tells;          /* calls of request_notify() that found ended requests */
-    request *told_head, *told_tail; /* ended since the last request_notify() */
-    bool is_draining;
+    atomic_ullong n_tells;           /* calls of request_notify() that found ended requests */
+    request *told_head, *told_tail;  /* ended since the last request_notify() */
+    bool is_draining, awaits_values; /* awaits_values: one thread, which has the step's lock */
 } request_table;
 
 pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why);
@@ -110,6 +110,14 @@ pen_status request_wait(request_table *table, pen_req *req, pen_result *result);
 pen_status request_wait_stream(request_table *table, pen_req *req, void *stream);
 pen_status request_wait_any(request_table *table, pen_req *reqs, size_t n, int64_t timeout_ms,
                             size_t *index, pen_result *result);
+
+/* Values of a step that come tensor by tensor: begin, then come for each, on the SDK's thread. */
+void request_values_begin(request_table *table, pen_tensor *t);
+void request_values_come(request_table *table, pen_tensor *t);
+/* Waits until the values of these tensors have come.  False: *req has ended, or may not be waited for here; then
+ * request_wait() tells. */
+bool request_wait_values(request_table *table, const pen_req *req, pen_tensor *const *tensor,
+                         const uint32_t *index, uint32_t n);
 
 /* Waits until no request is in flight; each ends by its deadline. */
 void request_drain(request_table *table);

@@ -39,8 +39,9 @@ static bool allocate(ps_client *self)
             ARRAY(self->stamp, p->n_partitions), ARRAY(self->partition, p->n_partitions),
             ARRAY(self->vote_hash, p->n_partitions), ARRAY(self->column_chunk, PACK_CHUNKS_MAX),
             ARRAY(self->column_seq, PACK_CHUNKS_MAX), ARRAY(self->piece, PACK_CHUNKS_MAX),
-            ARRAY(self->push_dtype, p->n_tensors), ARRAY(step->vote, p->n_partitions),
-            ARRAY(step->sums, p->n_partitions), ARRAY(step->has, p->n_partitions));
+            ARRAY(self->push_dtype, p->n_tensors), ARRAY(step->awaited, p->n_tensors),
+            ARRAY(step->vote, p->n_partitions), ARRAY(step->sums, p->n_partitions),
+            ARRAY(step->has, p->n_partitions));
     if (self->arrays == NULL) return false;
     for (uint32_t i = 0; i < p->n_partitions; i++) {
         if (p->partition[i].n_decided == 0) continue;
@@ -237,6 +238,9 @@ void ps_client_take_values(ps_client *self, op *o, const void *data, uint64_t no
         self->act.count(self->user, STAT_PULL_OPS, 1);
     }
     if (ps_client_is_pushing(o)) self->act.count(self->user, STAT_PUSH_OPS, 1);
+    const uint32_t tensor = ps_client_chunk(self, o->chunk)->tensor;
+    if (o->verb == PS_STEP && --self->step.awaited[tensor] == 0 && self->act.arrived != NULL)
+        self->act.arrived(self->user, tensor);
     ps_client_finish(self, o);
 }
 

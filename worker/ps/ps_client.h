@@ -139,6 +139,9 @@ typedef struct {
     /* With gives_back: the open step never reads this tensor's `from` again.  Not called for a
      * tensor whose step failed. */
     void (*returned)(void *user, uint32_t tensor);
+    /* All values of this tensor that the step pulls have been stored.  The step may not be over.  Not called for a
+     * tensor whose step failed.  NULL: nobody asks. */
+    void (*arrived)(void *user, uint32_t tensor);
 } ps_client_actions;
 
 ps_client *ps_client_create(const ps_client_setup *setup, const ps_client_actions *actions,

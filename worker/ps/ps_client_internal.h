@@ -103,10 +103,11 @@ typedef struct {
     bool is_final;               /* nothing can undo it */
     uint32_t n_free;             /* unanswered operations on chunks that no decision closes */
     uint32_t n_votes, asks;
-    uint64_t ask_ms; /* for votes of partitions that other ranks of our node push */
-    wire_vote *vote; /* [n_partitions] */
-    double **sums;   /* [n_partitions] */
-    bool *has;       /* [n_partitions] */
+    uint64_t ask_ms;   /* for votes of partitions that other ranks of our node push */
+    wire_vote *vote;   /* [n_partitions] */
+    double **sums;     /* [n_partitions] */
+    uint32_t *awaited; /* [n_tensors] operations whose values have not been stored */
+    bool *has;         /* [n_partitions] */
     wire_decision decision;
     ps_client_outcome outcome; /* once decided */
     wire_scalars scalars;      /* of all ranks, once known */

@@ -161,6 +161,7 @@ void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb v
     r->ops = o;
     r->left++;
     if (verb == PS_STEP && from != NULL) self->away.reads[planned->tensor]++;
+    if (verb == PS_STEP && to != NULL) self->step.awaited[planned->tensor]++;
     if (verb == PS_STEP && !ps_client_is_decided(self, o)) self->step.n_free++;
     o->live_prev            = self->live.live_prev;
     o->live_next            = &self->live;

@@ -21,6 +21,7 @@ ps_client_request *ps_client_step_open(ps_client *self, uint64_t index, const wi
         self->scalars_chunk < self->setup.plan->n_chunks ? (wire_scalars){0} : in->scalars;
     step->closing = step->decided = step->told = step->is_final = false;
     memset(step->has, 0, self->setup.plan->n_partitions * sizeof *step->has);
+    memset(step->awaited, 0, self->setup.plan->n_tensors * sizeof *step->awaited);
     r->is_step = true;
     if (step->in == NULL) {
         const pen_error why = {PEN_NO_MEMORY, .rank = -1, .step = (int64_t)index,

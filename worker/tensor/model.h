@@ -54,6 +54,7 @@ struct pen_tensor {
     void *tied_rounded;               /* the same in grad_dtype, of 16 bits */
     loop_task ready;                  /* carries pen_ready() to the io thread */
     const void *pushed;               /* the gradient to push; NULL: zeros */
+    bool is_coming; /* the step's new values have not come; under the lock of the requests */
 
     /* Sum of earlier micro-batches of this step; see grad_sum.h.  Both are made when first needed. */
     void *accumulated; /* [elements] float32 */

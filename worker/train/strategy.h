@@ -27,6 +27,9 @@ typedef struct {
     /* Begins a request of STEP, VERB or PULL_FREE; request_end() and request_notify() follow, now or later. */
     void (*start)(strategy *s, request *r);
 
+    /* The values of a step come tensor by tensor: request_values_come() for each. */
+    bool tells_values;
+
     /* The step, in this order: open once, ready once per trained tensor, start(REQUEST_STEP) once.
      * inputs are BORROWED until the step has ended.  grad NULL: zeros. */
     void (*step_open)(strategy *s, uint64_t index, const wire_inputs *inputs);

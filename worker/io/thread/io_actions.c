@@ -82,11 +82,17 @@ static void ps_client_counts(void *user, stat_id id, uint64_t n)
     stat_add(&c->ctx->stats, id, n);
 }
 
+static void values_came(void *user, uint32_t tensor)
+{
+    io_thread *c = user;
+    request_values_come(&c->ctx->requests, c->ctx->model.tensor[tensor]);
+}
+
 static pen_status make_ps_client(io_thread *c, int64_t step, int64_t applied, pen_error *why)
 {
     static const ps_client_actions actions = {io_send,          io_disconnect,       io_store,
                                               step_decided,     ps_client_completed, ps_client_logs,
-                                              ps_client_counts, io_returned};
+                                              ps_client_counts, io_returned,         values_came};
     const worker_settings *s               = &c->ctx->settings;
     const uint64_t seed                    = s->seed + (uint64_t)c->ctx->env.rank;
     const bool is_elastic =

@@ -54,6 +54,7 @@ static void push_ready(void *user)
         io_report(p->c, &why);
         return;
     }
+    if (t->stays) request_values_begin(&t->ctx->requests, t);
     ps_client_add(p->c->ps_client, p->step, PS_STEP, t->index, from, t->stays ? t->param : NULL);
 }
 
