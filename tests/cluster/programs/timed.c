@@ -2,6 +2,9 @@
  *
  *   timed all_reduce BYTES TIMES    the sum of BYTES of float32 over all ranks
  *   timed step BYTES TIMES          a training step of one tensor of BYTES
+ *   timed layers|whole BYTES TIMES MS
+ *       a lazy step of LAYERS tensors of BYTES together, whose computing is sleep: MS forward, twice as long backward.
+ *       layers: each layer is a unit, used when it is its turn; whole: the program names no units
  * Each line: the median and the smallest, in milliseconds.  Begins with TIMES / 2 that are not counted.
  */
 #include "penstock.h"
@@ -10,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TIMES_MAX = 1000 };
+enum { TIMES_MAX = 1000, LAYERS = 16 };
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \
@@ -81,16 +84,95 @@ static int time_steps(pen_ctx *ctx, size_t n, int times)
     return 0;
 }
 
+typedef struct {
+    pen_ctx *ctx;
+    pen_tensor *tensor[LAYERS];
+    pen_unit *unit[LAYERS]; /* NULL: the program names none */
+    double forward_ms;      /* of a layer */
+} layers;
+
+static void compute(double ms)
+{
+    const struct timespec t = {.tv_sec  = (time_t)(ms / 1e3),
+                               .tv_nsec = (long)(ms * 1e6) % 1000000000L};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+static int make_layers(layers *m, size_t n, int by_unit)
+{
+    float *grad = pen_alloc(m->ctx, n * sizeof *grad, PEN_HOST);
+    if (grad == NULL) return fprintf(stderr, "no memory\n"), 1;
+    for (size_t k = 0; k < n; k++) grad[k] = (float)(k % 1000) / 1000;
+    for (int i = 0; i < LAYERS; i++) {
+        char name[16], unit[16];
+        snprintf(name, sizeof name, "l.%d.w", i);
+        snprintf(unit, sizeof unit, "l.%d", i);
+        const pen_tensor_desc desc = {.name  = name,
+                                      .unit  = unit,
+                                      .ndim  = 1,
+                                      .shape = {(int64_t)n / LAYERS},
+                                      .grad  = grad + n / LAYERS * (size_t)i,
+                                      .init  = "zero"};
+        TRY(pen_register(m->ctx, &desc, &m->tensor[i]));
+    }
+    TRY(pen_commit(m->ctx));
+    for (int i = 0; i < LAYERS && by_unit; i++)
+        if ((m->unit[i] = pen_unit_get(m->ctx, "l", i)) == NULL) return 1;
+    return 0;
+}
+
+static int run_layers(layers *m)
+{
+    pen_step step = {.lazy = 1};
+    TRY(pen_step_begin(m->ctx, &step));
+    step.lazy = 1;
+    for (int i = 0; i < LAYERS; i++) {
+        if (m->unit[i] != NULL || i == 0) TRY(pen_use(m->ctx, m->unit[i], PEN_FORWARD, NULL));
+        compute(m->forward_ms);
+        if (m->unit[i] != NULL) TRY(pen_release(m->ctx, m->unit[i], PEN_FORWARD, NULL));
+    }
+    for (int i = LAYERS; i-- > 0;) {
+        if (m->unit[i] != NULL) TRY(pen_use(m->ctx, m->unit[i], PEN_BACKWARD, NULL));
+        compute(2 * m->forward_ms);
+        if (m->unit[i] != NULL)
+            TRY(pen_release(m->ctx, m->unit[i], PEN_BACKWARD, NULL));
+        else
+            TRY(pen_ready(m->ctx, m->tensor[i], PEN_ALL));
+    }
+    TRY(pen_step_end(m->ctx, &step));
+    return 0;
+}
+
+/* From end to end: what a lazy step leaves to the next counts there. */
+static int time_layers(pen_ctx *ctx, size_t n, int times, double ms, int by_unit)
+{
+    double took[TIMES_MAX];
+    layers m = {.ctx = ctx, .forward_ms = ms / LAYERS};
+    if (make_layers(&m, n, by_unit) != 0) return 1;
+    for (int i = -times / 2; i < times; i++) {
+        const double begun = now_ms();
+        if (run_layers(&m) != 0) return 1;
+        if (i >= 0) took[i] = now_ms() - begun;
+    }
+    print(ctx, took, times);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     pen_ctx *ctx;
-    const size_t n  = argc == 4 ? strtoull(argv[2], NULL, 10) / sizeof(float) : 0;
-    const int times = argc == 4 ? atoi(argv[3]) : 0;
-    if (n == 0 || times < 1 || times > TIMES_MAX)
-        return fprintf(stderr, "usage: timed all_reduce|step BYTES TIMES\n"), 2;
+    const int by_unit   = argc == 5 && strcmp(argv[1], "layers") == 0;
+    const int is_layers = by_unit || (argc == 5 && strcmp(argv[1], "whole") == 0);
+    const size_t n      = argc >= 4 ? strtoull(argv[2], NULL, 10) / sizeof(float) : 0;
+    const int times     = argc >= 4 ? atoi(argv[3]) : 0;
+    if (n < LAYERS || times < 1 || times > TIMES_MAX || (argc != 4 && !is_layers))
+        return fprintf(stderr, "usage: timed all_reduce|step BYTES TIMES\n"
+                               "       timed layers|whole BYTES TIMES MS\n"),
+               2;
     TRY(pen_init((const char *const[]){"optim=sgd lr=0.01", NULL}, &ctx));
-    const int code =
-        strcmp(argv[1], "step") == 0 ? time_steps(ctx, n, times) : time_all_reduce(ctx, n, times);
+    const int code = is_layers ? time_layers(ctx, n, times, atof(argv[4]), by_unit)
+                     : strcmp(argv[1], "step") == 0 ? time_steps(ctx, n, times)
+                                                    : time_all_reduce(ctx, n, times);
     if (code == 0) TRY(pen_finalize(ctx));
     return code;
 }
