@@ -154,10 +154,9 @@ typedef struct {
 
 static inline world *world_of(const world_shape *shape)
 {
-    static const ps_client_actions actions  = {on_send,      on_cut, on_store, on_decided,
-                                               on_completed, on_log, on_count, NULL,
-                                               on_arrived};
-    static const char *const hosts[]        = {"devbox", "devbox", "devbox", "devbox"},
+    static const ps_client_actions actions = {on_send, on_cut,   on_store, on_decided, on_completed,
+                                              on_log,  on_count, NULL,     on_arrived};
+    static const char *const hosts[]       = {"devbox", "devbox", "devbox", "devbox"},
                              *const names[] = {"server 0 (devbox)", "server 1 (devbox)"};
     pen_error why;
     world *w     = calloc(1, sizeof *w);
