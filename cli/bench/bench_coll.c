@@ -36,6 +36,7 @@ const config_row bench_coll_rows[] = {
     ROW(device,     ENUM, "cpu",  0,   0,       bench_coll_devices,    "Device of the buffers.")
     ROW(registered, U64,  "1",    0,   1,       NULL, "1: allocate buffers with pen_alloc(); 0: with malloc().")
     ROW(in_place,   U64,  "0",    0,   1,       NULL, "1: use one buffer for input and output.")
+    ROW(overwrite,  U64,  "0",    0,   1,       NULL, "1: with in_place, pass PEN_OVERWRITE: no copy for failures.")
     ROW(root,       U64,  "0",    0,   63,      NULL, "Root rank, for rooted collectives.")
     ROW(transport,  ENUM, "shm",  0,   0,       bench_coll_transports, "shm: shared memory; tcp: sockets, as between hosts.")
     ROW(pairs,      U64,  "7",    1,   BENCH_COLL_PAIRS_MAX, NULL, "Measurements per size, alternating with the limit.")

@@ -32,7 +32,8 @@ typedef enum {
 } bench_coll_kind;
 
 typedef struct {
-    uint64_t ranks, bytes, min_bytes, max_bytes, factor, root, registered, in_place, pairs;
+    uint64_t ranks, bytes, min_bytes, max_bytes, factor, root, registered, in_place, overwrite,
+        pairs;
     double seconds;
     int dtype, op, device, transport;
     bool json, limit;

@@ -49,23 +49,20 @@ static pen_status call(rank_state *w)
 {
     const bench_coll_case *c = &w->c;
     pen_group *g             = w->world;
+    const pen_opts *o        = w->s.overwrite ? &(pen_opts){.flags = PEN_OVERWRITE} : NULL;
     switch (c->kind) {
-    case BENCH_ALL_REDUCE:
-        return pen_all_reduce(g, w->in, w->out, c->n, c->dtype, c->op, NULL, NULL);
-    case BENCH_BROADCAST: return pen_broadcast(g, w->out, c->n, c->dtype, c->root, NULL, NULL);
-    case BENCH_REDUCE:
-        return pen_reduce(g, w->in, w->out, c->n, c->dtype, c->op, c->root, NULL, NULL);
-    case BENCH_ALL_GATHER:
-        return pen_all_gather(g, w->in, c->n, w->out, NULL, c->dtype, NULL, NULL);
+    case BENCH_ALL_REDUCE: return pen_all_reduce(g, w->in, w->out, c->n, c->dtype, c->op, o, NULL);
+    case BENCH_BROADCAST: return pen_broadcast(g, w->out, c->n, c->dtype, c->root, o, NULL);
+    case BENCH_REDUCE: return pen_reduce(g, w->in, w->out, c->n, c->dtype, c->op, c->root, o, NULL);
+    case BENCH_ALL_GATHER: return pen_all_gather(g, w->in, c->n, w->out, NULL, c->dtype, o, NULL);
     case BENCH_REDUCE_SCATTER:
-        return pen_reduce_scatter(g, w->in, NULL, w->out, c->n, c->dtype, c->op, NULL, NULL);
-    case BENCH_GATHER:
-        return pen_gather(g, w->in, c->n, w->out, NULL, c->dtype, c->root, NULL, NULL);
+        return pen_reduce_scatter(g, w->in, NULL, w->out, c->n, c->dtype, c->op, o, NULL);
+    case BENCH_GATHER: return pen_gather(g, w->in, c->n, w->out, NULL, c->dtype, c->root, o, NULL);
     case BENCH_SCATTER:
-        return pen_scatter(g, w->in, NULL, w->out, c->n, c->dtype, c->root, NULL, NULL);
+        return pen_scatter(g, w->in, NULL, w->out, c->n, c->dtype, c->root, o, NULL);
     case BENCH_ALL_TO_ALL:
-        return pen_all_to_all(g, w->in, NULL, w->out, NULL, c->n, c->dtype, NULL, NULL);
-    case BENCH_BARRIER: return pen_barrier(g, NULL, NULL);
+        return pen_all_to_all(g, w->in, NULL, w->out, NULL, c->n, c->dtype, o, NULL);
+    case BENCH_BARRIER: return pen_barrier(g, o, NULL);
     default: return send_recv(w);
     }
 }

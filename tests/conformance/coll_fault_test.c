@@ -40,12 +40,17 @@ enum { JOBS = 8, EVERY = 1, LEASE_MS = 2000, DEADLINE_MS = 4000 };
 
 typedef enum { KILLED, STOPPED, DIFFERS, DAMAGED } fault;
 
+/* Where an all_reduce has its buffers.  GIVEN_UP: in place with PEN_OVERWRITE. */
+typedef enum { APART, IN_PLACE, GIVEN_UP } placing;
+
 typedef struct {
     const coll_test_path *path;
     fault fault;
     coll_kind kind;
     int point; /* the step before which it strikes, or END */
     size_t n;
+    placing placing;
+    bool is_registered;
 } fault_case;
 
 /* Shared by all members of one job. */
@@ -61,7 +66,10 @@ typedef struct {
 /* ---- striking -------------------------------------------------------------------------------- */
 static const fault_case *now; /* in this process, if it is a culprit whose call goes on */
 static job_board *board;
-static float input[RANKS * (N + 1)], output[RANKS * (N + 1)]; /* a different call is one longer */
+enum { ALL = RANKS * (N + 1) }; /* a different call is one longer */
+static float foreign[ALL], output[ALL];
+static float *input = foreign;
+static placing placed; /* of all_reduce in this process */
 static _Thread_local bool damage_next;
 
 static void strike(void)
@@ -83,7 +91,7 @@ static void at_step(const char *path, uint64_t seq, int step)
 static bool is_ours(const void *data)
 {
     uintptr_t at = (uintptr_t)data;
-    return (at >= (uintptr_t)input && at < (uintptr_t)input + sizeof input) ||
+    return (at >= (uintptr_t)input && at < (uintptr_t)(input + ALL)) ||
            (at >= (uintptr_t)output && at < (uintptr_t)output + sizeof output);
 }
 
@@ -125,14 +133,15 @@ static int root_of(coll_kind kind)
 
 static pen_status call(pen_group *g, coll_kind kind, size_t n)
 {
-    const pen_opts o = {.label = "grad"};
+    const pen_opts o = {.label = "grad", .flags = placed == GIVEN_UP ? PEN_OVERWRITE : 0};
+    float *sum       = placed == APART ? output : input;
     int root         = root_of(kind);
     switch (kind) {
     case COLL_BARRIER: return pen_barrier(g, &o, NULL);
     case COLL_BROADCAST:
         return pen_broadcast(g, pen_rank(g) == root ? input : output, n, PEN_F32, root, &o, NULL);
     case COLL_REDUCE: return pen_reduce(g, input, output, n, PEN_F32, PEN_SUM, root, &o, NULL);
-    case COLL_ALL_REDUCE: return pen_all_reduce(g, input, output, n, PEN_F32, PEN_SUM, &o, NULL);
+    case COLL_ALL_REDUCE: return pen_all_reduce(g, input, sum, n, PEN_F32, PEN_SUM, &o, NULL);
     case COLL_GATHER: return pen_gather(g, input, n, output, NULL, PEN_F32, root, &o, NULL);
     case COLL_ALL_GATHER: return pen_all_gather(g, input, n, output, NULL, PEN_F32, &o, NULL);
     case COLL_SCATTER: return pen_scatter(g, input, NULL, output, n, PEN_F32, root, &o, NULL);
@@ -181,14 +190,22 @@ static const char *is_blamed(const fault_case *c, const pen_error *e)
     return NULL;
 }
 
+/* Also in place, unless the promise was given up, or the call has ended well: then the input is the result. */
+static const char *inputs_are_kept(const fault_case *c, int rank, bool is_done)
+{
+    if (c->placing == GIVEN_UP || (c->placing == IN_PLACE && is_done)) return NULL;
+    return inputs_are_intact(rank);
+}
+
 /* The call, and if it succeeds before the fault shows, barriers until it shows.  It may show in
  * the barrier before, if the culprit's last message is in its socket but not sent. */
 static const char *fails_in_time(const fault_case *c, pen_group *g, pen_status status, pen_error *e,
-                                 bool *has_failed)
+                                 bool *has_failed, bool *is_done)
 {
     for (int i = 0; i < 3 && status == PEN_OK; i++) {
         uint64_t begun = now_ms();
         status         = i == 0 ? call(g, c->kind, c->n) : pen_barrier(g, NULL, NULL);
+        *is_done       = *is_done || (i == 0 && status == PEN_OK);
         if (now_ms() - begun > DEADLINE_MS + SLACK_MS)
             return complaint("came back after %llu ms", (unsigned long long)(now_ms() - begun));
     }
@@ -205,11 +222,13 @@ static const char *goes_on(const fault_case *c, pen_group *g)
     DO(pen_group_shrink(g, &rest));
     if (pen_size(rest) != n) return complaint("%d have survived, not %d", pen_size(rest), n);
     HOLDS(pen_group_ranks(rest, ranks, RANKS) == n);
+    write_input(pen_rank(g));
     DO(call(rest, COLL_ALL_REDUCE, c->n));
+    const float *result = c->placing == APART ? output : input;
     for (size_t i = 0; i < c->n; i++) {
         float sum = value(ranks[0], i);
         for (int r = 1; r < n; r++) sum += value(ranks[r], i);
-        if (output[i] != sum) return complaint("element %zu is wrong afterwards", i);
+        if (result[i] != sum) return complaint("element %zu is wrong afterwards", i);
     }
     pen_group_free(rest);
     return NULL;
@@ -217,10 +236,10 @@ static const char *goes_on(const fault_case *c, pen_group *g)
 
 static const char *survive(const fault_case *c, pen_group *g, int rank, pen_status begun)
 {
-    pen_error e       = {0};
-    bool has_failed   = false;
-    const char *wrong = fails_in_time(c, g, begun, &e, &has_failed);
-    if (!wrong) wrong = inputs_are_intact(rank);
+    pen_error e     = {0};
+    bool has_failed = false, is_done = false;
+    const char *wrong = fails_in_time(c, g, begun, &e, &has_failed, &is_done);
+    if (!wrong) wrong = inputs_are_kept(c, rank, is_done);
     if (wrong || !has_failed) return wrong;
     snprintf(board->sentence[rank], sizeof board->sentence[rank], "%s", e.text);
     return goes_on(c, g);
@@ -234,7 +253,7 @@ static const char *be_the_culprit(const fault_case *c, pen_group *g)
         if (other_call(g, c->kind, c->n) == PEN_OK) return "its own call went well";
         (void)pen_last_error(&e);
         const char *wrong = is_blamed(c, &e);
-        if (!wrong) wrong = inputs_are_intact(CULPRIT);
+        if (!wrong) wrong = inputs_are_kept(c, CULPRIT, false);
         snprintf(board->sentence[CULPRIT], sizeof board->sentence[CULPRIT], "%s", e.text);
         return wrong ? wrong : goes_on(c, g);
     }
@@ -251,6 +270,9 @@ static int member(pen_ctx *ctx, void *arg)
     const fault_case *c = arg;
     pen_group *g        = pen_world(ctx);
     int rank            = pen_rank(g);
+    placed              = c->placing;
+    if (c->is_registered) input = pen_alloc(ctx, sizeof foreign, PEN_HOST);
+    if (input == NULL) return 1;
     if (rank == CULPRIT) board->culprit = getpid();
     write_input(rank);
     pen_status status = call(g, COLL_BARRIER, 0);
@@ -262,6 +284,7 @@ static int member(pen_ctx *ctx, void *arg)
     bool all_ended = true;
     for (int r = 0; r < RANKS; r++) all_ended = all_ended && (r == CULPRIT || board->has_ended[r]);
     if (all_ended && c->fault == STOPPED && board->culprit > 0) (void)kill(board->culprit, SIGKILL);
+    if (c->is_registered) pen_free(input);
     return 0;
 }
 
@@ -322,10 +345,12 @@ static const char *judge(const fault_case *c, const job_board *b)
 
 static const char *what(const fault_case *c)
 {
-    static const char *const faults[] = {"SIGKILL", "SIGSTOP", "another call", "a damaged frame"};
-    static char text[120];
-    snprintf(text, sizeof text, "%s, %s n=%zu, %s at step %d", c->path->name,
-             coll_kind_name(c->kind), c->n, faults[c->fault], c->point);
+    static const char *const faults[]   = {"SIGKILL", "SIGSTOP", "another call", "a damaged frame"};
+    static const char *const placings[] = {"", " in place", " in place, overwritten"};
+    static char text[160];
+    snprintf(text, sizeof text, "%s, %s%s%s n=%zu, %s at step %d", c->path->name,
+             coll_kind_name(c->kind), placings[c->placing], c->is_registered ? " registered" : "",
+             c->n, faults[c->fault], c->point);
     return text;
 }
 
@@ -383,11 +408,31 @@ static int at_every_point(fault_case *cases, int n, const coll_test_path *path, 
     return n;
 }
 
+/* All_reduce in place, between its steps: where inputs and results share memory, registered and not. */
+static int in_place(fault_case *cases, int n, const coll_test_path *path, fault f)
+{
+    for (int i = 0; i < 4; i++)
+        for (int point = 1; point < (f == STOPPED ? 4 : 6); point++)
+            n = add(cases, n,
+                    (fault_case){.path          = path,
+                                 .fault         = f,
+                                 .kind          = COLL_ALL_REDUCE,
+                                 .point         = point,
+                                 .n             = N,
+                                 .placing       = i < 2 ? IN_PLACE : GIVEN_UP,
+                                 .is_registered = i % 2});
+    return n;
+}
+
 static void run_everywhere(fault f)
 {
     fault_case cases[CASES_MAX];
-    int n             = 0;
-    EACH_PATH(path) n = at_every_point(cases, n, path, f);
+    int n = 0;
+    EACH_PATH(path)
+    {
+        n = at_every_point(cases, n, path, f);
+        n = in_place(cases, n, path, f);
+    }
     run_cases(cases, n);
 }
 

@@ -328,6 +328,7 @@ typedef struct {
     uint64_t id;     /* of the call; seeds its random choices */
     size_t n;
     bool has_counts, in_place, is_scaled, is_registered, null_where_allowed;
+    bool overwrites;              /* PEN_OVERWRITE; may differ between members */
     size_t offset_in, offset_out; /* bytes after a multiple of 64 */
 } test_call;
 
@@ -524,11 +525,12 @@ static bool is_same(int type, const unsigned char *a, const unsigned char *b)
 static const char *describe(const test_call *c)
 {
     static char text[200];
-    snprintf(text, sizeof text, "call %llu: %s %s %s n=%zu root=%d%s%s%s%s offsets %zu %zu",
+    snprintf(text, sizeof text, "call %llu: %s %s %s n=%zu root=%d%s%s%s%s%s offsets %zu %zu",
              (unsigned long long)c->id, kind_names[c->kind], types[c->type].name,
              reduces(c->kind) ? op_names[c->op] : "", c->n, c->root, c->has_counts ? " counts" : "",
-             c->in_place ? " in place" : "", c->is_scaled ? " scaled" : "",
-             c->is_registered ? " registered" : "", c->offset_in, c->offset_out);
+             c->in_place ? " in place" : "", c->overwrites ? " overwrites" : "",
+             c->is_scaled ? " scaled" : "", c->is_registered ? " registered" : "", c->offset_in,
+             c->offset_out);
     return text;
 }
 
@@ -633,6 +635,7 @@ static pen_status carry_out(const bench *b, const test_call *c, const char **wro
     void *in_at    = c->null_where_allowed && bytes_in == 0 ? NULL : in.at;
     pen_opts o     = {.label = "tested", .scale = scale_of(c, c->rank)};
     if (c->is_scaled) o.flags = PEN_SCALED;
+    if (c->overwrites) o.flags |= PEN_OVERWRITE;
     bool has          = c->has_counts;
     pen_status status = call_it(c, b->g, in_at, c->kind == BROADCAST ? in.at : out_at,
                                 has ? counts : NULL, has ? out_counts : NULL, &o, NULL);
@@ -663,6 +666,7 @@ static bool try(session *s, test_call *c)
     c->size           = s->size;
     c->rank           = s->rank;
     c->node           = s->node;
+    c->overwrites     = mix(c->id, (uint64_t)s->rank) & 1;
     pen_status status = carry_out(&s->b, c, &wrong);
     if (status != PEN_OK) wrong = complaint("%s: %s", describe(c), pen_last_error(NULL));
     if (wrong && !s->first) s->first = strdup(wrong);

@@ -89,12 +89,19 @@ static void go_on_without_the_victim(void)
     node_team_destroy(team);
 }
 
+static bool overwrites; /* what lose_one() allows */
+
 static void lose_one(coll_kind kind, size_t n, buffers where, bool in_place)
 {
     const coll_call barrier = {.kind = COLL_BARRIER, .scale = 1, .label = ""};
     static kase k;
     pen_error why;
-    k = (kase){.call     = {.kind = kind, .dtype = PEN_F32, .n = n, .scale = 1, .label = "x"},
+    k = (kase){.call     = {.kind       = kind,
+                            .dtype      = PEN_F32,
+                            .n          = n,
+                            .scale      = 1,
+                            .label      = "x",
+                            .overwrites = overwrites},
                .where    = where,
                .in_place = in_place || kind == COLL_BROADCAST};
     if (me.rank == me.victim) coll_fault_point = die_at;
@@ -103,7 +110,7 @@ static void lose_one(coll_kind kind, size_t n, buffers where, bool in_place)
     const coll_state state = drive(me.team, &k.call, 2, &why);
     if (state == COLL_DONE)
         check_output(&k, "a member died after the last look");
-    else if (kind != COLL_BROADCAST || me.rank == k.call.root)
+    else if (!overwrites && (kind != COLL_BROADCAST || me.rank == k.call.root))
         check_input(&k, "a member died");
     coll_fault_point = NULL;
     if (me.rank == me.victim) _exit(state == COLL_DONE ? 0 : 1); /* no such step exists */
@@ -129,6 +136,28 @@ static void lose_foreign_in_place(void)
 {
     lose_one(COLL_ALL_REDUCE, 300000, FOREIGN, true);
 }
+static void lose_large_foreign_in_place(void)
+{
+    lose_one(COLL_ALL_REDUCE, NODE_PAST_FROM_BYTES / 4 + 5, FOREIGN, true);
+}
+static void lose_mixed_in_place(void)
+{
+    lose_one(COLL_ALL_REDUCE, NODE_PAST_FROM_BYTES / 4 + 5, MIXED, true);
+}
+static void lose_reduce_in_place(void)
+{
+    lose_one(COLL_REDUCE, 300000, MAPPED, true);
+}
+static void lose_mapped_that_is_overwritten(void)
+{
+    overwrites = true;
+    lose_one(COLL_ALL_REDUCE, 300000, MAPPED, true);
+}
+static void lose_foreign_that_is_overwritten(void)
+{
+    overwrites = true;
+    lose_one(COLL_ALL_REDUCE, NODE_PAST_FROM_BYTES / 4 + 5, FOREIGN, true);
+}
 static void lose_scatter_in_place(void)
 {
     lose_one(COLL_REDUCE_SCATTER, 100000, MIXED, true);
@@ -150,12 +179,24 @@ static void inputs_are_intact_whenever_a_member_dies(void **state)
         lose_mapped,
         lose_mapped_in_place,
         lose_foreign_in_place,
+        lose_large_foreign_in_place,
+        lose_mixed_in_place,
+        lose_reduce_in_place,
         lose_scatter_in_place,
         lose_exchange_in_place,
         lose_broadcast,
     };
     for (size_t p = 0; p < sizeof programs / sizeof programs[0]; p++)
         for (int step = 0; step < 7; step++) run_members(3, step % 3, step, programs[p], NULL);
+}
+
+static void survivors_go_on_when_inputs_were_given_up(void **state)
+{
+    (void)state;
+    for (int step = 0; step < 7; step++) {
+        run_members(3, step % 3, step, lose_mapped_that_is_overwritten, NULL);
+        run_members(3, step % 3, step, lose_foreign_that_is_overwritten, NULL);
+    }
 }
 
 /* The victim announces that it is inside a block, and stays there until the others have given up. */
@@ -210,6 +251,52 @@ static void give_up_on_one_that_is_inside_a_block(void)
     segment_free(out);
 }
 
+/* The victim has saved the first piece of its slice, and overwrites more before the others give up. */
+static void linger_in_place(const char *path, uint64_t seq, int step)
+{
+    (void)path;
+    if (seq != 1 || step != 3) return;
+    for (int i = 0; i < me.size; i++)
+        memset(me.team->out[i] + me.team->from[0].offset, 0x77, NODE_DIRECT_BYTES);
+    atomic_store(&me.b->at_point, 1);
+    while (atomic_load(&me.b->aborted) < me.size - 1) sched_yield();
+    for (int i = 0; i < me.size; i++)
+        if (i != me.rank) memset(me.team->out[i], 0x55, 100000);
+}
+
+static void give_up_in_place_on_one_that_is_inside_a_block(void)
+{
+    static kase k;
+    pen_error why;
+    k = (kase){
+        .call  = {.kind = COLL_ALL_REDUCE, .dtype = PEN_F32, .n = 300000, .scale = 1, .label = ""},
+        .where = MAPPED,
+        .in_place = true};
+    prepare(&k);
+    meet(&me.b->ready, me.size);
+    if (me.rank == me.victim) {
+        coll_fault_point = linger_in_place;
+        CHECK(drive(me.team, &k.call, 1, &why) == COLL_FAILED, "the late one did not fail");
+        check_input(&k, "the late one has given up");
+    } else {
+        CHECK(coll_path_node.start(me.team, me.op, &k.call, 1, &why) == PEN_OK, "start");
+        while (atomic_load(&me.b->at_point) == 0)
+            CHECK(coll_path_node.advance(me.op, &why) == COLL_RUNNING, "ended: %.200s", why.text);
+        coll_path_node.abort(me.op);
+        check_input(&k, "a peer is inside a block");
+        atomic_fetch_add(&me.b->aborted, 1);
+    }
+    meet(&me.b->step, me.size);
+    check_input(&k, "a late peer wrote");
+    finish(&k);
+}
+
+static void inputs_in_place_are_restored_while_a_peer_is_inside_a_block(void **state)
+{
+    (void)state;
+    run_members(3, 1, 0, give_up_in_place_on_one_that_is_inside_a_block, NULL);
+}
+
 static void a_late_peer_cannot_write_into_an_abandoned_buffer(void **state)
 {
     (void)state;
@@ -217,7 +304,7 @@ static void a_late_peer_cannot_write_into_an_abandoned_buffer(void **state)
 }
 
 /* ---- liars ------------------------------------------------------------------------------------------ */
-enum { LIES = 9, LIE_ELEMENTS = 1 << 18 };
+enum { LIES = 12, LIE_ELEMENTS = 1 << 18 };
 
 /* Whatever a broken or compromised member may leave in its entry. */
 static void lie_in(node_entry *e, int lie)
@@ -233,6 +320,9 @@ static void lie_in(node_entry *e, int lie)
         e->in.size   = (uint64_t)1 << 46;
         e->in.offset = (uint64_t)1 << 45;
         break;
+    case 9: e->save.pid = getppid(); break; /* all_reduce in place */
+    case 10: e->save.offset++; break;
+    case 11: e->save.offset += e->save.size; break;
     case 7: e->sends[0] = (uint64_t)1 << 40; break; /* all_to_all: to this member */
     default: e->sends[1] = (uint64_t)1 << 62; break;
     }
@@ -245,16 +335,18 @@ static void tell_lies(void)
     pen_error why;
     CHECK(in != NULL && out != NULL, "no memory");
     for (int lie = 0; lie < LIES; lie++) {
-        const bool is_all_to_all = lie >= 7;
-        const coll_call call     = {.kind  = is_all_to_all ? COLL_ALL_TO_ALL : COLL_BROADCAST,
-                                    .dtype = PEN_F32,
-                                    .root  = is_all_to_all ? 0 : 1,
-                                    .n     = LIE_ELEMENTS,
-                                    .in    = is_all_to_all ? in : out,
-                                    .out   = out,
-                                    .scale = 1,
-                                    .label = ""};
-        const uint64_t seq       = ++me.seq;
+        const coll_kind kind = lie >= 9   ? COLL_ALL_REDUCE
+                               : lie >= 7 ? COLL_ALL_TO_ALL
+                                          : COLL_BROADCAST;
+        const coll_call call = {.kind  = kind,
+                                .dtype = PEN_F32,
+                                .root  = kind == COLL_BROADCAST ? 1 : 0,
+                                .n     = LIE_ELEMENTS,
+                                .in    = kind == COLL_ALL_TO_ALL ? in : out,
+                                .out   = out,
+                                .scale = 1,
+                                .label = ""};
+        const uint64_t seq   = ++me.seq;
         memset(me.op, 0, sizeof me.op);
         if (me.rank == 1) {
             CHECK(coll_path_node.start(me.team, me.op, &call, seq, &why) == PEN_OK, "start");
@@ -286,6 +378,8 @@ int main(void)
         cmocka_unit_test(members_that_make_different_calls_get_one_sentence),
         cmocka_unit_test(all_to_all_names_the_ranks_whose_counts_differ),
         cmocka_unit_test(inputs_are_intact_whenever_a_member_dies),
+        cmocka_unit_test(survivors_go_on_when_inputs_were_given_up),
+        cmocka_unit_test(inputs_in_place_are_restored_while_a_peer_is_inside_a_block),
         cmocka_unit_test(a_late_peer_cannot_write_into_an_abandoned_buffer),
         cmocka_unit_test(a_members_claims_about_its_memory_are_checked_before_use),
     };

@@ -6,13 +6,14 @@ static void run_case(coll_kind kind, pen_dtype dtype, pen_op op, size_t n, buffe
                      bool in_place, bool by_counts)
 {
     static kase k;
-    k = (kase){.call      = {.kind  = kind,
-                             .dtype = dtype,
-                             .op    = op,
-                             .n     = n,
-                             .scale = 1,
-                             .label = "x",
-                             .root  = (int)(me.seq % (uint64_t)me.size)},
+    k = (kase){.call      = {.kind       = kind,
+                             .dtype      = dtype,
+                             .op         = op,
+                             .n          = n,
+                             .scale      = 1,
+                             .label      = "x",
+                             .overwrites = (me.seq + (uint64_t)me.rank) % 3 == 0,
+                             .root       = (int)(me.seq % (uint64_t)me.size)},
                .where     = where,
                .in_place  = in_place || kind == COLL_BROADCAST,
                .by_counts = by_counts};
@@ -80,6 +81,9 @@ static void large_ones(void)
         for (int in_place = 0; in_place < 2; in_place++) {
             run_case(COLL_ALL_REDUCE, PEN_F32, PEN_SUM, (1 << 20) + 3, (buffers)where, in_place,
                      false);
+            run_case(COLL_REDUCE, PEN_F32, PEN_SUM, (1 << 20) + 3, (buffers)where, in_place, false);
+            run_case(COLL_ALL_REDUCE, PEN_F32, PEN_SUM, NODE_PAST_FROM_BYTES / 4 + 3,
+                     (buffers)where, in_place, false);
             if (in_place) continue;
             run_case(COLL_ALL_GATHER, PEN_U8, PEN_SUM, (1 << 20) + 3, (buffers)where, false, true);
             run_case(COLL_ALL_TO_ALL, PEN_U8, PEN_SUM, (1 << 20) + 3, (buffers)where, false, true);

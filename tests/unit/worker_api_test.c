@@ -216,6 +216,21 @@ static void test_api_all_reduce_alone_returns_its_input(void **state)
     ok(pen_finalize(ctx));
 }
 
+static void test_api_a_flag_that_this_version_does_not_know_is_refused(void **state)
+{
+    (void)state;
+    pen_ctx *ctx;
+    float x[2] = {1, 2};
+    ok(pen_init(NULL, &ctx));
+    ok(pen_all_reduce(pen_world(ctx), x, x, 2, PEN_F32, PEN_SUM,
+                      &(pen_opts){.flags = PEN_OVERWRITE}, NULL));
+    assert_int_equal(pen_all_reduce(pen_world(ctx), x, x, 2, PEN_F32, PEN_SUM,
+                                    &(pen_opts){.flags = PEN_OVERWRITE << 1}, NULL),
+                     PEN_INVALID_ARGUMENT);
+    assert_string_equal(pen_last_error(NULL), "pen_opts: unknown flags 0x8");
+    ok(pen_finalize(ctx));
+}
+
 /* ---- errors of this thread, forks, abort ----------------------------------------------------- */
 static void *look(void *user)
 {
@@ -338,6 +353,7 @@ int main(void)
         cmocka_unit_test_setup(test_api_waiting_in_a_callback_is_refused_and_beginning_is_not,
                                set_up),
         cmocka_unit_test_setup(test_api_all_reduce_alone_returns_its_input, set_up),
+        cmocka_unit_test_setup(test_api_a_flag_that_this_version_does_not_know_is_refused, set_up),
         cmocka_unit_test_setup(test_api_last_error_belongs_to_its_thread, set_up),
         cmocka_unit_test_setup(test_api_forked_child_owns_nothing, set_up),
         cmocka_unit_test_setup(test_api_abort_ends_the_loop, set_up),

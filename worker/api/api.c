@@ -14,7 +14,7 @@ pen_status api_check_opts(const pen_opts *o)
         return last_error_report(PEN_INVALID_ARGUMENT,
                                  "pen_opts: invalid deadline_ms %lld; use -1 for no deadline",
                                  (long long)o->deadline_ms);
-    if (o->flags & ~(PEN_NOWAIT | PEN_SCALED))
+    if (o->flags & ~(PEN_NOWAIT | PEN_SCALED | PEN_OVERWRITE))
         return last_error_report(PEN_INVALID_ARGUMENT, "pen_opts: unknown flags 0x%x", o->flags);
     char note[256];
     if (o->stream != NULL && device_beside_host(note, sizeof note) == NULL)

@@ -108,10 +108,11 @@ static pen_status run(pen_group *g, const char *function, coll_call *call, const
     const bool waits  = req == NULL;
     pen_status status = api_coll_enter(g, function, o, waits);
     if (status != PEN_OK) return status;
-    call->scale  = scale_of(o);
-    call->label  = api_coll_label(o);
-    call->stream = o != NULL ? o->stream : NULL;
-    status       = check_stream(function, call);
+    call->scale      = scale_of(o);
+    call->label      = api_coll_label(o);
+    call->stream     = o != NULL ? o->stream : NULL;
+    call->overwrites = o != NULL && (o->flags & PEN_OVERWRITE) != 0;
+    status           = check_stream(function, call);
     if (status == PEN_OK) status = api_coll_run(g, function, call, o, req);
     return waits ? context_leave(g->ctx, status) : status;
 }

@@ -18,8 +18,8 @@
  *            next call of the group may name another stream, which then waits for this one.  Other members' calls that
  *            match may be without the flag.  Calls on host memory ignore it.  A failure after the end stops the group
  *            (coll_stop_word()) and is returned by its next call.
- * Failure.   A failed call leaves its inputs unchanged, also when in == out; its outputs are
- *            undefined.  It fails its group for good: later calls return the same sentence until
+ * Failure.   A failed call leaves its inputs unchanged, also when in == out, unless `overwrites` gives that up; its outputs
+ *            are undefined.  It fails its group for good: later calls return the same sentence until
  *            pen_group_shrink().
  */
 #ifndef WORKER_COLL_COLL_H
@@ -70,6 +70,8 @@ typedef struct coll_call {
     bool on_device;           /* in and out are device memory, on all members or on none */
     bool is_staged; /* in and out are now copies of that in host memory; the same on all members */
     bool in_stream_order; /* ends when its work is enqueued; see above */
+    bool
+        overwrites; /* in place: after a failure the buffer is undefined; may differ between members */
     bool any_memory;      /* the call has no buffer, so either kind matches */
     stat_traffic traffic; /* for the counters of copies; TRAFFIC_OTHER: the program's data */
     const struct coll_call *shown; /* NULL: this call; else the call whose header is sent */

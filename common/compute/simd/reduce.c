@@ -44,6 +44,11 @@ void reduce(const reduce_args *args, size_t begin, size_t count)
 /* Smaller copies are likely still in a cache, or needed there soon. */
 enum { STREAM_FROM_BYTES = 2 << 20 };
 
+void copy_past(void *out, const void *in, size_t bytes)
+{
+    if (bytes > 0) level()->copy(out, in, bytes);
+}
+
 void copy_stream(void *out, const void *in, size_t bytes)
 {
     if (bytes >= STREAM_FROM_BYTES)

@@ -46,5 +46,7 @@ void reduce(const reduce_args *args, size_t begin, size_t count);
 
 /* Copies past the caches where that is faster (from about half the last-level cache on), else like memcpy. */
 void copy_stream(void *out, const void *in, size_t bytes);
+/* Copies past the caches: for pieces of much that is not read soon.  Complete for other cores when it returns. */
+void copy_past(void *out, const void *in, size_t bytes);
 
 #endif

@@ -39,21 +39,52 @@ static pen_status publish_in(node_op *op, node_entry *e, pen_error *why)
     return node_need_window(op->team, node_window_bytes(op->team), why);
 }
 
+/* What a fold in place overwrites is saved first: a piece overwrites only inputs that no other piece needs.  Not so in
+ * small foreign buffers, where it costs one more wait for each piece, nor where counters of lines are too short. */
+static bool is_by_piece(const node_op *op, bool is_mapped)
+{
+    const coll_kind kind = op->call->kind;
+    if (kind != COLL_ALL_REDUCE && kind != COLL_REDUCE) return false;
+    return op->in_bytes / NODE_LINE_BYTES < UINT32_MAX &&
+           (is_mapped || op->in_bytes >= NODE_PAST_FROM_BYTES);
+}
+
+static bool find_out(const node_op *op, const void *out, segment_ref *ref)
+{
+    return op->out_bytes >= SEGMENT_ALONE_BYTES && is_aligned(op, out) &&
+           segment_find(out, op->out_bytes, ref);
+}
+
+/* In place: where the results go, or what they overwrite. */
+static pen_status publish_in_place(node_op *op, node_entry *e, pen_error *why)
+{
+    op->is_apart = !is_by_piece(op, e->out_mapped);
+    op->saves    = !op->is_apart && !op->call->overwrites;
+    if (!op->is_apart && !op->saves) return PEN_OK;
+    pen_status status = node_need_scratch(op->team, op->out_bytes, why);
+    if (status != PEN_OK) return status;
+    segment_ref scratch;
+    const bool is_mapped = find_out(op, op->team->scratch, &scratch);
+    if (op->is_apart) {
+        op->out       = op->team->scratch;
+        e->out_mapped = is_mapped;
+        e->out        = scratch;
+    } else if (e->out_mapped) {
+        e->out_mapped = e->saves = is_mapped;
+        e->save                  = scratch;
+    }
+    return PEN_OK;
+}
+
 /* Others write only results that they fold.  A buffer that shares pages with other data cannot be detached. */
 static pen_status publish_out(node_op *op, node_entry *e, pen_error *why)
 {
     const bool is_large = op->in_bytes > node_inline_max(op);
     op->out             = op->call->out;
-    op->is_in_place     = overlaps(op);
-    e->out_mapped       = false;
-    if (op->is_in_place && is_large) {
-        pen_status status = node_need_scratch(op->team, op->out_bytes, why);
-        if (status != PEN_OK) return status;
-        op->out = op->team->scratch;
-    }
-    if (is_large && op->out_bytes >= SEGMENT_ALONE_BYTES && is_aligned(op, op->out))
-        e->out_mapped = segment_find(op->out, op->out_bytes, &e->out);
-    return PEN_OK;
+    op->is_apart        = overlaps(op);
+    e->out_mapped       = is_large && find_out(op, op->out, &e->out);
+    e->saves            = false;
+    return op->is_apart && is_large ? publish_in_place(op, e, why) : PEN_OK;
 }
 
 static void publish_counts(const node_op *op, node_entry *e)
@@ -105,6 +136,7 @@ static pen_status node_start(void *team, void *memory, const coll_call *call, ui
     op->is_shared = call->kind == COLL_BROADCAST || call->kind == COLL_ALL_GATHER;
     t->last       = seq;
     node_fault_point(op);
+    atomic_store_explicit(&node_own_slot(t)->saved, seq << 32, memory_order_release);
     pen_status status = publish(op, why);
     if (status == PEN_OK)
         node_ring_peers(t);
@@ -193,11 +225,13 @@ static pen_status open_memory(node_op *op, int who, pen_error *why)
     const node_entry *e   = node_entry_of(op, who);
     const node_said *said = &t->said[who];
     pen_status status     = PEN_OK;
+    t->save[who]          = NULL;
     t->in[who] = said->publish == NODE_INLINE || said->publish == NODE_NOTHING ? e->payload : NULL;
     if (op->is_small) return PEN_OK;
     if (who == t->rank) {
         t->in[who]      = op->call->in;
         t->out[who]     = op->out;
+        t->save[who]    = op->saves ? t->scratch : NULL;
         t->windows[who] = t->window;
         return PEN_OK;
     }
@@ -205,6 +239,8 @@ static pen_status open_memory(node_op *op, int who, pen_error *why)
     if (said->publish == NODE_MAPPED) status = map(op, who, &e->in, said->bytes, &t->in[who], why);
     if (status == PEN_OK && op->pushes && node_gets(op, who))
         status = map(op, who, &e->out, out, &t->out[who], why);
+    if (status == PEN_OK && op->pushes && node_gets(op, who) && said->saves)
+        status = map(op, who, &e->save, out, &t->save[who], why);
     if (status == PEN_OK && (said->publish == NODE_WINDOW || op->takes))
         status = map(op, who, &e->window, node_window_bytes(t), &t->windows[who], why);
     return status;
@@ -217,7 +253,7 @@ static pen_status enter(node_op *op, pen_error *why)
     for (int i = 0; status == PEN_OK && i < t->size; i++) status = node_read_said(op, i, why);
     if (status != PEN_OK) return status;
     agree(op);
-    if (op->is_in_place && !op->is_small && op->out == op->call->out) {
+    if (op->is_apart && !op->is_small && op->out == op->call->out) {
         status  = node_need_scratch(t, op->out_bytes, why);
         op->out = t->scratch;
     }
@@ -245,7 +281,10 @@ static coll_state node_advance(void *memory, pen_error *why)
         node_fault_point(op);
         const pen_status status = enter(op, why);
         op->stage               = NODE_WORKING;
-        if (status != PEN_OK && op->lost == 0) return node_end(op, COLL_FAILED);
+        if (status != PEN_OK && op->lost == 0) {
+            node_give_up(op); /* peers may be at work on our memory */
+            return COLL_FAILED;
+        }
         if (op->lost != 0) return node_given_up(op, why); /* it arrived, and has died since */
         if (node_is_revoked(op)) return node_given_up(op, why);
     }

@@ -5,6 +5,7 @@
 #include "common/base/why.h"
 
 #include <sched.h>
+#include <string.h>
 
 enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* a larger scratch is freed after the call */
 
@@ -62,18 +63,42 @@ static bool wait_for_busy(const node_op *op)
     return true;
 }
 
+/* Bytes of slice `who` that may be overwritten: all of them are in the scratch.  A peer that is in a later call has
+ * ended this one, and so has saved all. */
+static size_t overwritten(const node_op *op, int who, size_t slice)
+{
+    const node_slot *slot = op->team->slot[who];
+    size_t bytes          = op->kept * op->block;
+    if (!op->takes && slot != NULL && node_entry_of(op, op->team->rank)->saves) {
+        const uint64_t saved = atomic_load(&slot->saved);
+        if (saved >> 32 > op->seq) return slice;
+        if (saved >> 32 == op->seq) bytes = (saved & UINT32_MAX) * NODE_LINE_BYTES;
+    }
+    return bytes < slice ? bytes : slice;
+}
+
+/* After all peers have left our memory, or cannot reach it any more. */
+static void restore_input(const node_op *op)
+{
+    node_team *t = op->team;
+    for (int i = 0; op->saves && i < t->size; i++) {
+        const node_part slice = node_slice(op, i);
+        const size_t bytes    = overwritten(op, i, slice.bytes);
+        if (bytes > 0)
+            memcpy((unsigned char *)op->call->out + slice.offset, t->scratch + slice.offset, bytes);
+    }
+}
+
 void node_give_up(node_op *op)
 {
     node_team *t = op->team;
     if (op->stage == NODE_OVER) return;
     atomic_store(&node_own_slot(t)->revoked, op->seq);
     const bool is_mapped = node_entry_of(op, t->rank)->out_mapped;
-    if (!wait_for_busy(op) && is_mapped) {
-        if (op->out == t->scratch)
-            node_drop_scratch(t);
-        else
-            segment_detach(op->out);
-    }
+    const bool is_late   = !wait_for_busy(op) && is_mapped;
+    if (is_late && !op->is_apart) segment_detach(op->out);
+    restore_input(op);
+    if (is_late && (op->is_apart || op->saves)) node_drop_scratch(t);
     node_end(op, COLL_FAILED);
 }
 
@@ -106,5 +131,6 @@ coll_state node_given_up(node_op *op, pen_error *why)
                           : "has died, or its memory cannot be opened; let all workers of a host "
                             "run as one user in one pid namespace");
     why_culprit(why, PEN_WORKER, t->ranks[who], -1, op->call->label);
-    return node_end(op, COLL_FAILED);
+    node_give_up(op);
+    return COLL_FAILED;
 }

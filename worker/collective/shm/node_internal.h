@@ -15,11 +15,14 @@ enum {
     /* a round of a window: two of them stay in a second-level cache */
     NODE_PIECE_BYTES  = 256 << 10,
     NODE_BLOCK_MIN    = 4 << 10,
-    NODE_ROUND_MIN    = 64 << 10, /* shorter rounds cost more than they overlap */
+    NODE_ROUND_MIN    = 128 << 10, /* shorter rounds cost more than they overlap */
     NODE_ROUNDS       = 8,
     NODE_DIRECT_BYTES = 128 << 10, /* between two checks for revoked calls, on mapped memory */
     NODE_GRACE_MS     = 1000,      /* for a better sentence than "a peer gave up" */
-    NODE_TURN_BYTES   = 8 << 20    /* moved in one advance() */
+    NODE_TURN_BYTES   = 8 << 20,   /* moved in one advance() */
+    /* from this size on, the caches hold too little of a call's memory */
+    NODE_PAST_FROM_BYTES = 8 << 20,
+    NODE_LINE_BYTES      = 64 /* what is saved is counted in lines; blocks are whole lines */
 };
 
 /* ---- shared memory --------------------------------------------------------------------------- */
@@ -33,13 +36,14 @@ typedef struct {
     uint32_t publish;    /* node_publish: how peers read the input */
     uint32_t out_mapped; /* whether they may write the output */
     uint32_t has_counts; /* all_to_all */
+    uint32_t saves;      /* who overwrites the output saves its old contents in `save` first */
     _Alignas(64) coll_header header;
-    segment_ref in, out, window;
+    segment_ref in, out, window, save;
     uint64_t sends[COLL_RANKS_MAX], receives[COLL_RANKS_MAX]; /* all_to_all: elements */
     _Alignas(64) unsigned char payload[NODE_INLINE_BYTES];
 } node_entry;
 
-/* One member of one group.  Counters are seq << 32 | rounds, so they only grow. */
+/* One member of one group.  Counters are seq << 32 | rounds (saved: lines), so they only grow. */
 typedef struct {
     _Alignas(64) _Atomic uint64_t ended;  /* seq of its last call that ended; all ones: it left */
     _Atomic uint64_t revoked;             /* seq of the call it gave up */
@@ -47,6 +51,7 @@ typedef struct {
     _Alignas(64) _Atomic uint64_t filled; /* rounds in its window */
     _Atomic uint64_t worked;              /* rounds of inputs it has used up */
     _Atomic uint64_t taken;               /* rounds of results it has copied */
+    _Atomic uint64_t saved;               /* of its slice, in the `save` of all that have one */
     node_entry entry[2];
 } node_slot;
 
@@ -89,7 +94,7 @@ struct node_place {
 /* A member's description of its input: read once from its entry, which it may write at any time, and checked. */
 typedef struct {
     uint32_t publish; /* node_publish */
-    bool out_mapped;
+    bool out_mapped, saves;
     size_t bytes; /* of the whole input */
     /* all_to_all, in elements: offset and n of the part for this member; the longest part */
     size_t offset, n, most;
@@ -112,12 +117,13 @@ struct node_team {
 
     unsigned char *window; /* NULL until the first large call */
     segment_ref window_ref;
-    unsigned char *scratch; /* for calls in place */
+    unsigned char *scratch; /* for calls in place: results, or what they overwrite */
     size_t scratch_bytes;
 
     /* Of the call in progress; all [size]. */
     const unsigned char **in; /* mapped inputs; NULL: through the window */
     unsigned char **out;      /* outputs that are written directly */
+    unsigned char **save;     /* where their old contents go first; NULL: nobody needs them */
     unsigned char **windows;  /* of peers */
     node_said *said;
     double *scale;
@@ -127,7 +133,7 @@ struct node_team {
     void **results;
     const coll_header **headers;
     const reduce_order *order; /* of all folds; NULL: rank order */
-    segment_ref *mapped;       /* [3 * size] counted mappings */
+    segment_ref *mapped;       /* [4 * size] counted mappings */
     int n_mapped;
 };
 
@@ -141,10 +147,12 @@ typedef struct {
     int step, came;
     size_t element, in_bytes, out_bytes, block;
     unsigned char *out; /* where results go: the caller's, or the scratch */
-    bool is_small, is_in_place, is_scaled;
+    bool is_small, is_scaled;
+    bool is_apart;                 /* in place, with results in the scratch until the end */
+    bool saves;                    /* in place, with what is overwritten in the scratch */
     bool by_window, pushes, takes; /* inputs; results */
     bool is_shared;                /* all members get the same bytes of an input */
-    uint64_t rounds, fill, work, take;
+    uint64_t rounds, fill, work, take, kept; /* kept: rounds of the whole buffer in the scratch */
     int lost;             /* 1 + position of a peer whose memory could not be opened, 0: none */
     uint64_t given_up_ms; /* when this member learned that a peer gave up; 0: none did */
 } node_op;
@@ -171,6 +179,7 @@ void node_drop_scratch(node_team *team);
 bool node_folds(const node_op *op);         /* results are sums of all inputs */
 bool node_gets(const node_op *op, int who); /* whether `who` gets results that others folded */
 size_t node_inline_max(const node_op *op);
+node_part node_slice(const node_op *op, int who); /* of a large reduce or all_reduce */
 size_t node_window_bytes(const node_team *team);
 void node_plan(node_op *op); /* from, to, put, rounds: after all have arrived */
 pen_status node_check_counts(const node_op *op, pen_error *why);

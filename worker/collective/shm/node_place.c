@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const uint64_t control_magic = 0x3344414e50454e50u; /* changes with the layout */
+static const uint64_t control_magic = 0x3444414e50454e50u; /* changes with the layout */
 
 enum { SPIN_TURNS = 2000, YIELDS = 4 };
 
@@ -183,6 +183,7 @@ static void clear_slot(node_slot *slot)
     atomic_store_explicit(&slot->filled, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->worked, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->taken, 0, memory_order_relaxed);
+    atomic_store_explicit(&slot->saved, 0, memory_order_relaxed);
     for (int i = 0; i < 2; i++)
         atomic_store_explicit(&slot->entry[i].arrived, 0, memory_order_relaxed);
 }

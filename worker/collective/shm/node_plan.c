@@ -61,7 +61,7 @@ size_t node_window_bytes(const node_team *team)
 }
 
 /* Slice `who` of n elements: whole cache lines; the last slices may be shorter or empty. */
-static node_part even_slice(const node_op *op, int who)
+node_part node_slice(const node_op *op, int who)
 {
     const size_t line = 64 / op->element, size = (size_t)op->team->size, n = op->call->n;
     const size_t each  = (n / size + (n % size != 0) + line - 1) / line * line;
@@ -76,7 +76,7 @@ static node_part part(const node_op *op, int from, int to)
     const coll_call *c = op->call;
     coll_piece p       = coll_between(c, from, to);
     if (c->kind == COLL_REDUCE || c->kind == COLL_ALL_REDUCE) {
-        if (!op->is_small) return even_slice(op, to);
+        if (!op->is_small) return node_slice(op, to);
         p.n = c->kind == COLL_ALL_REDUCE || to == c->root ? c->n : 0;
     } else if (c->kind == COLL_ALL_TO_ALL && from != op->team->rank) {
         p = (coll_piece){op->team->said[from].offset, op->team->said[from].n};
@@ -141,7 +141,8 @@ static bool is_said_right(const node_op *op, int who, node_said *said)
 {
     const node_entry *e = node_entry_of(op, who);
     const coll_call *c  = op->call;
-    *said               = (node_said){.publish = e->publish, .out_mapped = e->out_mapped != 0};
+    *said               = (node_said){
+                      .publish = e->publish, .out_mapped = e->out_mapped != 0, .saves = e->saves != 0};
     if (c->kind != COLL_ALL_TO_ALL)
         said->bytes = coll_in_elements(c, op->team->size, who) * op->element;
     else if (!read_sends(op, who, said) || said->n != coll_part(c->out_counts, c->n, who))

@@ -63,11 +63,11 @@ void node_drop_scratch(node_team *t)
 static bool make_arrays(node_team *t, const int *ranks)
 {
     const size_t n = (size_t)t->size;
-    t->arrays =
-        ARRAYS_NEW(ARRAY(t->ranks, n), ARRAY(t->peer, n), ARRAY(t->slot, n), ARRAY(t->in, n),
-                   ARRAY(t->out, n), ARRAY(t->windows, n), ARRAY(t->said, n), ARRAY(t->scale, n),
-                   ARRAY(t->from, n), ARRAY(t->to, n), ARRAY(t->put, n), ARRAY(t->operands, n),
-                   ARRAY(t->results, n + 1), ARRAY(t->headers, n), ARRAY(t->mapped, 3 * n));
+    t->arrays      = ARRAYS_NEW(
+             ARRAY(t->ranks, n), ARRAY(t->peer, n), ARRAY(t->slot, n), ARRAY(t->in, n), ARRAY(t->out, n),
+             ARRAY(t->save, n), ARRAY(t->windows, n), ARRAY(t->said, n), ARRAY(t->scale, n),
+             ARRAY(t->from, n), ARRAY(t->to, n), ARRAY(t->put, n), ARRAY(t->operands, n),
+             ARRAY(t->results, n + 1), ARRAY(t->headers, n), ARRAY(t->mapped, 4 * n));
     if (t->arrays != NULL) memcpy(t->ranks, ranks, n * sizeof *t->ranks);
     return t->arrays != NULL;
 }

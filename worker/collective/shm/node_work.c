@@ -61,6 +61,27 @@ static unsigned char *window_result(const node_op *op, unsigned char *window, ui
     return window + node_window_bytes(op->team) - ((round & 1) + 1) * op->block;
 }
 
+/* ---- saving ---------------------------------------------------------------------------------- */
+static void save_bytes(const node_op *op, void *out, const void *in, size_t bytes)
+{
+    if (op->in_bytes >= NODE_PAST_FROM_BYTES)
+        copy_past(out, in, bytes);
+    else if (bytes > 0)
+        memcpy(out, in, bytes);
+}
+
+/* Saves what the results of rounds below `rounds` overwrite, if only this member writes its output. */
+static void keep(node_op *op, uint64_t rounds)
+{
+    node_team *t            = op->team;
+    const unsigned char *in = op->call->in;
+    for (; op->saves && op->takes && op->kept < rounds; op->kept++)
+        for (int i = 0; i < t->size; i++) {
+            const size_t at = t->to[i].offset + op->kept * op->block;
+            save_bytes(op, t->scratch + at, in + at, piece(op, &t->to[i], op->kept));
+        }
+}
+
 /* ---- filling --------------------------------------------------------------------------------- */
 static void fill(node_op *op)
 {
@@ -82,6 +103,7 @@ static bool try_fill(node_op *op)
     node_team *t = op->team;
     if (op->fill == op->rounds || (op->fill >= 2 && !all_have(op, op->fill - 1, 'w'))) return false;
     node_fault_point(op);
+    keep(op, op->fill + 1); /* first, because it fetches ahead */
     fill(op);
     op->fill++;
     atomic_store_explicit(&node_own_slot(t)->filled, count(op, op->fill), memory_order_release);
@@ -118,12 +140,33 @@ static int results_of(node_op *op, uint64_t round)
     return n;
 }
 
+/* Saves what a round overwrites in all outputs.  Their owners restore it if the call fails. */
+static void save(node_op *op, uint64_t round, size_t bytes)
+{
+    node_team *t     = op->team;
+    const size_t at  = t->from[0].offset + round * op->block;
+    const size_t end = round * op->block + bytes;
+    bool did         = false;
+    for (int i = 0; i < t->size; i++) {
+        if (t->save[i] == NULL) continue;
+        save_bytes(op, t->save[i] + at, source(op, i, round), bytes);
+        did = true;
+    }
+    if (!did) return;
+    /* Before any of it is overwritten.  An exchange, because a store would not hold back the stores that follow. */
+    (void)atomic_exchange(&node_own_slot(t)->saved,
+                          count(op, (end + NODE_LINE_BYTES - 1) / NODE_LINE_BYTES));
+    node_fault_point(op);
+}
+
 static size_t fold(node_op *op, uint64_t round)
 {
     node_team *t       = op->team;
     const size_t bytes = piece(op, &t->from[0], round);
     if (bytes == 0) return 0;
     for (int i = 0; i < t->size; i++) t->operands[i] = source(op, i, round);
+    if (op->pushes) save(op, round, bytes);
+    keep(op, round + 1);
     const reduce_args args = {
         .op     = op->call->op,
         .dtype  = op->call->dtype,
@@ -132,7 +175,7 @@ static size_t fold(node_op *op, uint64_t round)
         .in     = t->operands,
         .out    = t->results,
         .scale  = op->is_scaled ? t->scale : NULL,
-        .stream = op->pushes && !op->is_in_place && op->out_bytes >= STREAM_FROM_BYTES,
+        .stream = op->pushes && op->call->in != op->call->out && op->out_bytes >= STREAM_FROM_BYTES,
         .order  = t->order,
     };
     reduce(&args, 0, bytes / op->element);
@@ -186,6 +229,7 @@ static bool try_take(node_op *op)
     if (!op->takes || op->take == op->rounds) return false;
     if (!all_have(op, op->take + 1, 'w')) return false;
     node_fault_point(op);
+    keep(op, op->take + 1);
     for (int i = 0; i < t->size; i++) {
         const size_t bytes = i == t->rank ? 0 : piece(op, &t->to[i], op->take);
         if (bytes > 0)
@@ -201,7 +245,7 @@ static bool try_take(node_op *op)
 /* All peers have what they need of our input: nothing can fail from here on. */
 static coll_state finish(node_op *op)
 {
-    if (op->is_in_place && !op->is_small && op->out_bytes > 0) {
+    if (op->is_apart && !op->is_small && op->out_bytes > 0) {
         node_fault_point(op);
         memcpy(op->call->out, op->out, op->out_bytes);
     }
@@ -213,7 +257,7 @@ static bool turn(node_op *op, size_t *moved, bool *is_lost)
 {
     bool did = try_fill(op);
     if (can_work(op)) {
-        if (worked_matters(op) || op->work == 0) node_fault_point(op);
+        node_fault_point(op);
         *is_lost = !work_round(op, moved);
         if (*is_lost) return true;
         op->work++;
