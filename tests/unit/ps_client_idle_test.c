@@ -168,6 +168,41 @@ test_ps_client_asks_for_a_lost_record_of_a_partition_that_others_of_the_node_pus
     world_destroy(w);
 }
 
+/* Milliseconds until the record of the foreign partition is asked for. */
+static uint64_t asks_after(world *w)
+{
+    const uint64_t begun = w->now;
+    w->n_sent            = 0;
+    for (int i = 0; i < 20 && find_inquiry_about(w, FOREIGN_PARTITION) < 0; i++) sleep_until_due(w);
+    assert_true(find_inquiry_about(w, FOREIGN_PARTITION) >= 0);
+    return w->now - begun;
+}
+
+static void
+test_ps_client_asks_for_records_at_the_first_end_of_a_step_after_an_epoch_began(void **state)
+{
+    (void)state;
+    world *w = world_with_a_share(); /* the connections are new */
+    ps_client_step_close(w->x, w, w->now + 600000, w->now);
+    assert_int_equal(asks_after(w), 0);
+    assert_in_range(asks_after(w), 1000, 600000); /* an answer is expected */
+    world_destroy(w);
+}
+
+static void test_ps_client_soon_repeats_a_question_for_a_record_that_came_too_early(void **state)
+{
+    (void)state;
+    world *w = world_with_a_share();
+    ps_client_step_close(w->x, w, w->now + 600000, w->now);
+    assert_int_equal(asks_after(w), 0);
+    const sent *asked = &w->sent[find_inquiry_about(w, FOREIGN_PARTITION)];
+    wire_data d       = from_shard(w, asked->shard, WIRE_REFUSED, asked->step);
+    d.status = PEN_AGAIN, d.n = asked->n, d.chunk = asked->chunk;
+    ps_client_receive(w->x, asked->shard, &d, NULL, w->now);
+    assert_in_range(asks_after(w), 1, 8);
+    world_destroy(w);
+}
+
 static void
 test_ps_client_asks_for_records_of_others_at_once_when_a_connection_is_back(void **state)
 {
@@ -209,6 +244,9 @@ int main(void)
         cmocka_unit_test(test_ps_client_times_out_naming_the_idle_server_that_does_not_answer),
         cmocka_unit_test(
             test_ps_client_asks_for_a_lost_record_of_a_partition_that_others_of_the_node_push),
+        cmocka_unit_test(
+            test_ps_client_asks_for_records_at_the_first_end_of_a_step_after_an_epoch_began),
+        cmocka_unit_test(test_ps_client_soon_repeats_a_question_for_a_record_that_came_too_early),
         cmocka_unit_test(
             test_ps_client_asks_for_records_of_others_at_once_when_a_connection_is_back),
         cmocka_unit_test(test_ps_client_names_the_rank_that_delays_a_partition_of_others),

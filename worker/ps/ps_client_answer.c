@@ -178,6 +178,13 @@ static void end_refused(ps_client *self, op *o, uint32_t shard, const wire_data 
     ps_client_end(self, o->request, &why);
 }
 
+/* The question for a vote came too early: the shard does not know yet where to send it. */
+static void ask_votes_again(ps_client *self, uint64_t now_ms)
+{
+    ps_client_ask_for_votes(self, now_ms + retry_wait_ms(&self->setup.retry, RETRY_REFUSED,
+                                                         self->step.asks, &self->draws));
+}
+
 static void on_refused(ps_client *self, uint32_t shard, const wire_data *d, uint64_t now_ms)
 {
     if (ps_client_away_is_over(self, d)) return;
@@ -185,6 +192,7 @@ static void on_refused(ps_client *self, uint32_t shard, const wire_data *d, uint
     if (d->status == PEN_AGAIN) ps_client_away_notify(self, shard);
     for (uint32_t i = 0; i < d->n; i++) {
         op *o = find(self, shard, d, i);
+        if (o == NULL && d->status == PEN_AGAIN) ask_votes_again(self, now_ms);
         if (o == NULL || o->state == OP_BUFFERED || o->state == OP_PREPARED) continue;
         if (!is_passing(d->status)) {
             end_refused(self, o, shard, d);

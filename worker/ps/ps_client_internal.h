@@ -153,6 +153,7 @@ struct ps_client {
     uint64_t *worker; /* [n_worker] incarnations of the newest view that had them */
     uint32_t n_worker;
     bool failed;
+    bool is_new_to_shards; /* a shard may not know yet where to send votes */
     pen_error why;
     struct slab *free_ops, *free_requests, *slabs;
     uint32_t *column_chunk, *partition, *stamp;

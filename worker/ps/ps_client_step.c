@@ -198,7 +198,10 @@ void ps_client_step_close(ps_client *self, void *token, uint64_t deadline_ms, ui
         on_held(self, r, now_ms);
     }
     ps_client_ask_for_votes(
-        self, now_ms + retry_wait_ms(&self->setup.retry, RETRY_RECEIPT, 1, &self->draws));
+        self, self->is_new_to_shards
+                  ? now_ms
+                  : now_ms + retry_wait_ms(&self->setup.retry, RETRY_RECEIPT, 1, &self->draws));
+    self->is_new_to_shards = false;
     ps_client_close(self, r, token, deadline_ms, now_ms); /* only now may it complete */
 }
 

@@ -23,6 +23,7 @@ void ps_client_up(ps_client *self, uint32_t shard, uint32_t lane, uint64_t now_m
     }
     ps_client_away_notify(self, shard);
     ps_client_idle_up(self, shard);
+    self->is_new_to_shards = true;
     ps_client_ask_for_votes(self, now_ms); /* messages sent while the lane was down are lost */
 }
 
@@ -83,5 +84,6 @@ void ps_client_install(ps_client *self, const ps_client_view *view, uint64_t now
     for (uint32_t i = 0; i < self->setup.n_shards; i++) ps_client_away_notify(self, i);
     ps_client_idle_again(self);
     if (self->step.request != NULL) ps_client_complete_if_over(self, self->step.request);
+    self->is_new_to_shards = true;
     ps_client_ask_for_votes(self, now_ms);
 }
