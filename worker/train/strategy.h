@@ -62,6 +62,9 @@ struct strategy { /* the first member of an implementation's struct */
 pen_status strategy_open(pen_ctx *ctx, pen_error *why);
 void strategy_close(pen_ctx *ctx); /* ctx->strategy NULL is fine */
 
+/* Whether ranks of a node add their gradients before they push: two_level_open() rather than ps_open(). */
+bool strategy_sums_in_nodes(const pen_ctx *ctx);
+
 /* ---- for implementations ---- */
 void strategy_init(strategy *s, const strategy_ops *ops, pen_ctx *ctx); /* sets ctx->strategy */
 /* Ends r with status, and its lazy verdict if that is still open. */

@@ -6,29 +6,6 @@
 enum { PAYS_BYTES = 1 << 20 };
 
 /* ---- whether sums of nodes pay ----------------------------------------------------------------- */
-/* Counts in the view of the epoch, so that all ranks get the same result. */
-static uint32_t count_nodes(const io_view *r)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_workers; i++) {
-        bool is_new = true;
-        for (uint32_t k = 0; k < i && is_new; k++) is_new = r->worker[i].node != r->worker[k].node;
-        n += is_new;
-    }
-    return n;
-}
-
-/* Over sockets the sum of a node costs as much as the pushes it saves. */
-static bool have_shared_memory(const io_view *r)
-{
-    for (uint32_t i = 0; i < r->n_workers; i++)
-        for (uint32_t k = 0; k < i; k++)
-            if (r->worker[i].node == r->worker[k].node &&
-                r->worker[i].sharing != r->worker[k].sharing)
-                return false;
-    return true;
-}
-
 static bool is_large_enough(const model *m)
 {
     uint64_t bytes = 0;
@@ -57,17 +34,18 @@ static bool is_in_float(const model *m, const pen_tensor *t)
 
 static bool is_worth_it(const pen_ctx *ctx)
 {
-    const io_thread *c   = io_of(ctx);
-    const model *m       = &ctx->model;
-    const uint32_t nodes = count_nodes(&c->view);
-    if (nodes == c->view.n_workers || !have_shared_memory(&c->view)) return false;
+    const io_committed *job = &io_of(ctx)->committed;
+    const model *m          = &ctx->model;
+    /* Over sockets the sum of a node costs as much as the pushes it saves. */
+    if (!job->has_neighbors || !job->shares_memory) return false;
     if (!is_large_enough(m) || !has_only(m, is_decided)) return false;
-    return ctx->settings.deterministic != SUMS_BY_RANK || (nodes == 1 && has_only(m, is_in_float));
+    return ctx->settings.deterministic != SUMS_BY_RANK ||
+           (job->nodes == 1 && has_only(m, is_in_float));
 }
 
 /* The sum of a node needs all its ranks and all their gradients.  In elastic jobs, and if gradients are sharded, each
  * rank pushes its own. */
-static bool is_summed_in_nodes(const pen_ctx *ctx)
+bool strategy_sums_in_nodes(const pen_ctx *ctx)
 {
     const worker_settings *s = &ctx->settings;
     if (context_is_elastic(ctx)) return false;
@@ -81,6 +59,6 @@ static bool is_summed_in_nodes(const pen_ctx *ctx)
 pen_status strategy_open(pen_ctx *ctx, pen_error *why)
 {
     if (ctx->has_servers)
-        return is_summed_in_nodes(ctx) ? two_level_open(ctx, why) : ps_open(ctx, why);
+        return strategy_sums_in_nodes(ctx) ? two_level_open(ctx, why) : ps_open(ctx, why);
     return ctx->stage > 0 ? sharded_open(ctx, why) : allreduce_open(ctx, why);
 }

@@ -233,6 +233,7 @@ static void committed(void *user, int64_t step, int64_t applied)
     io_thread *c = user;
     pen_error why;
     if (c->commit == NULL) return;
+    io_view_settle(c);
     if (c->n_shards == 0) {
         c->ctx->step.next_index = step;
         c->ctx->step.applied    = applied;

@@ -44,6 +44,15 @@ typedef struct {    /* [n_shards] */
     char **server;  /* "server 1 (devbox)" */
 } io_routes;
 
+/* Facts of the view at COMMITTED, equal on all ranks.  Written before pen_commit() returns and never again: the program's
+ * threads read these, since an epoch may replace the view at any time. */
+typedef struct {
+    uint32_t nodes;     /* of the workers */
+    bool has_neighbors; /* some node has several */
+    bool shares_memory; /* each worker with all others of its node */
+    bool has_copies;    /* of shards, on other servers */
+} io_committed;
+
 typedef struct io_trace io_trace;
 
 enum { IO_INIT_MAX = 4 }; /* chunks of initial values in flight at a time */
@@ -72,7 +81,7 @@ struct io_thread {
     loop_timer timer, look; /* look: io_look() */
 
     /* From EPOCH on: io_route.c. */
-    io_view view;                   /* the newest view */
+    io_view view;                   /* the newest view; for this thread only */
     uint32_t n_workers;             /* highest rank so far, plus one */
     uint64_t *incarnation;          /* [n_workers] 0: absent */
     char **worker_host, **old_host; /* [n_workers]; old_host: while a view is installed */
@@ -89,7 +98,8 @@ struct io_thread {
     lane_link *links;     /* [n_shards * lanes] */
     uint64_t looked_ms;   /* time of the last look at the links */
     ps_client *ps_client; /* from COMMITTED on */
-    uint32_t *crc;        /* scratch of a message */
+    io_committed committed;
+    uint32_t *crc; /* scratch of a message */
 
     io_init_progress initializing; /* initial values, while rank 0 sends them */
 
@@ -143,6 +153,7 @@ const char *io_probe(void *user); /* what answers at the scheduler's address */
 /* io_view.c */
 bool io_view_copy(io_view *to, const wire_control *epoch); /* false: no memory */
 void io_view_free(io_view *r);
+void io_view_settle(io_thread *c); /* at COMMITTED: writes c->committed */
 const wire_member *io_find(const wire_member *member, uint32_t n, int32_t rank); /* NULL: none */
 
 /* io_route.c */
@@ -192,7 +203,7 @@ pen_status io_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d
                    const ps_client_piece *pieces, uint32_t n);
 
 /* io_unit.c */
-bool io_gives_back(const io_thread *c);
+bool io_gives_back(const io_thread *c); /* any thread, from COMMITTED on */
 void io_returned(void *user, uint32_t tensor);
 
 /* io_init.c: initial values of tensors that no worker holds whole */

@@ -35,18 +35,9 @@ struct ps_units {
     uint32_t n;
 };
 
-static bool has_copies(const io_thread *c)
-{
-    for (uint32_t i = 0; i < c->n_first_places; i++)
-        if (c->first_place[i].role != WIRE_PRIMARY) return true;
-    for (uint32_t i = 0; i < c->view.n_replicas; i++)
-        if (c->view.replica[i].role != WIRE_PRIMARY) return true;
-    return false;
-}
-
 bool io_gives_back(const io_thread *c)
 {
-    return c->ctx->stage >= 2 && !context_is_elastic(c->ctx) && !has_copies(c) &&
+    return c->ctx->stage >= 2 && !context_is_elastic(c->ctx) && !c->committed.has_copies &&
            c->ctx->rule == STEP_TWO_PHASE;
 }
 

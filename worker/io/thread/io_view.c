@@ -34,6 +34,27 @@ bool io_view_copy(io_view *to, const wire_control *m)
     return is_there;
 }
 
+void io_view_settle(io_thread *c)
+{
+    io_committed *now = &c->committed;
+    const io_view *r  = &c->view;
+    *now              = (io_committed){.shares_memory = true};
+    for (uint32_t i = 0; i < r->n_workers; i++) {
+        bool is_first = true;
+        for (uint32_t k = 0; k < i; k++) {
+            if (r->worker[i].node != r->worker[k].node) continue;
+            is_first = false;
+            if (r->worker[i].sharing != r->worker[k].sharing) now->shares_memory = false;
+        }
+        now->nodes += is_first;
+        now->has_neighbors |= !is_first;
+    }
+    for (uint32_t i = 0; i < r->n_replicas; i++)
+        now->has_copies |= r->replica[i].role != WIRE_PRIMARY;
+    for (uint32_t i = 0; i < c->n_first_places; i++)
+        now->has_copies |= c->first_place[i].role != WIRE_PRIMARY;
+}
+
 const wire_member *io_find(const wire_member *member, uint32_t n, int32_t rank)
 {
     for (uint32_t i = 0; i < n; i++)
