@@ -1,6 +1,7 @@
 /* shard_reply.c - answers: large values at once by reference, everything else packed at the flush. */
 #include "server/shard/shard_state.h"
 
+#include "common/containers/arrays.h"
 #include "common/containers/vec.h"
 
 #include <stdlib.h>
@@ -9,22 +10,22 @@
 enum { PREPARED_BYTES_MAX = 1 << 20 };
 
 /* ---- columns --------------------------------------------------------------------------------- */
-/* Reserves `n` entries in the columns of a message. */
+/* Reserves `n` entries in the columns of a message; all columns are one block.  False: no memory, nothing has changed.
+ * Keeps chunk and seq. */
 static bool reserve(shard_columns *c, uint32_t n)
 {
     if (n <= c->capacity) return true;
-    const uint32_t capacity = n < 64 ? 64 : n * 2;
-    uint32_t *words         = realloc(c->chunk, (size_t)capacity * 3 * sizeof *words);
-    if (words == NULL) return false;
-    c->chunk       = words;
-    uint64_t *wide = realloc(c->seq, (size_t)capacity * 2 * sizeof *wide);
-    if (wide == NULL) return false;
-    *c = (shard_columns){.capacity  = capacity,
-                         .chunk     = words,
-                         .crc       = words + capacity,
-                         .staleness = words + 2 * (size_t)capacity,
-                         .seq       = wide,
-                         .version   = wide + capacity};
+    shard_columns more = {.capacity = n < 64 ? 64 : n * 2};
+    more.block = ARRAYS_NEW(ARRAY(more.seq, more.capacity), ARRAY(more.version, more.capacity),
+                            ARRAY(more.chunk, more.capacity), ARRAY(more.crc, more.capacity),
+                            ARRAY(more.staleness, more.capacity));
+    if (more.block == NULL) return false;
+    if (c->capacity > 0) {
+        memcpy(more.seq, c->seq, c->capacity * sizeof *c->seq);
+        memcpy(more.chunk, c->chunk, c->capacity * sizeof *c->chunk);
+    }
+    free(c->block);
+    *c = more;
     return true;
 }
 
@@ -332,8 +333,6 @@ void shard_reply_fini(shard *s)
 {
     for (uint32_t i = 0; i < s->n_outboxes; i++) free_outbox(&s->outbox[i]);
     free(s->outbox);
-    free(s->columns.chunk);
-    free(s->columns.seq);
-    free(s->refused.chunk);
-    free(s->refused.seq);
+    free(s->columns.block);
+    free(s->refused.block);
 }

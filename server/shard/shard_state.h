@@ -122,6 +122,7 @@ typedef struct { /* the pending answers to one peer */
 } shard_outbox;
 
 typedef struct { /* columns of one message, reused */
+    void *block; /* of all columns */
     uint32_t capacity;
     uint32_t *chunk, *crc, *staleness;
     uint64_t *seq, *version;
