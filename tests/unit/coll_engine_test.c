@@ -727,9 +727,28 @@ static void the_record_keeps_the_last_thousand_calls(void **state)
     assert_int_equal(pen_finalize(ctx), PEN_OK);
 }
 
+static void never_done(void *user, pen_status status, const pen_error *why)
+{
+    (void)user, (void)status, (void)why;
+    fail();
+}
+
+static void a_call_of_a_group_without_a_job_is_refused(void **state)
+{
+    (void)state;
+    static pen_group g   = {.size = 2};
+    float x              = 1;
+    const coll_call call = {.kind = COLL_ALL_REDUCE, .dtype = PEN_F32, .n = 1, .in = &x, .out = &x};
+    pen_error why;
+    assert_int_equal(coll_submit(&g, &call, 0, never_done, NULL, &why), PEN_WRONG_STATE);
+    assert_string_equal(why.text, "all_reduce: the job has not begun");
+    assert_int_equal(engine_run(&g, &call, 0, &why), PEN_WRONG_STATE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_call_of_a_group_without_a_job_is_refused),
         cmocka_unit_test(alone_every_call_is_the_identity_and_no_thread_exists),
         cmocka_unit_test(every_collective_is_right_in_shared_memory),
         cmocka_unit_test(every_collective_is_right_over_sockets),

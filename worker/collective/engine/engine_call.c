@@ -18,18 +18,20 @@ static uint64_t now_ms(void)
 /* ---- beginning ------------------------------------------------------------------------------- */
 void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms)
 {
+    const coll_engine *e =
+        g->engine; /* NULL: the job has not begun, and engine_call_begin() refuses */
     memset(c, 0, offsetof(engine_call, why));
     c->g        = g;
     c->call     = *call;
     c->begun_ms = now_ms();
     c->begun_ns = trace_begin();
-    c->since_ns = stat_begin(g->engine->setup.stats);
+    c->since_ns = e != NULL ? stat_begin(e->setup.stats) : 0;
     /* A copy: the program's label may be gone when a sentence needs it. */
     snprintf(c->label, sizeof c->label, "%s", call->label != NULL ? call->label : "");
     c->call.label  = c->label;
     c->deadline_ms = deadline_ms;
-    c->warn_at_ms  = c->begun_ms + (g->engine != NULL ? g->engine->warn_ms : 0);
-    c->tell_at_ms  = c->begun_ms + (g->engine != NULL ? g->engine->verdict_ms / 2 : 0);
+    c->warn_at_ms  = c->begun_ms + (e != NULL ? e->warn_ms : 0);
+    c->tell_at_ms  = c->begun_ms + (e != NULL ? e->verdict_ms / 2 : 0);
     memset(c->op, 0, sizeof c->op);
 }
 
