@@ -461,6 +461,26 @@ static int print_config(launcher *l)
     return run_files_print(&l->options, stdout);
 }
 
+/* Between the creation of the secret and its removal. */
+static int run_secured(launcher *l)
+{
+    pen_error why;
+    int code   = 0;
+    bool again = true;
+    if (launcher_secure(l, &why) != PEN_OK || launcher_begin_timeline(l, &why) != PEN_OK)
+        return command_fail(EXIT_USAGE, "%s", why.text);
+    if (process_guard_start(&why) != PEN_OK) return command_fail(1, "%s", why.text);
+    while (again) {
+        code = attempt(l, &again);
+        if (again)
+            fprintf(stderr, "penstock: restarting, %d of %d\n", ++l->attempt,
+                    l->options.max_restarts);
+    }
+    process_guard_stop();
+    launcher_end_timeline(l);
+    return code;
+}
+
 int command_run(int argc, char **argv)
 {
     static launcher l;
@@ -475,19 +495,7 @@ int command_run(int argc, char **argv)
     if (launcher_name_job(&l, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
     l.signals = open_signals();
     if (l.signals < 0) return command_fail(1, "cannot watch signals: %m");
-    if (launcher_secure(&l, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
-    if (launcher_begin_timeline(&l, &why) != PEN_OK)
-        return command_fail(EXIT_USAGE, "%s", why.text);
-    if (process_guard_start(&why) != PEN_OK) return command_fail(1, "%s", why.text);
-    bool again;
-    for (;;) {
-        code = attempt(&l, &again);
-        if (!again) break;
-        l.attempt++;
-        fprintf(stderr, "penstock: restarting, %d of %d\n", l.attempt, l.options.max_restarts);
-    }
-    process_guard_stop();
-    launcher_end_timeline(&l);
+    code = run_secured(&l);
     launcher_forget_secret(&l);
     return code;
 }

@@ -41,6 +41,14 @@ last_step() {
     [ -z "$(ls "$tmp"/penstock/*.key 2>/dev/null)" ]
 }
 
+@test "a run that ends before its job starts leaves no secret" {
+    run pen run --standalone --encryption on --trace "$tmp/nowhere/trace.json" "$programs/stepper" steps=1
+    [ "$status" = 2 ]
+    [[ $output == *"cannot create the folder "* ]]
+    [ -d "$tmp/penstock" ]
+    [ -z "$(ls "$tmp"/penstock/*.key 2>/dev/null)" ]
+}
+
 @test "run writes its secret to a file of its own user, which is deleted with the job; status finds it" {
     start keep --servers 1 --nproc-per-node 2 --encryption on "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
