@@ -56,6 +56,46 @@ static void end(pid_t child)
     waitpid(child, NULL, 0);
 }
 
+/* The number that a listener of a new process gives to its first peer. */
+static uint32_t first_number_of_a_process(void)
+{
+    int ends[2];
+    uint32_t number = 0;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        transport *l = listen_anywhere(), *d = dial_up(transport_address(l));
+        say(d, 0, "hello");
+        number = expect(l, TRANSPORT_MESSAGE).peer;
+        _exit(write(ends[1], &number, sizeof number) != sizeof number);
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &number, sizeof number), sizeof number);
+    close(ends[0]);
+    waitpid(child, NULL, 0);
+    return number;
+}
+
+/* libzmq's own would be 0x6b8b4567 in every process; whoever knows it can end the process (docs/design/security.md). */
+static void test_transport_zmq_numbers_of_peers_are_not_those_of_another_process(void **state)
+{
+    (void)state;
+    const uint32_t a = first_number_of_a_process(), b = first_number_of_a_process();
+    assert_true(a - b > 1000 && b - a > 1000);
+    assert_true(a - 0x6b8b4567u > 1000 && b - 0x6b8b4567u > 1000);
+}
+
+static void test_transport_zmq_leaves_the_programs_random_sequence_alone(void **state)
+{
+    (void)state;
+    srand(7);
+    const int first = rand(), second = rand();
+    srand(7);
+    assert_int_equal(rand(), first);
+    transport_close(listen_anywhere(), 0);
+    assert_int_equal(rand(), second);
+}
+
 static void test_transport_zmq_killed_peer_is_down_within_a_second(void **state)
 {
     (void)state;
@@ -197,6 +237,8 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(argv[1], "peer") == 0) return run_peer(argv[2]);
     if (argc > 3 && strcmp(argv[1], "leave") == 0) return run_leaver(argv[2], argv[3]);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_transport_zmq_numbers_of_peers_are_not_those_of_another_process),
+        cmocka_unit_test(test_transport_zmq_leaves_the_programs_random_sequence_alone),
         cmocka_unit_test(test_transport_zmq_killed_peer_is_down_within_a_second),
         cmocka_unit_test(test_transport_zmq_stopped_peer_is_down_by_heartbeat),
         cmocka_unit_test(test_transport_zmq_stopped_listener_is_down_for_its_dialler),

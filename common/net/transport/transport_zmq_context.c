@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
 
 enum { SOCKETS_MAX = 16384 }; /* of the process */
 
@@ -74,6 +76,23 @@ void zmqctx_release(void)
     }
     pthread_mutex_unlock(&context_lock);
     while (last != NULL && zmq_ctx_term(last) != 0 && errno == EINTR) {}
+}
+
+/* A ROUTER names its peers by a number that counts up from rand(), which every process starts alike, and libzmq aborts
+ * when a peer has chosen the next name for itself.  So rand() is seeded for this call, and the program gets its own
+ * sequence back. */
+void *zmqctx_router(void *ctx)
+{
+    static char sequence[64];
+    unsigned seed;
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed) return NULL;
+    pthread_mutex_lock(&context_lock);
+    char *before = initstate(seed, sequence, sizeof sequence);
+    void *socket = zmq_socket(ctx, ZMQ_ROUTER);
+    setstate(before);
+    explicit_bzero(sequence, sizeof sequence);
+    pthread_mutex_unlock(&context_lock);
+    return socket;
 }
 
 unsigned zmqctx_generation(void)

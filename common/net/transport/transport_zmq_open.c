@@ -93,7 +93,7 @@ static bool open_monitor(endpoint *e, void *ctx, unsigned number)
 static bool make_socket(endpoint *e, void *ctx, int type, unsigned number)
 {
     e->monitor = NULL;
-    e->socket  = zmq_socket(ctx, type);
+    e->socket  = type == ZMQ_ROUTER ? zmqctx_router(ctx) : zmq_socket(ctx, type);
     return e->socket != NULL && open_monitor(e, ctx, number) && watch_socket(e, e->socket) &&
            watch_socket(e, e->monitor);
 }
