@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize|gpu|fleet
+# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize|gpu|fleet|only [FILE...]
 #   check     what is quick: everything in one process, and the rules of the house
 #   all       that, the command line, real jobs of many processes, and a short run of the fuzzers
 #   gpu       what needs an NVIDIA GPU; part of `all` where there is one
 #   fleet     containers, Kubernetes, Slurm, Prometheus, a browser, packages: what needs packages-fleet.txt
 #   sanitize  for builds with a sanitizer: everything in one process, and jobs without large programs
+#   only      the named files, one after the other: bats files, or programs of BUILD_DIR/tests
 # Every test speaks TAP (cmocka, bats, the fuzz driver), so one counter serves all.  The last line is
 # `N passed, N failed` and, when a test could not run, `, N skipped (names)`.
 #   REQUIRE_ALL=1  skips count as failures
+#   UNSTEADY=FILE  a file of tests that fails runs again, alone, twice.  If it passes both times it counts as passed, and
+#                  is printed as UNSTEADY and added to FILE, which several runs share.  A fourth name in FILE counts as a
+#                  failure (tests/unsteady.md).
 set -u
 cd "$(dirname "$0")/.."
 build=$(realpath "${1:-build}")
@@ -38,7 +42,7 @@ list=$log/list
 limit=180
 [ "$kind" != sanitize ] || limit=480 # a sanitizer makes some ten times as slow
 for program in "$build"/tests/*; do
-    [ "$kind" != gpu ] && [ "$kind" != fleet ] || break
+    [[ $kind != @(gpu|fleet|only) ]] || break
     [ -x "$program" ] && [ -f "$program" ] && echo "$(basename "$program") $limit $program" >>"$list"
 done
 case $kind in
@@ -47,6 +51,7 @@ all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats 
 gpu) bats_files="tests/gpu/gpu.bats tests/gpu/tensors.bats tests/gpu/train.bats" ;;
 sanitize) bats_files="tests/cluster/nonfinite.bats tests/cluster/shells.bats tests/gpu/tensors.bats" ;;
 fleet) bats_files=$(ls tests/fleet/*.bats) ;;
+only) bats_files=${*:3} ;;
 esac
 [ "$kind" != gpu ] || export ON_GPU=1 # not on the played driver
 if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then bats_files="$bats_files tests/gpu/gpu.bats"; fi
@@ -85,29 +90,75 @@ serial() { # name, limit, command...: cluster tests measure time, so they run al
     run_one "$@"
 }
 for file in $bats_files; do
-    serial "$(label_of "$file")" $([ "$kind" = fleet ] && echo 1800 || echo 600) bats --formatter tap "$file"
+    case $file in
+    *.bats) serial "$(label_of "$file")" $([ "$kind" = fleet ] && echo 1800 || echo 600) bats --formatter tap "$file" ;;
+    *) serial "$(basename "$file")" "$limit" "$file" ;;
+    esac
 done
+
+# What a file of tests said: sets ok, skips, n_skips and bad.
+judge() { # name
+    ok=$(grep -cE '^ok ' "$log/$1.tap")
+    # bats says "ok 3 name # skip why", cmocka "not ok 3 # SKIP name"
+    skips=$(grep -E '^(not )?ok .*# *(skip|SKIP)' "$log/$1.tap" | sed -E 's/^(not )?ok [0-9]+ *-? *//; s/^# SKIP //; s/ *# *skip.*//')
+    n_skips=$(printf '%s' "$skips" | grep -c .)
+    bad=$(grep -E '^not ok ' "$log/$1.tap" | grep -cv '# SKIP')
+    ok=$((ok + $(grep -cE '^not ok .*# SKIP' "$log/$1.tap")))
+    rc=$(cat "$log/$1.rc")
+    if [ "$rc" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi # crashed, timed out, or leaked
+    if [ "$rc" = 0 ] && [ "$ok" = 0 ] && [ "$bad" = 0 ]; then bad=1; fi # said nothing
+}
+
+show_failure() { # name
+    { grep -A12 '^not ok' "$log/$1.tap" || tail -n 5 "$log/$1.tap"; tail -n 25 "$log/$1.err"; } | head -60 | sed 's/^/        /'
+}
+
+# Runs a file that failed again, alone, twice; true: it passed both times, and ok, skips, n_skips are of the last.
+# More than UNSTEADY_MAX fail the run anyway, so no more are tried.
+UNSTEADY_MAX=3
+reruns=0
+passes_alone() { # name
+    local limit command
+    [ -n "${UNSTEADY:-}" ] && [ "$reruns" -le "$UNSTEADY_MAX" ] || return 1
+    reruns=$((reruns + 1))
+    read -r _ limit command < <(grep -m1 "^$1 " "$list")
+    mkdir -p "$log/first"
+    mv "$log/$1".{tap,err,rc,s} "$log/first/"
+    for _ in 1 2; do
+        # shellcheck disable=SC2086
+        run_one "$1" "$limit" $command
+        judge "$1"
+        if [ "$bad" -gt 0 ]; then
+            mv "$log/first/$1".* "$log/"
+            judge "$1"
+            return 1
+        fi
+    done
+    echo "$1" >>"$UNSTEADY"
+}
 
 passed=0
 failed=0
 skipped=""
 while read -r name _; do
-    ok=$(grep -cE '^ok ' "$log/$name.tap")
-    # bats says "ok 3 name # skip why", cmocka "not ok 3 # SKIP name"
-    skips=$(grep -E '^(not )?ok .*# *(skip|SKIP)' "$log/$name.tap" | sed -E 's/^(not )?ok [0-9]+ *-? *//; s/^# SKIP //; s/ *# *skip.*//')
-    n_skips=$(printf '%s' "$skips" | grep -c .)
-    bad=$(grep -E '^not ok ' "$log/$name.tap" | grep -cv '# SKIP')
-    ok=$((ok + $(grep -cE '^not ok .*# SKIP' "$log/$name.tap")))
-    rc=$(cat "$log/$name.rc")
-    if [ "$rc" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi # crashed, timed out, or leaked
-    if [ "$rc" = 0 ] && [ "$ok" = 0 ] && [ "$bad" = 0 ]; then bad=1; fi # said nothing
+    judge "$name"
+    if [ "$bad" -gt 0 ]; then
+        first="exit $rc after $(cut -d' ' -f1 "$log/$name.s") s"
+        if passes_alone "$name"; then
+            echo "UNSTEADY  $name ($first; then alone it passed twice; all of it: ${log#"$PWD"/}/first/$name.tap, .err)"
+            log=$log/first show_failure "$name"
+            if [ "$(grep -c . "$UNSTEADY")" -gt "$UNSTEADY_MAX" ]; then
+                echo "FAILED  $name (more than $UNSTEADY_MAX files were not steady: $(paste -sd' ' "$UNSTEADY"))"
+                bad=1
+            fi
+        else
+            echo "FAILED  $name ($first; all of it: ${log#"$PWD"/}/$name.tap, .err)"
+            show_failure "$name"
+        fi
+    fi
     passed=$((passed + ok - n_skips))
     failed=$((failed + bad))
     [ "$n_skips" -gt 0 ] && skipped="$skipped$skips"$'\n'
-    if [ "$bad" -gt 0 ]; then
-        echo "FAILED  $name (exit $rc after $(cut -d' ' -f1 "$log/$name.s") s; all of it: ${log#"$PWD"/}/$name.tap, .err)"
-        { grep -A12 '^not ok' "$log/$name.tap" || tail -n 5 "$log/$name.tap"; tail -n 25 "$log/$name.err"; } | head -60 | sed 's/^/        /'
-    fi
 done <"$list"
 
 n_skipped=$(printf '%s' "$skipped" | grep -c .)

@@ -99,7 +99,8 @@ unsigned zmqctx_generation(void); /* number of forks since the first process */
 
 void *zmqctx_acquire(uint32_t io_threads, unsigned *number);
 void zmqctx_release(void);
-void *zmqctx_router(void *ctx); /* a ROUTER whose names of peers cannot be guessed; NULL: errno says why */
+void *zmqctx_router(
+    void *ctx); /* a ROUTER whose names of peers cannot be guessed; NULL: errno says why */
 
 /* ---- keys: transport_zmq_curve.c ---------------------------------------------------------------- */
 /* Applies the keys to a socket, before it is bound or connected. */
