@@ -3,8 +3,8 @@
  * DESIGN.  The library parses and bounds the bytes of a request.  Ours are the listening socket (so that a taken
  * port is a sentence), the thread, the time limits of connections (http_places.h; the library only limits silence
  * and refuses the newest, so a few slow senders would keep a probe out), the gate (http_gate.h), the table of
- * routes, and the headers of answers.  Nothing is stored between requests.  A request's body is never read: the
- * answer is queued after the header.  The kernel's buffers of a connection are small: unread bytes stay in the
+ * routes, the pace of an address, and the headers of answers.  Nothing is stored between requests.  A request's body is
+ * never read.  The kernel's buffers of a connection are small: unread bytes stay in the
  * answer, which is counted.
  */
 #include "common/net/http.h"
@@ -15,6 +15,7 @@
 #include "common/containers/hash.h"
 #include "common/net/http_gate.h"
 #include "common/net/http_places.h"
+#include "common/system/own_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +40,9 @@ enum {
     BACKLOG       = 64,
     ASKS_BURST    = 100, /* per address, without health checks */
     ASKS_A_SECOND = 50,
-    ASKS_PLACES   = 61
+    ASKS_PLACES   = 61,
+    ASKS_WAIT_MAX = 12, /* per address: fewer than its connections, so that others find a place */
+    ASKS_WAIT_MS  = 10
 };
 
 struct http {
@@ -54,13 +57,14 @@ struct http {
     http_gate gate;
     http_places places;     /* owned by the thread, like the next fields */
     rate asks[ASKS_PLACES]; /* by address */
+    uint64_t turns;
     char address[HTTP_HOST_BYTES + 8], cookie[32];
 };
 
 struct http_request {
     struct MHD_Connection *connection;
     const char *path;
-    uint64_t from; /* reader's address as one number */
+    http_place *place; /* of its connection */
 };
 
 /* ---- for handlers ---------------------------------------------------------------------------- */
@@ -157,11 +161,51 @@ static const http_route *find_route(const http *h, const char *path)
     return route->path != NULL ? route : NULL;
 }
 
-/* Every page takes loop time. */
-static bool asks_too_often(http *h, const http_request *request)
+/* ---- the pace of an address ------------------------------------------------------------------------ */
+static bool may_ask(http *h, uint64_t address)
 {
-    rate *r = &h->asks[request->from % ASKS_PLACES];
-    return !rate_take(r, ASKS_BURST, ASKS_A_SECOND, clock_ms(&clock_real));
+    return rate_take(&h->asks[address % ASKS_PLACES], ASKS_BURST, ASKS_A_SECOND,
+                     clock_ms(&clock_real));
+}
+
+/* Every page takes loop time, so an address has an allowance.  Beyond it requests wait, first come, first served: each
+ * connection has one at most, so a noisy one takes nothing from the others.  False: not to be answered now; an empty
+ * reply means that it waits. */
+static bool pace(http *h, const http_request *request, const http_route *route, http_reply *reply)
+{
+    http_place *place = request->place;
+    if (route->is_open || place->had_turn || may_ask(h, place->address)) return true;
+    if (http_places_count_waiting(&h->places, place->address) >= ASKS_WAIT_MAX) {
+        http_say(reply, MHD_HTTP_TOO_MANY_REQUESTS,
+                 "too many requests from this address: at most 50 a second");
+        return false;
+    }
+    place->turn = ++h->turns;
+    place->user = request->connection;
+    MHD_suspend_connection(request->connection);
+    return false;
+}
+
+static void let_go(http_place *p)
+{
+    p->turn     = 0;
+    p->had_turn = true;
+    MHD_resume_connection(p->user); /* the library asks for its answer again */
+}
+
+/* True: some still wait. */
+static bool serve_waiting(http *h)
+{
+    bool is_any   = false;
+    uint64_t turn = 0;
+    for (http_place *p; (p = http_places_next_waiting(&h->places, turn)) != NULL;) {
+        turn = p->turn;
+        if (may_ask(h, p->address))
+            let_go(p);
+        else
+            is_any = true;
+    }
+    return is_any;
 }
 
 static void make_reply(http *h, const http_request *request, const char *method, http_reply *reply,
@@ -182,10 +226,7 @@ static void make_reply(http *h, const http_request *request, const char *method,
         refuse(verdict, reply);
     else if (route == NULL)
         http_say(reply, MHD_HTTP_NOT_FOUND, "not found");
-    else if (!route->is_open && asks_too_often(h, request))
-        http_say(reply, MHD_HTTP_TOO_MANY_REQUESTS,
-                 "too many requests from this address: at most 50 a second");
-    else
+    else if (pace(h, request, route, reply))
         route->handler(h->user, request, reply);
 }
 
@@ -265,10 +306,18 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
     http_reply reply  = {.status = MHD_HTTP_OK};
     http_place *place = place_of(connection);
     bool keeps_token;
-    (void)version, (void)data, (void)size, (void)state;
-    if (place == NULL || place->is_ended) return MHD_NO;
-    const http_request request = {connection, path, place->address};
+    (void)version, (void)data;
+    if (place == NULL || place->is_ended || *size > 0) return MHD_NO; /* no body is read */
+    const bool is_get =
+        strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0;
+    const bool is_new = *state == NULL;
+    *state            = h;
+    if (is_new && is_get)
+        return MHD_YES; /* an answer before the end of a request would end its connection */
+    const http_request request = {connection, path, place};
     make_reply(h, &request, method, &reply, &keeps_token);
+    if (place->turn > 0) return MHD_YES;
+    place->had_turn = false;
     bound_answers(h, &reply);
     http_place_answer(place, reply.fixed != NULL ? 0 : reply.size, clock_ms(&clock_real));
     return send_reply(h, connection, &reply, keeps_token);
@@ -279,12 +328,10 @@ static pen_status read_token(const char *path, http_gate *gate, pen_error *why)
 {
     char text[HTTP_TOKEN_BYTES + 16];
     if (path == NULL || path[0] == '\0') return PEN_OK;
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return why_set(why, PEN_BAD_SETTING, "cannot read http_token_file %.200s: %m", path);
-    const size_t n = fread(text, 1, sizeof text, file);
-    fclose(file);
-    return http_token_take(text, n, path, gate->token, why);
+    pen_status status = own_secret_read("http_token_file", path, text, sizeof text, why);
+    if (status == PEN_OK) status = http_token_take(text, strlen(text), path, gate->token, why);
+    explicit_bzero(text, sizeof text);
+    return status;
 }
 
 static bool is_loopback(const struct sockaddr *a)
@@ -361,12 +408,15 @@ static void *serve(void *user)
         {.fd     = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
          .events = POLLIN},
         {.fd = h->wake, .events = POLLIN}};
+    bool has_waiting = false;
     while (!atomic_load(&h->must_end)) {
-        poll(fds, 2, sleep_ms(h));
+        poll(fds, 2, has_waiting ? ASKS_WAIT_MS : sleep_ms(h));
+        has_waiting = serve_waiting(h);
         MHD_run(h->daemon);
         const uint64_t now = clock_ms(&clock_real);
         for (http_place *p; (p = http_places_overdue(&h->places, now)) != NULL;) end_place(p);
     }
+    for (http_place *p; (p = http_places_next_waiting(&h->places, 0)) != NULL;) let_go(p);
     return NULL;
 }
 
@@ -384,13 +434,14 @@ static bool start_thread(http *h)
 
 static pen_status start(http *h, pen_error *why)
 {
-    h->wake   = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    h->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL, 0, NULL, NULL, answer_request, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(HTTP_PLACES + HTTP_PLACES_SPARE),
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)HEADER_BYTES, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
-        MHD_OPTION_NOTIFY_COMPLETED, on_sent, h, MHD_OPTION_END);
+    h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    h->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, answer_request, h,
+                         MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT,
+                         (unsigned)(HTTP_PLACES + HTTP_PLACES_SPARE), MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)HEADER_BYTES, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+                         MHD_OPTION_NOTIFY_COMPLETED, on_sent, h, MHD_OPTION_END);
     if (h->daemon != NULL) h->listener = -1;
     if (h->wake < 0 || h->daemon == NULL || !start_thread(h))
         return why_set(why, PEN_NO_MEMORY, "no thread for http at %s: %m", h->address);

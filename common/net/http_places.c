@@ -82,6 +82,22 @@ bool http_places_has_room(http_places *self, size_t bytes, http_place **goes)
     return false;
 }
 
+size_t http_places_count_waiting(const http_places *self, uint64_t address)
+{
+    size_t n = 0;
+    for (const http_place *p = self->at; p < self->at + ALL; p++)
+        n += p->lives && p->turn > 0 && p->address == address;
+    return n;
+}
+
+http_place *http_places_next_waiting(http_places *self, uint64_t after)
+{
+    http_place *next = NULL;
+    for (http_place *p = self->at; p < self->at + ALL; p++)
+        if (p->lives && p->turn > after && (next == NULL || p->turn < next->turn)) next = p;
+    return next;
+}
+
 static uint64_t due_ms(const http_place *p)
 {
     return p->since_ms + (p->reads ? HTTP_ANSWER_MS : HTTP_REQUEST_MS);

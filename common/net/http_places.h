@@ -28,6 +28,9 @@ typedef struct {
     uint64_t address;  /* of the other side, as one number            */
     uint64_t since_ms; /* when its request, or its answer, began      */
     size_t bytes;
+    uint64_t turn; /* its owner's: its request waits since this one; 0: it does not wait */
+    bool had_turn;
+    void *user;
 } http_place;
 
 typedef struct { /* zero: no connections */
@@ -46,6 +49,10 @@ void http_place_wait(http_place *p, uint64_t now_ms);
 
 /* Whether an answer of this size may be sent.  False: too many unread bytes.  *goes as above. */
 bool http_places_has_room(http_places *self, size_t bytes, http_place **goes);
+
+/* Those with a turn: of an address, and the one with the next turn; NULL: none. */
+size_t http_places_count_waiting(const http_places *self, uint64_t address);
+http_place *http_places_next_waiting(http_places *self, uint64_t after);
 
 /* The next connection over its time, to be ended by the caller; NULL: none left. */
 http_place *http_places_overdue(http_places *self, uint64_t now_ms);

@@ -38,7 +38,7 @@ shown_at() {
 
 @test "--http: servers and workers serve them too, readers need the token off loopback, and targets names all" {
     local target token=0123456789abcdef
-    echo "$token" >"$tmp/token"
+    (umask 077 && echo "$token" >"$tmp/token")
     start two --http "0.0.0.0:$(free_port)" --http-token-file "$tmp/token" --servers 1 --nproc-per-node 2 \
         "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2

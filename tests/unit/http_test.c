@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -105,7 +106,7 @@ typedef struct {
     loop *loop;
     pthread_t thread;
     monitor *monitor;
-    atomic_bool is_ready;
+    atomic_bool is_ready, is_quiet;
 } process;
 
 static void *turn(void *user)
@@ -264,6 +265,31 @@ static void test_monitor_with_a_token_shows_nothing_without_it_but_health(void *
     end(&p);
 }
 
+static void test_monitor_refuses_a_token_that_others_can_read(void **state)
+{
+    (void)state;
+    process p   = {0};
+    char path[] = "/tmp/http-token-XXXXXX";
+    pen_error why;
+    const int fd = mkstemp(path);
+    assert_int_equal(write(fd, TOKEN, strlen(TOKEN)), (ssize_t)strlen(TOKEN));
+    assert_int_equal(fchmod(fd, 0644), 0);
+    close(fd);
+    p.loop                  = loop_create(&why);
+    const monitor_options o = {.address    = "127.0.0.1:0",
+                               .token_file = path,
+                               .loop       = p.loop,
+                               .pages      = pages,
+                               .metrics    = write_metrics,
+                               .is_ready   = is_ready,
+                               .user       = &p};
+    assert_int_equal(monitor_open(&o, &p.monitor, &why), PEN_BAD_SETTING);
+    assert_non_null(strstr(why.text, "is open to others (mode 0644): chmod 600 it"));
+    assert_null(strstr(why.text, TOKEN));
+    unlink(path);
+    loop_destroy(p.loop);
+}
+
 static void test_monitor_reports_a_loop_that_is_stuck(void **state)
 {
     (void)state;
@@ -406,6 +432,53 @@ static void test_monitor_answers_a_probe_while_64_others_drip(void **state)
     end(&p);
 }
 
+/* The status of the next answer of a connection that stays. */
+static int status_of_next(int fd)
+{
+    static const char request[] = "HEAD /page" HOST "\r\n\r\n"; /* an answer without a body */
+    char answer[4096];
+    size_t n = 0;
+    say(fd, request);
+    for (const char *body = NULL; body == NULL;) {
+        const ssize_t got = read(fd, answer + n, sizeof answer - 1 - n);
+        assert_true(got > 0);
+        n += (size_t)got;
+        answer[n] = '\0';
+        body      = strstr(answer, "\r\n\r\n");
+    }
+    return atoi(answer + 9);
+}
+
+static void *make_noise(void *user)
+{
+    process *p = user;
+    while (!atomic_load(&p->is_quiet)) {
+        const int fd = dial(p);
+        for (int k = 0; k < 10 && !atomic_load(&p->is_quiet); k++)
+            assert_int_equal(status_of_next(fd), 200);
+        close(fd);
+    }
+    return NULL;
+}
+
+static void test_monitor_a_noisy_client_makes_others_of_its_address_wait_but_not_fail(void **state)
+{
+    (void)state;
+    process p;
+    pthread_t noise[2];
+    begin(&p, NULL);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&noise[i], NULL, make_noise, &p), 0);
+    const uint64_t before = clock_ms(&clock_real);
+    for (int i = 0; i < 100; i++) expect(&p, "GET /page" HOST, "200", "a page");
+    const uint64_t took = clock_ms(&clock_real) - before;
+    atomic_store(&p.is_quiet, true);
+    for (int i = 0; i < 2; i++) pthread_join(noise[i], NULL);
+    assert_true(took > 1000 &&
+                took < 30000); /* 100 of 300 requests, at 50 a second after the first 100 */
+    end(&p);
+}
+
 static void
 test_monitor_memory_for_20_clients_that_never_read_is_bounded_and_others_are_answered(void **state)
 {
@@ -442,10 +515,12 @@ int main(void)
         cmocka_unit_test(test_http_closes_idle_connections_before_reading_ones),
         cmocka_unit_test(test_http_answers_that_nobody_reads_are_bounded_together),
         cmocka_unit_test(test_monitor_answers_a_probe_while_64_others_drip),
+        cmocka_unit_test(test_monitor_a_noisy_client_makes_others_of_its_address_wait_but_not_fail),
         cmocka_unit_test(
             test_monitor_memory_for_20_clients_that_never_read_is_bounded_and_others_are_answered),
         cmocka_unit_test(test_monitor_answers_from_the_loop_and_is_read_only),
         cmocka_unit_test(test_monitor_with_a_token_shows_nothing_without_it_but_health),
+        cmocka_unit_test(test_monitor_refuses_a_token_that_others_can_read),
         cmocka_unit_test(test_monitor_reports_a_loop_that_is_stuck),
         cmocka_unit_test(test_monitor_goes_on_after_garbage),
         cmocka_unit_test(test_monitor_is_skipped_for_a_taken_port_and_fails_for_a_bad_address),
