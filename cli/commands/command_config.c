@@ -3,6 +3,7 @@
 #include "cli/config/key_flags.h"
 #include "cli/config/write_yaml.h"
 #include "common/base/why.h"
+#include "common/system/own_files.h"
 #include "common/config_files/resolve.h"
 
 #include <stdlib.h>
@@ -158,9 +159,8 @@ static pen_status write_file(request *r, pen_error *why)
     char temporary[CONFIG_TEXT_BYTES * 2];
     if (!r->force && access(r->out, F_OK) == 0)
         return why_set(why, PEN_BAD_SETTING, "%s already exists; --force overwrites it", r->out);
-    snprintf(temporary, sizeof temporary, "%.400s.part", r->out);
-    FILE *file = fopen(temporary, "w");
-    if (file == NULL) return why_set(why, PEN_STORE, "cannot write %.200s: %m", temporary);
+    FILE *file = own_file_beside(r->out, temporary, sizeof temporary);
+    if (file == NULL) return why_set(why, PEN_STORE, "cannot write %.200s: %m", r->out);
     pen_status status = document_write_yaml(&r->d, file, why);
     const bool failed = (fflush(file) != 0) | (fsync(fileno(file)) != 0) | (fclose(file) != 0);
     if (status == PEN_OK && (failed || rename(temporary, r->out) != 0))

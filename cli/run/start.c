@@ -6,6 +6,7 @@
 #include "common/base/utf8.h"
 #include "common/base/why.h"
 #include "common/net/auth/auth.h"
+#include "common/system/own_files.h"
 #include "common/system/user_folder.h"
 
 #include <ctype.h>
@@ -95,19 +96,38 @@ static const char *temporary(void)
     return folder != NULL ? folder : "/tmp";
 }
 
-/* LOG_DIR/JOB/attempt_N: created if any output goes to files.  Only this user can read it. */
+/* LOG_DIR/JOB, or in the folder for temporary files one with a name that nobody can make beforehand. */
+static pen_status make_log_base(launcher *l, pen_error *why)
+{
+    if (l->options.log_dir == NULL) {
+        snprintf(l->log_base, sizeof l->log_base, "%.200s/penstock-%.100s-XXXXXX", temporary(),
+                 l->job);
+        if (mkdtemp(l->log_base) != NULL) return PEN_OK;
+        why_set(why, PEN_STORE, "cannot create the log folder %s: %m", l->log_base);
+        l->log_base[0] = '\0';
+        return PEN_STORE;
+    }
+    mkdir(l->options.log_dir, 0700);
+    snprintf(l->log_base, sizeof l->log_base, "%.200s/%s", l->options.log_dir, l->job);
+    return PEN_OK;
+}
+
+/* attempt_N in it: created if any output goes to files.  Only this user can read it. */
 static pen_status make_log_folder(launcher *l, pen_error *why)
 {
-    const char *base = l->options.log_dir != NULL ? l->options.log_dir : temporary();
+    char name[32];
     if (!keeps_files(&l->options)) return PEN_OK;
-    mkdir(base, 0700);
-    snprintf(l->log_folder, sizeof l->log_folder, "%.200s/%s", base, l->job);
-    mkdir(l->log_folder, 0700);
-    size_t n = strlen(l->log_folder);
-    snprintf(l->log_folder + n, sizeof l->log_folder - n, "/attempt_%d", l->attempt);
-    if (mkdir(l->log_folder, 0700) != 0 && errno != EEXIST)
-        return why_set(why, PEN_STORE, "cannot create the log folder %s: %m", l->log_folder);
-    return PEN_OK;
+    if (l->log_base[0] == '\0' && make_log_base(l, why) != PEN_OK) return PEN_STORE;
+    snprintf(name, sizeof name, "attempt_%d", l->attempt);
+    snprintf(l->log_folder, sizeof l->log_folder, "%s/%s", l->log_base, name);
+    if (l->attempt == 0 && l->options.log_dir == NULL)
+        fprintf(stderr, "penstock: output goes to %s\n", l->log_base);
+    const int base = own_folder_open(AT_FDCWD, l->log_base, l->log_base, OWN_FOLDER, why);
+    if (base < 0) return PEN_STORE;
+    if (l->log_fd > 0) close(l->log_fd);
+    l->log_fd = own_folder_open(base, name, l->log_folder, OWN_FOLDER, why);
+    close(base);
+    return l->log_fd >= 0 ? PEN_OK : PEN_STORE;
 }
 
 /* The scheduler's persistent state: a folder of this attempt, unless the setting `state` names one. */
@@ -158,16 +178,18 @@ static void open_stream(launcher *l, process *p, process_stream *s, const char *
     *s                   = (process_stream){.fd = -1};
     s->terminal          = shown && !(redirect & bit && !(tee & bit)) ? terminal : NULL;
     if (l->log_folder[0] == '\0' || (o->log_dir == NULL && !((redirect | tee) & bit))) return;
-    char path[512], name[32];
-    snprintf(name, sizeof name, "%s", p->name);
+    char name[40];
+    snprintf(name, sizeof name, "%.32s.%s", p->name, suffix);
     for (char *c = name; *c != '\0'; c++)
         if (*c == ' ') *c = '-';
-    snprintf(path, sizeof path, "%.440s/%s.%s", l->log_folder, name, suffix);
-    const int again = p->restarts == 0 ? O_TRUNC : O_APPEND;
-    const int fd    = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | again, 0600);
-    s->file         = fd >= 0 ? fdopen(fd, p->restarts == 0 ? "w" : "a") : NULL;
+    const int fd = own_file_open(l->log_fd, name, p->restarts == 0 ? O_TRUNC : O_APPEND);
+    s->file      = fd >= 0 ? fdopen(fd, p->restarts == 0 ? "w" : "a") : NULL;
+    if (s->file == NULL)
+        fprintf(stderr, "penstock: cannot write %s/%s: %m; this output is only shown\n",
+                l->log_folder, name);
     if (fd >= 0 && s->file == NULL) close(fd);
-    if (bit == RUN_STDERR && s->file != NULL) snprintf(p->err_path, sizeof p->err_path, "%s", path);
+    if (bit == RUN_STDERR && s->file != NULL)
+        snprintf(p->err_path, sizeof p->err_path, "%s/%s", l->log_folder, name);
 }
 
 /* Two launchers of one job on one machine share one note. */

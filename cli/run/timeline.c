@@ -6,9 +6,10 @@
 #include "cli/run/launcher.h"
 #include "cli/trace/timeline.h"
 #include "common/base/why.h"
+#include "common/system/own_files.h"
 
 #include <dirent.h>
-#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -51,19 +52,22 @@ static void remove_parts(const char *folder)
 static pen_status make_folder(char folder[CONFIG_TEXT_BYTES + 16], bool *is_new, pen_error *why)
 {
     const char *file = config_env("PENSTOCK_TRACE");
-    folder[0]        = '\0';
-    *is_new          = false;
+    pen_error inner;
+    folder[0] = '\0';
+    *is_new   = false;
     if (file == NULL || file[0] == '\0') return PEN_OK;
     file = make_absolute(file, why);
     if (file == NULL) return PEN_BAD_SETTING;
     folder_of(file, folder, CONFIG_TEXT_BYTES + 16);
-    *is_new = mkdir(folder, 0777) == 0;
-    if (*is_new || errno == EEXIST) return PEN_OK;
-    return why_set(
-        why, PEN_STORE,
-        "cannot create the folder %s for the timeline's parts: %m; --trace needs a file in an "
-        "existing folder",
-        folder);
+    *is_new      = mkdir(folder, 0700) == 0;
+    const int fd = own_folder_open(AT_FDCWD, folder, folder, OWN_FOLDER, &inner);
+    if (fd >= 0) close(fd);
+    return fd >= 0
+               ? PEN_OK
+               : why_set(
+                     why, PEN_STORE,
+                     "no folder for the timeline: %s; --trace needs a file in a folder that exists",
+                     inner.text);
 }
 
 pen_status launcher_check_timeline(pen_error *why)

@@ -6,11 +6,14 @@
  */
 #include "cli/trace/timeline.h"
 #include "common/base/why.h"
+#include "common/system/own_files.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     const timeline *t;
@@ -312,13 +315,16 @@ static pen_status write_events(const timeline *t, FILE *out, pen_error *why)
 
 pen_status timeline_write(const timeline *t, const char *path, pen_error *why)
 {
-    FILE *out = fopen(path, "we");
+    char making[PATH_MAX];
+    FILE *out = own_file_beside(path, making, sizeof making);
     if (out == NULL) return why_set(why, PEN_STORE, "cannot write %s: %m", path);
     write_metadata(t, out);
     pen_status status = write_events(t, out, why);
     fputs("]}\n", out);
     const bool has_failed = ferror(out) != 0;
-    if ((fclose(out) != 0 || has_failed) && status == PEN_OK)
+    if ((fclose(out) != 0 || has_failed || (status == PEN_OK && rename(making, path) != 0)) &&
+        status == PEN_OK)
         status = why_set(why, PEN_STORE, "cannot write %s: %m", path);
+    if (status != PEN_OK) unlink(making);
     return status;
 }

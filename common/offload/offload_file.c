@@ -8,6 +8,7 @@
 
 #include "common/base/log.h"
 #include "common/base/why.h"
+#include "common/system/own_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -74,7 +75,12 @@ static pen_status file_open(void *state, const char *dir, pen_error *why)
     file_state *f = state;
     if (snprintf(f->dir, sizeof f->dir, "%s", dir) >= (int)sizeof f->dir)
         return why_set(why, PEN_STORE, "the offload_path %.80s... is too long", dir);
-    if (mkdir(dir, 0700) != 0 && errno != EEXIST) return cannot_open(dir, why);
+    pen_error inner;
+    const int folder = own_folder_open(AT_FDCWD, dir, dir, OWN_FOLDER_GIVEN, &inner);
+    if (folder < 0)
+        return why_set(why, PEN_STORE, "%s; set offload_path to a writable folder on a disk",
+                       inner.text);
+    close(folder);
     f->is_direct = true;
     int fd       = make(dir, O_DIRECT);
     if (fd < 0 && errno == EINVAL) {

@@ -1,6 +1,7 @@
 /* safetensors.c - reading and writing safetensors files. */
 #include "common/snapshot/safetensors.h"
 #include "common/base/why.h"
+#include "common/system/own_files.h"
 #include "common/compute/simd/simd.h"
 #include "common/snapshot/store_files.h"
 
@@ -123,9 +124,7 @@ static safetensors_writer *new_writer(const safetensors_row *rows, size_t n)
 static pen_status begin_file(safetensors_writer *w, const char *path, pen_error *why)
 {
     snprintf(w->path, sizeof w->path, "%s", path);
-    if ((size_t)snprintf(w->making, sizeof w->making, "%s.making", path) >= sizeof w->making)
-        return why_set(why, PEN_STORE, "the path is too long: %s", path);
-    w->out = fopen(w->making, "we");
+    w->out = own_file_beside(path, w->making, sizeof w->making);
     return w->out != NULL ? PEN_OK : why_set(why, PEN_STORE, "cannot write %s: %m", path);
 }
 

@@ -1,6 +1,7 @@
 #include "common/snapshot/state.h"
 #include "common/base/crc.h"
 #include "common/base/why.h"
+#include "common/system/own_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +40,7 @@ static pen_status lock(state_file *s, pen_error *why)
 {
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/lock", s->dir);
-    s->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    s->lock_fd = own_file_open(s->dir_fd, "lock", 0);
     if (s->lock_fd < 0) return failed("opening", path, why);
     if (flock(s->lock_fd, LOCK_EX | LOCK_NB) == 0) return PEN_OK;
     if (errno != EWOULDBLOCK) return failed("locking", path, why);
@@ -55,9 +56,9 @@ static pen_status set_up(state_file *s, const char *dir, pen_error *why)
         return why_set(why, PEN_STORE, "the name of the folder %.80s... is too long", dir);
     snprintf(s->path, sizeof s->path, "%s/state", s->dir);
     snprintf(s->next, sizeof s->next, "%s/state.next", s->dir);
-    if (mkdir(s->dir, 0700) != 0 && errno != EEXIST) return failed("making", s->dir, why);
-    s->dir_fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (s->dir_fd < 0) return failed("opening", s->dir, why);
+    pen_error inner;
+    s->dir_fd = own_folder_open(AT_FDCWD, s->dir, s->dir, OWN_FOLDER_GIVEN, &inner);
+    if (s->dir_fd < 0) return why_set(why, PEN_STORE, "%s; give another --state", inner.text);
     return lock(s, why);
 }
 
@@ -151,7 +152,7 @@ pen_status state_keep(state_file *state, const void *data, size_t size, pen_erro
         return why_set(why, PEN_STORE, "%zu bytes are more than a state may have", size);
     head h = {.version = VERSION, .crc = crc32c(0, data, size), .size = size};
     memcpy(h.magic, magic, sizeof magic);
-    const int fd = open(state->next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const int fd = own_file_open(state->dir_fd, "state.next", O_TRUNC);
     if (fd < 0) return failed("writing", state->next, why);
     const bool is_written =
         write_all(fd, &h, sizeof h) && write_all(fd, data, size) && fsync(fd) == 0;

@@ -1,6 +1,7 @@
 /* store_files.c - folders and files of a store. */
 #include "common/snapshot/store_files.h"
 #include "common/base/why.h"
+#include "common/system/own_files.h"
 #include "common/containers/vec.h"
 
 #include <dirent.h>
@@ -141,11 +142,12 @@ static pen_status sync_parent(const char *path, pen_error *why)
 
 pen_status store_files_make_folder(const char *path, pen_error *why)
 {
-    if (mkdir(path, 0700) == 0) return sync_parent(path, why);
-    struct stat found;
-    if (errno == EEXIST && stat(path, &found) == 0 && S_ISDIR(found.st_mode)) return PEN_OK;
-    return why_set(why, PEN_STORE, "cannot make the store folder %s: %m; give another --store",
-                   path);
+    pen_error inner;
+    const bool is_new = mkdir(path, 0700) == 0;
+    const int fd      = own_folder_open(AT_FDCWD, path, path, OWN_FOLDER_GIVEN, &inner);
+    if (fd < 0) return why_set(why, PEN_STORE, "no store: %s; give another --store", inner.text);
+    close(fd);
+    return is_new ? sync_parent(path, why) : PEN_OK;
 }
 
 pen_status store_files_put_in_place(const char *from, const char *to, pen_error *why)
@@ -158,7 +160,7 @@ pen_status store_files_put_in_place(const char *from, const char *to, pen_error 
 
 pen_status store_files_lock(const char *path, int *fd, pen_error *why)
 {
-    const int made = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const int made = own_file_open(AT_FDCWD, path, 0);
     if (made < 0) return why_set(why, PEN_STORE, "cannot write %s: %m; give another --store", path);
     if (flock(made, LOCK_EX | LOCK_NB) != 0) {
         const bool is_held = errno == EWOULDBLOCK;

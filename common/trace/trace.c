@@ -3,6 +3,7 @@
 
 #include "common/base/why.h"
 #include "common/containers/hash.h"
+#include "common/system/own_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -92,19 +93,22 @@ static void *map_more(int fd, uint64_t at, uint64_t bytes)
 static pen_status make_file(const char *file, const char *who, int32_t rank, int *fd,
                             pen_error *why)
 {
-    char path[PATH_BYTES], host[TRACE_NAME_BYTES] = "host", number[16] = "";
+    char path[PATH_BYTES], name[TRACE_NAME_BYTES + 96], host[TRACE_NAME_BYTES] = "host",
+                                                        number[16] = "";
+    pen_error inner;
     if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
     if (rank >= 0) snprintf(number, sizeof number, "-%d", rank);
     snprintf(path, sizeof path, "%.400s" TRACE_PARTS_SUFFIX, file);
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
+    const int folder = own_folder_open(AT_FDCWD, path, path, OWN_FOLDER, &inner);
+    if (folder < 0)
         return why_set(why, PEN_STORE,
-                       "cannot create the folder %s for the timeline: %m; set trace to a "
-                       "file in an existing folder",
-                       path);
-    snprintf(path, sizeof path, "%.400s" TRACE_PARTS_SUFFIX "/%s%s-%s-%d" TRACE_PART_SUFFIX, file,
-             who, number, host, (int)getpid());
-    *fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    return *fd >= 0 ? PEN_OK : why_set(why, PEN_STORE, "cannot write the timeline to %s: %m", path);
+                       "no folder for the timeline: %s; trace needs a file in a folder that exists",
+                       inner.text);
+    snprintf(name, sizeof name, "%s%s-%s-%d" TRACE_PART_SUFFIX, who, number, host, (int)getpid());
+    *fd = own_file_open(folder, name, O_TRUNC);
+    close(folder);
+    return *fd >= 0 ? PEN_OK
+                    : why_set(why, PEN_STORE, "cannot write the timeline to %s/%s: %m", path, name);
 }
 
 static uint64_t power_of_two(uint64_t n)

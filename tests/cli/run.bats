@@ -179,7 +179,8 @@ worker-1.out:out 1"
     ends_with 0 none sh -c "$two"
     [ -z "$(find "$tmp" -name '*.out' -not -name none.out)" ]
     ends_with 0 some --tee 2 sh -c "$two"
-    (cd "$tmp/$job-some" && find . -type f) | is_text "./attempt_0/worker-0.err"
+    (cd "$tmp"/penstock-$job-some-?????? && find . -type f) | is_text "./attempt_0/worker-0.err"
+    grep -qx "penstock: output goes to $tmp/penstock-$job-some-......" "$tmp/some.err"
     ends_with 0 closed --log-dir "$tmp/logs" sh -c "$two" # a program's output is for its user only
     [ -z "$(find "$tmp/logs" ! -perm 700 -type d -o ! -perm 600 -type f)" ]
     [ -n "$(find "$tmp/logs" -name 'worker-0.err')" ]

@@ -78,5 +78,5 @@ END
     [[ $output == "penstock: missing arguments; use penstock trace merge OUT PART..."* ]]
     run pen run --standalone --trace "$tmp/no/such/folder" "$programs/stepper"
     [ "$status" = 2 ]
-    [[ $output == *"cannot create the folder $tmp/no/such/folder.parts for the timeline's parts: No such file or directory; "* ]]
+    [[ $output == *"no folder for the timeline: cannot create the folder $tmp/no/such/folder.parts: No such file or directory; "* ]]
 }
