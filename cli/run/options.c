@@ -5,6 +5,7 @@
 #include "cli/run/external.h"
 #include "cli/run/files.h"
 #include "common/base/why.h"
+#include "common/system/own_files.h"
 #include "common/compute/optim/optim.h"
 #include "common/net/own_address.h"
 #include "server/process/server_settings.h"
@@ -61,7 +62,7 @@ const struct argp_option run_options_rows[] = {
     {"node-rank",          KEY_NODE_RANK,    "I",      0, "Rank of this machine (0)", 1},
     {"master-addr",        KEY_MASTER_ADDR,  "HOST",   0, "Host name or address of machine 0 (127.0.0.1)", 1},
     {"master-port",        KEY_MASTER_PORT,  "PORT",   0, "Port of the scheduler there; 0 picks a free one (29500; 0 on one machine)", 1},
-    {"join",               KEY_JOIN,         "LINE",   0, "Join line printed by machine 0, with its address and the job's secret; - reads stdin", 1},
+    {"join",               KEY_JOIN,         "FILE",   0, "File with the line that machine 0 printed, its address and the job's secret; - reads stdin", 1},
     {"standalone",         KEY_STANDALONE,   0,        0, "One machine and a free port; overrides the flags above", 1},
     {"rdzv-endpoint",      KEY_RDZV_ENDPOINT,"HOST:PORT", 0, "Same as --master-addr and --master-port, for torchrun", 1},
     {"rdzv-backend",       KEY_RDZV_BACKEND, "NAME",   0, "static or c10d (static); with c10d the endpoint's HOST is machine 0, and the other of two is 1", 1},
@@ -224,21 +225,40 @@ static void parse_backend(struct argp_state *state, const char *text, run_option
                      name_of(state, "rdzv-backend", name), text);
 }
 
-/* Overwrites the secret in the process list. */
+enum {
+    JOIN_LINES_MAX  = 16, /* of other text before the join line */
+    JOIN_LINE_BYTES = SECRET_JOIN_BYTES + 256
+};
+
+/* Unbuffered: no copy of the secret is left, and what follows stays unread. */
+static void read_join(struct argp_state *state, char *line, size_t size)
+{
+    if (isatty(STDIN_FILENO)) fprintf(stderr, "penstock: paste the line that machine 0 printed:\n");
+    setvbuf(stdin, NULL, _IONBF, 0);
+    for (int i = 0; i < JOIN_LINES_MAX; i++) {
+        if (fgets(line, (int)size, stdin) == NULL)
+            argp_failure(state, EXIT_USAGE, 0, "--join -: no join line on stdin");
+        if (secret_is_in(line)) return;
+    }
+}
+
 static void take_join(struct argp_state *state, char *text, run_options *o)
 {
-    char line[SECRET_JOIN_BYTES + 2] = "";
-    char host[SECRET_HOST_BYTES];
+    char line[JOIN_LINE_BYTES] = "", host[SECRET_HOST_BYTES];
     uint32_t port;
     pen_error why;
-    const bool is_here = strcmp(text, "-") != 0;
-    if (is_here)
-        snprintf(line, sizeof line, "%s", text);
-    else if (fgets(line, sizeof line, stdin) == NULL)
-        argp_failure(state, EXIT_USAGE, 0, "--join -: no join line on stdin");
-    if (is_here) memset(text, 'x', strlen(text));
-    line[strcspn(line, "\r\n")] = '\0';
-    const pen_status status     = secret_join_parse(line, &o->join, host, &port, &why);
+    pen_status status = PEN_OK;
+    if (secret_is_in(text)) {
+        memset(text, 'x', strlen(text));
+        argp_failure(state, EXIT_USAGE, 0,
+                     "--join takes - or a file, not the line itself: other users could read its "
+                     "secret in the process list; use --join -, and paste the line");
+    }
+    if (strcmp(text, "-") == 0)
+        read_join(state, line, sizeof line);
+    else
+        status = own_secret_read("the join line in", text, line, sizeof line, &why);
+    if (status == PEN_OK) status = secret_join_parse(line, &o->join, host, &port, &why);
     explicit_bzero(line, sizeof line);
     if (status != PEN_OK) argp_failure(state, EXIT_USAGE, 0, "--join: %s", why.text);
     snprintf(o->master_addr, sizeof o->master_addr, "%s", host);

@@ -60,6 +60,14 @@ static void report_exit(launcher *l, const process *p)
     control_send(l->link, &exited, NULL);
 }
 
+/* This machine calls itself machine 0, but another one answers at the job's address. */
+static bool is_second_zero(const launcher *l, pen_status status)
+{
+    const run_options *o = &l->options;
+    return status != PEN_OK && status != PEN_UNREACHABLE && o->nnodes_max > 1 &&
+           !own_address_is_ours(o->master_addr);
+}
+
 /* Without a link the scheduler detects deaths itself.  A scheduler that has ended the job answers at once. */
 static void open_link(launcher *l, uint64_t timeout_ms)
 {
@@ -67,6 +75,11 @@ static void open_link(launcher *l, uint64_t timeout_ms)
                                      timeout_ms, &l->link, &l->verdict);
     l->had_link       = status == PEN_OK;
     if (status != PEN_OK) l->link = NULL;
+    if (is_second_zero(l, status))
+        why_set(&l->verdict, PEN_BAD_SETTING,
+                "--node-rank 0 is the machine with the address %s, which another machine has: give "
+                "each other machine a --node-rank of its own, from 1 on, and --join -",
+                l->options.master_addr);
     l->has_verdict = status != PEN_OK && status != PEN_UNREACHABLE;
     for (size_t i = 0; i < l->n; i++)
         if (l->all[i].ended) report_exit(l, &l->all[i]);

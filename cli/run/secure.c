@@ -4,7 +4,7 @@
  * agree.  Without encryption and without a secret the scheduler leaves a token for the others
  * (common/net/auth/token.h).  If no secret is given, one is created here and deleted with the job: a file of mode 0600 in
  * the user's folder of notes; children and `penstock status` get its path, never its content.  Other machines get the
- * secret with the join line that this command prints; it is overwritten in their command line once read.
+ * secret with the join line that this command prints, from stdin or from a file, never from their command line.
  *
  * A killed launcher cannot remove its file.  While alive it holds a lock on the file; the next launcher of this user
  * removes files without a lock.
@@ -101,7 +101,11 @@ static void print_join(const launcher *l, const secret *s)
     const run_options *o = &l->options;
     if (o->nnodes_max < 2) return;
     secret_join_format(s, o->master_addr, (uint32_t)o->master_port, line);
-    fprintf(stderr, "penstock: on each other machine, with its --node-rank:  --join %s\n", line);
+    fprintf(
+        stderr,
+        "penstock: on each other machine, give the same command its --node-rank and --join -, and "
+        "paste this line:  %s\n",
+        line);
     explicit_bzero(line, sizeof line);
 }
 
@@ -118,10 +122,11 @@ static pen_status check_given(const run_options *o, bool *is_file, pen_error *wh
         return status;
     }
     if (o->has_join || run_options_has_scheduler(o)) return PEN_OK;
-    return why_set(why, PEN_BAD_SETTING,
-                   "machine %d needs the job's secret; use --join with the line from machine 0, "
-                   "or --secret-file FILE on all machines, or --encryption clear on all",
-                   o->node_rank);
+    return why_set(
+        why, PEN_BAD_SETTING,
+        "machine %d needs the job's secret; use --join - and paste the line from machine 0, "
+        "or --secret-file FILE on all machines, or --encryption clear on all",
+        o->node_rank);
 }
 
 static pen_status find_secret(launcher *l, pen_error *why)

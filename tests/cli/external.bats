@@ -106,7 +106,7 @@ refused() {
     PENSTOCK_REPLICAS=9 refused "PENSTOCK_REPLICAS is '9', but must be a number from 0 to 2"
     refused "--standalone and --scheduler external contradict each other" --standalone
     refused "--scheduler external needs its --master-port" --master-port 0
-    PENSTOCK_MASTER_ADDR=192.0.2.1 refused "machine 0 needs the job's secret; use --join with the line from machine 0, or --secret-file FILE"
+    PENSTOCK_MASTER_ADDR=192.0.2.1 refused "machine 0 needs the job's secret; use --join - and paste the line from machine 0, or --secret-file FILE"
 }
 
 @test "without a scheduler the launcher says whom it waits for, and gives up in time" {

@@ -73,19 +73,39 @@ last_step() {
         --no-prefix "$programs/stepper" steps=40 pause_ms=30 >"$tmp/node0.out" 2>"$tmp/node0.err" 3>&- &
     pids+=($!)
     for _ in $(seq 100); do
-        line=$(sed -n 's/^penstock: on each other machine, with its --node-rank:  --join //p' "$tmp/node0.err")
+        line=$(sed -n 's/^penstock: on each other machine.*paste this line:  //p' "$tmp/node0.err")
         [ -n "$line" ] && break
         sleep 0.05
     done
     [[ $line == pen1:*@$far:$port ]]
-    MARK=$mark "$penstock" run --nnodes 2 --node-rank 1 --join "$line" --no-prefix --servers 2 \
-        "$programs/stepper" steps=40 pause_ms=30 >"$tmp/node1.out" 2>"$tmp/node1.err" 3>&- &
+    MARK=$mark "$penstock" run --nnodes 2 --node-rank 1 --join - --no-prefix --servers 2 \
+        "$programs/stepper" steps=40 pause_ms=30 >"$tmp/node1.out" 2>"$tmp/node1.err" 3>&- <<<"$line" &
     pids+=($!)
     sleep 1
     is_nowhere_to_be_seen "${line:5:40}"
     for pid in "${pids[@]}"; do wait "$pid" || { cat "$tmp"/node?.err; return 1; }; done
     [ "$(cat "$tmp/node0.out" "$tmp/node1.out" | grep -c 'step 39 ')" = 2 ]
     [ -z "$(ls "$tmp"/penstock/*.key 2>/dev/null)" ]
+    nothing_is_left
+}
+
+@test "--join takes what machine 0 printed, whole, from stdin or a file of this user; on the command line it is refused" {
+    local line="pen1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA@127.0.0.1:$(free_port)" name
+    run pen run --nnodes 2 --node-rank 1 --join "$line" true
+    [ "$status" = 2 ]
+    [ "$output" = "penstock run: --join takes - or a file, not the line itself: other users could read its secret in the process list; use --join -, and paste the line" ]
+    pen run --nnodes 2 --master-addr 127.0.0.1 --encryption on --print-config true >/dev/null
+    MARK=$mark "$penstock" run --nnodes 2 --master-addr 127.0.0.1 --encryption on "$programs/stepper" steps=10 >"$tmp/node0.out" 2>"$tmp/node0.err" 3>&- &
+    local zero=$!
+    for _ in $(seq 250); do grep -q 'paste this line' "$tmp/node0.err" && break || sleep 0.02; done
+    grep 'give the same command its --node-rank and --join -, and paste this line:  pen1:' "$tmp/node0.err" >"$tmp/line"
+    run pen run --nnodes 2 --node-rank 1 --join "$tmp/line" true
+    [ "$status" = 2 ]
+    [ "$output" = "penstock run: --join: the join line in $tmp/line is open to others (mode 0644): chmod 600 it; make a new one if others may have read it" ]
+    chmod 600 "$tmp/line"
+    pen run --nnodes 2 --node-rank 1 --join "$tmp/line" "$programs/stepper" steps=10 >"$tmp/node1.out"
+    wait "$zero"
+    cat "$tmp/node0.out" "$tmp/node1.out" | grep -c 'step 9 ' | is_text 2
     nothing_is_left
 }
 
@@ -96,11 +116,11 @@ last_step() {
     run pen server --master-addr node-7 --master-port 1
     [ "$output" = "penstock: $expected" ]
     run pen run --nnodes 2 --node-rank 1 --master-addr node-7 true
-    [ "$output" = "penstock: machine 1 needs the job's secret; use --join with the line from machine 0, or --secret-file FILE on all machines, or --encryption clear on all" ]
-    run pen run --nnodes 2 --node-rank 1 --join nonsense true
+    [ "$output" = "penstock: machine 1 needs the job's secret; use --join - and paste the line from machine 0, or --secret-file FILE on all machines, or --encryption clear on all" ]
+    run pen run --nnodes 2 --node-rank 1 --join - true <<<"pen1:nonsense"
     [ "$output" = "penstock run: --join: expected a join line SECRET@HOST:PORT, as machine 0 printed it" ]
-    run pen run --join "pen1:x@a:1" true
-    [ "$status" = 2 ]
+    run pen run --nnodes 2 --node-rank 1 --join "$tmp/nowhere" true
+    [ "$output" = "penstock run: --join: cannot read the join line in $tmp/nowhere: No such file or directory" ]
 }
 
 @test "clear text off loopback works when it is requested by name, and is reported" {
@@ -153,10 +173,10 @@ last_step() {
     MASTER_ADDR=127.0.0.1 MASTER_PORT=$port MARK=$mark "$penstock" "${job_of_two[@]}" 2>"$tmp/node0.err" >"$tmp/node0.out" 3>&- &
     pids+=($!)
     for _ in $(seq 250); do
-        line=$(sed -n 's/^penstock: on each other machine.*--join //p' "$tmp/node0.err")
+        line=$(sed -n 's/^penstock: on each other machine.*paste this line:  //p' "$tmp/node0.err")
         [ -n "$line" ] && break || sleep 0.02
     done
-    MARK=$mark "$penstock" run --node-rank 1 --join "$line" "${job_of_two[@]:1}" 2>"$tmp/node1.err" >"$tmp/node1.out" 3>&- &
+    MARK=$mark "$penstock" run --node-rank 1 --join - "${job_of_two[@]:1}" 2>"$tmp/node1.err" >"$tmp/node1.out" 3>&- <<<"$line" &
     pids+=($!)
     for _ in $(seq 500); do grep -q 'step 1 ' "$tmp/node1.out" && break || sleep 0.02; done
     old=$(ls "$keys"/*.key)

@@ -126,7 +126,7 @@ addresses_are() {
         begin_on node0 "run$i" "$penstock" run --nnodes 2 --node-rank 0 --master-addr 10.79.0.1 --master-port "2950$i" --servers $servers \
             "$programs/stepper" "${words[@]}"
         join_line "run$i"
-        begin_on node1 "other$i" "$penstock" run --nnodes 2 --node-rank 1 --join "$line" --servers $servers "$programs/stepper" "${words[@]}"
+        begin_on node1 "other$i" "$penstock" run --nnodes 2 --node-rank 1 --join - --servers $servers "$programs/stepper" "${words[@]}" <<<"$line"
     done
     addresses_are 29501 $'server 10.79.0.1\nserver 10.79.0.2\nworker 10.79.0.1\nworker 10.79.0.2'
     addresses_are 29502 $'worker 10.79.0.1\nworker 10.79.0.2'
@@ -142,7 +142,7 @@ addresses_are() {
     hosts_start 2
     begin_on node0 run0 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 0 --master-addr node0 "$programs/stepper" steps=4
     join_line run0
-    begin_on node1 run1 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 1 --join "$line" "$programs/stepper" steps=4
+    begin_on node1 run1 "$penstock" run --nproc-per-node 2 --nnodes 2 --node-rank 1 --join - "$programs/stepper" steps=4 <<<"$line"
     are_as_alone run0 run1
     hosts_stop
 }
@@ -204,8 +204,8 @@ addresses_are() {
     begin_on node0 run0 "$penstock" run --nnodes 2 --node-rank 0 --master-addr node0 --servers 2 --replicas 1 --max-restarts 3 \
         "$programs/stepper" steps=100000 pause_ms=20
     join_line run0
-    begin_on node1 run1 "$penstock" run --nnodes 2 --node-rank 1 --join "$line" --servers 2 --replicas 1 --max-restarts 3 \
-        "$programs/stepper" steps=100000 pause_ms=20
+    begin_on node1 run1 "$penstock" run --nnodes 2 --node-rank 1 --join - --servers 2 --replicas 1 --max-restarts 3 \
+        "$programs/stepper" steps=100000 pause_ms=20 <<<"$line"
     for _ in $(seq 500); do grep -q 'step 5 ' "$tmp/run1.out" && break || sleep 0.02; done
     is_text "$(on node0 "$penstock" status | sed -n 's/ *training.*//p')" < <(on node1 "$penstock" status | sed -n 's/ *training.*//p')
     on node1 sh -c "kill -9 \$($penstock status --pid server 1)"

@@ -55,7 +55,7 @@ run_joined() {
     part "$1" node0 "$penstock" run --nnodes "$2" --node-rank 0 --master-addr "$3" --master-port "2950$1" "${@:4}" "${worker[@]}"
     join_line "job${1}part0"
     for ((i = 1; i < $2; i++)); do
-        part "$1" "node$i" "$penstock" run --nnodes "$2" --node-rank "$i" --join "$line" "${@:4}" "${worker[@]}"
+        part "$1" "node$i" "$penstock" run --nnodes "$2" --node-rank "$i" --join - "${@:4}" "${worker[@]}" <<<"$line"
     done
 }
 

@@ -41,7 +41,7 @@ machines() { # NAME PORT HOSTS FLAGS... -- WORDS of the program: one job by `pen
             join_line "${name}0"
         else
             # shellcheck disable=SC2154
-            begin_on "$host" "$name$rank" "$penstock" run --nnodes "${nnodes:-$(wc -w <<<"$hosts")}" --node-rank $rank --join "$line" "${flags[@]}" "$programs/stepper" "$@"
+            begin_on "$host" "$name$rank" "$penstock" run --nnodes "${nnodes:-$(wc -w <<<"$hosts")}" --node-rank $rank --join - "${flags[@]}" "$programs/stepper" "$@" <<<"$line"
         fi
         declare -g "$name=${!name} $name$rank"
         rank=$((rank + 1))
@@ -250,7 +250,7 @@ host_remedy="$remedy, or start server [01] with a --host ADDRESS that all hosts 
     on bridge tc qdisc del dev p3 root
     cable node3 up
     for rank in 1 2; do
-        begin_on node$((rank == 1 ? 3 : 0)) back$rank "$penstock" run --nnodes 3 --node-rank $rank --join "$init_ps_line" --servers 3 "$programs/stepper" steps=5
+        begin_on node$((rank == 1 ? 3 : 0)) back$rank "$penstock" run --nnodes 3 --node-rank $rank --join - --servers 3 "$programs/stepper" steps=5 <<<"$init_ps_line"
     done
     for process in init_ps0 back1 back2; do ends $process 0 20; done
     all_end ddp ps whole early values

@@ -41,7 +41,7 @@ line_to_join_by() {
     exec 2>/dev/null
     while [ "${#sides[@]}" -gt 1 ] && [ -z "$line" ] && [ -e "$here/.together" ]; do
         sleep 0.02
-        line=$(sed -n 's/^penstock: on each other machine, with its --node-rank:  --join //p' "$printed")
+        line=$(sed -n 's/^penstock: on each other machine.*paste this line:  //p' "$printed")
     done
     echo "$line"
 }

@@ -167,7 +167,7 @@ ends() {
 # The line that the launcher NAME printed for the other machines:  join_line NAME   -> $line
 join_line() {
     for _ in $(seq 500); do
-        line=$(sed -n 's/^penstock: on each other machine, with its --node-rank:  --join //p' "$tmp/$1.err")
+        line=$(sed -n 's/^penstock: on each other machine.*paste this line:  //p' "$tmp/$1.err")
         [ -n "$line" ] && return
         sleep 0.02
     done

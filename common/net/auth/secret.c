@@ -1,6 +1,7 @@
 /* secret.c - the secret of a job; the only file that includes sodium.h. */
 #include "common/net/auth/secret.h"
 #include "common/base/why.h"
+#include "common/system/own_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -121,29 +122,36 @@ void secret_join_format(const secret *s, const char *host, uint32_t port,
     snprintf(text + n, SECRET_JOIN_BYTES - n, is_v6 ? "@[%.253s]:%u" : "@%.255s:%u", host, port);
 }
 
-static bool parse_port(const char *text, uint32_t *port)
+static bool parse_port(const char *text, size_t size, uint32_t *port)
 {
     char *end;
-    if (*text < '0' || *text > '9' || strlen(text) > 5) return false;
+    if (*text < '0' || *text > '9' || size > 5) return false;
     const unsigned long number = strtoul(text, &end, 10);
-    if (*end != '\0' || number == 0 || number > 65535) return false;
+    if (end != text + size || number == 0 || number > 65535) return false;
     *port = (uint32_t)number;
     return true;
+}
+
+bool secret_is_in(const char *text)
+{
+    return strstr(text, PREFIX) != NULL;
 }
 
 pen_status secret_join_parse(const char *text, secret *s, char host[SECRET_HOST_BYTES],
                              uint32_t *port, pen_error *why)
 {
-    const char *at    = strchr(text, '@');
-    const char *colon = at != NULL ? strrchr(at, ':') : NULL;
+    const char *from  = strstr(text, PREFIX);
+    const size_t size = from != NULL ? strcspn(from, " \t\r\n") : 0;
+    const char *at    = size > 0 ? memchr(from, '@', size) : NULL;
+    const char *colon = at != NULL ? memrchr(at, ':', size - (size_t)(at - from)) : NULL;
     const size_t n    = colon != NULL ? (size_t)(colon - at - 1) : 0;
     uint32_t number   = 0;
     secret found;
-    if (n == 0 || n >= SECRET_HOST_BYTES || !parse_port(colon + 1, &number) ||
-        strcspn(at + 1, " \t\r\n/") < n)
+    if (n == 0 || n >= SECRET_HOST_BYTES || memchr(at, '/', n) != NULL ||
+        !parse_port(colon + 1, size - (size_t)(colon + 1 - from), &number))
         return why_set(why, PEN_BAD_SETTING,
                        "expected a join line SECRET@HOST:PORT, as machine 0 printed it");
-    const pen_status status = secret_parse(text, (size_t)(at - text), &found, why);
+    const pen_status status = secret_parse(from, (size_t)(at - from), &found, why);
     if (status != PEN_OK) return status;
     *s = found;
     secret_wipe(&found);
@@ -155,18 +163,6 @@ pen_status secret_join_parse(const char *text, secret *s, char host[SECRET_HOST_
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static pen_status check_mode(const char *path, const struct stat *st, pen_error *why)
-{
-    const mode_t foreign = st->st_uid == geteuid() ? 0077 : 0037;
-    if (!S_ISREG(st->st_mode))
-        return why_set(why, PEN_BAD_SETTING, "the secret %.200s is not a file", path);
-    if ((st->st_mode & foreign) == 0) return PEN_OK;
-    return why_set(why, PEN_BAD_SETTING,
-                   "the secret %.200s is open to others (mode %04o): chmod 600 it; make a new one "
-                   "if others may have read it",
-                   path, (unsigned)(st->st_mode & 07777));
-}
-
 static size_t trim(const char *text, size_t n)
 {
     while (n > 0 && memchr(" \t\r\n", text[n - 1], 4) != NULL) n--;
@@ -175,24 +171,11 @@ static size_t trim(const char *text, size_t n)
 
 pen_status secret_read(const char *path, secret *s, pen_error *why)
 {
-    char text[FILE_BYTES] = "";
-    struct stat st;
-    if (start(why) != PEN_OK) return PEN_INTERNAL;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return why_set(why, PEN_BAD_SETTING, "cannot read the secret %.200s: %s", path,
-                       strerror(errno));
-    pen_status status = fstat(fd, &st) == 0
-                            ? check_mode(path, &st, why)
-                            : why_set(why, PEN_BAD_SETTING, "cannot read the secret %.200s: %s",
-                                      path, strerror(errno));
-    const ssize_t n   = status == PEN_OK ? read(fd, text, sizeof text) : 0;
-    close(fd);
-    if (status == PEN_OK && (n <= 0 || n == sizeof text))
-        status = why_set(why, PEN_BAD_SETTING, "the secret %.200s %s", path,
-                         n <= 0 ? "is empty" : "holds more than a secret");
+    char text[FILE_BYTES];
     pen_error inner;
-    if (status == PEN_OK && secret_parse(text, trim(text, (size_t)n), s, &inner) != PEN_OK)
+    if (start(why) != PEN_OK) return PEN_INTERNAL;
+    pen_status status = own_secret_read("the secret", path, text, sizeof text, why);
+    if (status == PEN_OK && secret_parse(text, trim(text, strlen(text)), s, &inner) != PEN_OK)
         status = why_set(why, PEN_BAD_SETTING, "%.200s: %s", path, inner.text);
     sodium_memzero(text, sizeof text);
     return status;

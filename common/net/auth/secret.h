@@ -41,7 +41,11 @@ pen_status secret_parse(const char *text, size_t size, secret *s, pen_error *why
 /* Eight bytes in hexadecimal for people to compare; reveals nothing. */
 void secret_print(const secret *s, char print[SECRET_PRINT_BYTES]);
 
-/* "pen1:...@host:port"; an IPv6 address is in brackets.  Errors  BAD_SETTING. */
+/* Whether this text holds a secret, or begins to. */
+bool secret_is_in(const char *text);
+
+/* "pen1:...@host:port"; an IPv6 address is in brackets.  To parse, words may stand before it and after it, as in what
+ * machine 0 prints.  Errors  BAD_SETTING. */
 void secret_join_format(const secret *s, const char *host, uint32_t port,
                         char text[SECRET_JOIN_BYTES]);
 pen_status secret_join_parse(const char *text, secret *s, char host[SECRET_HOST_BYTES],
