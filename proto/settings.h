@@ -123,8 +123,13 @@ extern const config_row settings_foreign[];
 /* ---- who may take part, and look ----------------------------------------------------------------------------------- */
 #define SETTING_ENCRYPTION(X)                                                                                          \
     X(encryption, ENUM, "auto", 0, 0, auth_choices,                                                                   \
-      "Whether traffic is encrypted: auto encrypts beyond loopback and with a secret_file; clear never encrypts. "     \
-      "On loopback, and with a secret_file, every process proves that it belongs to the job.")
+      "Whether TCP is encrypted: auto and on encrypt it, which needs a secret_file beyond loopback; clear never does, "  \
+      "so whoever reaches the ports can read and control the job. Without a secret_file, on loopback, there is no TCP: " \
+      "see local_sockets.")
+#define SETTING_LOCAL_SOCKETS(X)                                                                                       \
+    X(local_sockets, BOOL, "yes", 0, 0, NULL,                                                                          \
+      "Whether processes of one user on one host meet on Unix-domain sockets in the user's folder, which nobody else " \
+      "can enter, without encryption. no uses TCP between them too, as between hosts.")
 #define SETTING_SECRET_FILE(X)                                                                                         \
     X(secret_file, TEXT, "", 0, 0, NULL,                                                                               \
       "File with the job's secret, the same for all processes and readable only by its owner; `penstock keygen` "      \

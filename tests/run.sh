@@ -67,14 +67,14 @@ if [ "$kind" = all ]; then
     if [ -x tests/fuzz/run.sh ]; then
         echo "fuzz_wire 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=wire_data,wire_control,wire_peer tests/fuzz/run.sh $build/fuzz_wire ${FUZZ_SECONDS:-10}"
         echo "fuzz_files 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=config,secret,store,http tests/fuzz/run.sh $build/fuzz_files ${FUZZ_SECONDS:-10}"
-        echo "fuzz_foreign 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=lend,proof,safetensors,documents tests/fuzz/run.sh $build/fuzz_foreign ${FUZZ_SECONDS:-10}"
+        echo "fuzz_foreign 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=lend,safetensors,documents tests/fuzz/run.sh $build/fuzz_foreign ${FUZZ_SECONDS:-10}"
     fi >>"$list"
     jobs=$((jobs + 1)) # jobs of many processes wait for each other much of the time
 fi
 
 # The longest first, so that nothing long is left over at the end when all else is done.
 longest="conformance_coll_test gpu_waits fuzz_foreign cli_docs fuzz_files cluster_training fuzz_wire conformance_coll_fault_test gpu_driver
-    sim_lively_test cluster_elastic cli_snapshot gpu_tensors cluster_reach gpu_train cluster_modes cluster_proven cli_run cluster_gpt2 hygiene_house
+    sim_lively_test cluster_elastic cli_snapshot gpu_tensors cluster_reach gpu_train cluster_modes cluster_local cli_run cluster_gpt2 hygiene_house
     sim_mutation_test cluster_hostile cluster_liar cluster_hosts_docs cluster_snapshot cluster_leave gpu_nccl cluster_scalars cluster_order cluster_units
     cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage cluster_failover cluster_loss conformance_transport_test
     cluster_disk cluster_state unit_transport_limit_test"

@@ -7,6 +7,7 @@
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,5 +35,13 @@ double bench_limit_rate(struct json_t *limit); /* its GB/s, or 0; releases it */
 /* `penstock run FLAGS penstock bench VERB ARGV`; flags and verb end with NULL.  Returns the exit code. */
 int bench_run_job(uint64_t servers, uint64_t ranks, const char *const *flags,
                   const char *const *verb, int argc, char **argv);
+
+/* The setting `transport`: shm, local, tcp.  bench_use_transport() sets the job's environment; false: no memory. */
+extern const char *const bench_transports[];
+#define BENCH_TRANSPORTS                                                                           \
+    "shm: shared memory; local: Unix-domain sockets, as within a host without it; tcp: TCP in "    \
+    "clear text, as between "                                                                      \
+    "hosts, encrypted with PENSTOCK_ENCRYPTION=on."
+bool bench_use_transport(int transport);
 
 #endif

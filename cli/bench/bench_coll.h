@@ -44,7 +44,7 @@ extern const config_row bench_coll_rows[];
 extern const char *const bench_coll_names[];  /* [BENCH_COLLS] "all-reduce" */
 extern const char *const bench_coll_ops[];    /* in the order of pen_op */
 extern const char *const bench_coll_dtypes[]; /* the first is PEN_F32, in the order of pen_dtype */
-extern const char *const bench_coll_devices[], *const bench_coll_transports[];
+extern const char *const bench_coll_devices[];
 
 pen_dtype bench_coll_dtype(const bench_coll_settings *s);
 size_t bench_coll_dtype_bytes(pen_dtype dtype);

@@ -73,3 +73,14 @@ int bench_run_job(uint64_t servers, uint64_t ranks, const char *const *flags,
     free(words);
     return code;
 }
+
+/* ---- transports ------------------------------------------------------------------------------ */
+const char *const bench_transports[] = {"shm", "local", "tcp", NULL};
+
+bool bench_use_transport(int transport)
+{
+    if (transport == 0) return true;
+    if (setenv("PENSTOCK_SHARED_MEMORY", "no", 1) != 0) return false;
+    return transport == 1 || (setenv("PENSTOCK_LOCAL_SOCKETS", "no", 1) == 0 &&
+                              setenv("PENSTOCK_ENCRYPTION", "clear", 0) == 0);
+}

@@ -43,7 +43,7 @@ static const config_row rows[] = {
     ROW(factor,    U64,  "4",   2,     65536, NULL, "Multiplication factor between sizes.")
     ROW(seconds,   F64,  "0.2", 0.001, 60,    NULL, "Measuring time per algorithm and size.")
     ROW(rounds,    U64,  "3",   1,     100,   NULL, "Number of rounds; the shortest time of each algorithm counts.")
-    ROW(transport, ENUM, "tcp", 0,     0,     bench_coll_transports, "shm: shared memory; tcp: sockets, as between hosts.")
+    ROW(transport, ENUM, "tcp", 0,     0,     bench_transports, BENCH_TRANSPORTS)
     ROW(device,    ENUM, "auto", 0,    0,     device_choices, "auto: host memory, and device memory if each rank has a device and NCCL is installed; host; cuda.")
     ROW(only,      TEXT, "",    0,     0,     NULL, "Tune only this collective, for example all-reduce.")
     {0},
@@ -94,7 +94,7 @@ static void read_lines(FILE *from, timings *t)
 static bool measure(const tune_settings *s, const subject *what, const char *rule, timings *t)
 {
     char self[1024], words[2048];
-    const char *transport = what->on_device ? "shm" : bench_coll_transports[s->transport];
+    const char *transport = what->on_device ? "shm" : bench_transports[s->transport];
     if (!command_self(self, sizeof self) || setenv("PENSTOCK_COLL_ALGORITHM", rule, 1) != 0)
         return false;
     snprintf(words, sizeof words,

@@ -8,6 +8,7 @@
 #include "common/net/auth/auth.h"
 #include "common/net/tcp_address.h"
 #include "common/net/transport/transport.h"
+#include "scheduler/core/scheduler_settings.h"
 
 #include <inttypes.h>
 #include <poll.h>
@@ -66,9 +67,6 @@ static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *
         who->nonce = start ^ (uint64_t)getpid();
     for (;;) {
         uint64_t now = clock_ms(&clock_real);
-        if (now - start >= timeout_ms && c->refusal[0] != '\0' && auth_lack(c->auth) != NULL)
-            return why_set(why, PEN_DENIED, "no answer from the scheduler at %s %s",
-                           c->address + strlen("tcp://"), auth_lack(c->auth));
         if (now - start >= timeout_ms && c->refusal[0] != '\0')
             return why_set(why, PEN_DENIED,
                            "no scheduler at %s: %s; check --secret-file and --encryption",
@@ -76,8 +74,9 @@ static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *
         if (now - start >= timeout_ms)
             return why_set(why, PEN_UNREACHABLE,
                            "no Penstock scheduler answers at %s; check that the job is running and "
-                           "the address is right",
-                           c->address + strlen("tcp://"));
+                           "the address is right%s%s",
+                           c->address + strlen("tcp://"), auth_hint(c->auth) != NULL ? "; " : "",
+                           auth_hint(c->auth) != NULL ? auth_hint(c->auth) : "");
         if (said == 0 || now - said >= HELLO_EVERY_MS) {
             pen_status status = send_hello(c, who, why);
             if (status != PEN_OK && status != PEN_AGAIN) return status;
@@ -117,6 +116,15 @@ static int choice_of(const char *text)
     return AUTH_AUTO;
 }
 
+bool control_has_local_sockets(void)
+{
+    static scheduler_settings s;
+    const char *given = config_env("PENSTOCK_LOCAL_SOCKETS");
+    config_defaults(scheduler_settings_rows, &s);
+    if (given != NULL) (void)config_set(scheduler_settings_rows, &s, "local_sockets", given, NULL);
+    return s.local_sockets;
+}
+
 static pen_status open_auth(control *c, pen_error *why)
 {
     const char *file       = config_env("PENSTOCK_SECRET_FILE");
@@ -125,10 +133,11 @@ static pen_status open_auth(control *c, pen_error *why)
                                                 : choice_of(config_env("PENSTOCK_ENCRYPTION")),
                               .secret_file =
                                   protection.secret_file[0] != '\0' ? protection.secret_file : file,
-                              .role      = AUTH_TOOL,
-                              .rank      = -1,
-                              .scheduler = c->address,
-                              .address   = {c->address}};
+                              .local_sockets = control_has_local_sockets(),
+                              .role          = AUTH_TOOL,
+                              .rank          = -1,
+                              .scheduler     = c->address,
+                              .address       = {c->address}};
     return auth_open(&who, &c->auth, why);
 }
 

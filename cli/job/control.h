@@ -21,6 +21,9 @@
 
 typedef struct control control;
 
+/* Whether members of a job on this host meet on local sockets: the setting local_sockets of this environment. */
+bool control_has_local_sockets(void);
+
 /* Encryption of the next control_open(), from the user's flags.  Defaults come from the job note of `penstock run`,
  * else from PENSTOCK_ENCRYPTION and PENSTOCK_SECRET_FILE. */
 void control_protect(int encryption, const char *secret_file);
@@ -45,7 +48,7 @@ pen_status control_receive(control *c, uint64_t timeout_ms, wire_control *messag
 pen_status control_ask(control *c, wire_control *question, wire_control_kind kind,
                        uint64_t timeout_ms, wire_control *answer, pen_error *why);
 
-const char *control_protection(const control *c); /* "encrypted", "loopback: proven", ... */
+const char *control_protection(const control *c); /* auth_describe() */
 int control_fd(control *c); /* readable when control_receive(c, 0, ...) may succeed */
 
 /* Opens the job at master_addr and master_port as an observer; without them the only job that `penstock run` recorded on

@@ -12,6 +12,7 @@
 #include "cli/run/report.h"
 #include "common/base/clock.h"
 #include "common/base/why.h"
+#include "common/net/local_socket.h"
 #include "common/net/own_address.h"
 #include "common/net/tcp_address.h"
 #include "common/system/files.h"
@@ -510,5 +511,6 @@ int command_run(int argc, char **argv)
     if (l.signals < 0) return command_fail(1, "cannot watch signals: %m");
     code = run_secured(&l);
     launcher_forget_secret(&l);
+    local_socket_sweep(); /* of killed children */
     return code;
 }

@@ -1,8 +1,8 @@
 /* secure.c - whether a job is encrypted, and where its secret comes from.
  *
  * DESIGN.  The launcher decides once and passes the decision to all its children (PENSTOCK_ENCRYPTION), so that all
- * agree.  Without encryption and without a secret the scheduler leaves a token for the others
- * (common/net/auth/token.h).  If no secret is given, one is created here and deleted with the job: a file of mode 0600 in
+ * agree.  A job that stays on this host needs neither (common/net/local_socket.h).  If a job needs a secret and none is
+ * given, one is created here and deleted with the job: a file of mode 0600 in
  * the user's folder of notes; children and `penstock status` get its path, never its content.  Other machines get the
  * secret with the join line that this command prints, from stdin or from a file, never from their command line.
  *
@@ -35,19 +35,19 @@ static pen_status parse_choice(int *choice, pen_error *why)
                    text);
 }
 
-/* Whether the job listens or dials beyond this host. */
-static bool leaves_host(const run_options *o)
+/* Whether the job uses TCP: it listens or dials beyond this host, or has no local sockets. */
+static bool uses_tcp(const run_options *o)
 {
     const char *host = config_env("PENSTOCK_HOST");
-    return !auth_is_loopback(o->master_addr) || (host != NULL && !auth_is_loopback(host));
+    return !auth_is_loopback(o->master_addr) || (host != NULL && !auth_is_loopback(host)) ||
+           !control_has_local_sockets();
 }
 
-static void set_clear(bool is_far)
+static void warn_of_clear(void)
 {
-    setenv("PENSTOCK_ENCRYPTION", "clear", 1);
-    if (is_far)
-        fprintf(stderr, "penstock: traffic is neither encrypted nor authenticated "
-                        "(encryption=clear)\n");
+    fprintf(stderr, "penstock: WARNING: traffic is neither encrypted nor authenticated "
+                    "(encryption=clear): whoever reaches its ports can read it, and control or end "
+                    "the job\n");
 }
 
 /* A younger file may not be locked yet. */
@@ -153,9 +153,9 @@ static bool has_given(const run_options *o)
     return o->has_join || (given != NULL && given[0] != '\0');
 }
 
-static bool is_clear(const run_options *o, int choice)
+static bool needs_secret(const run_options *o, int choice)
 {
-    return choice == AUTH_CLEAR || (choice == AUTH_AUTO && !has_given(o) && !leaves_host(o));
+    return choice == AUTH_ON || (choice == AUTH_AUTO && (has_given(o) || uses_tcp(o)));
 }
 
 pen_status launcher_check_secret(const launcher *l, pen_error *why)
@@ -164,22 +164,21 @@ pen_status launcher_check_secret(const launcher *l, pen_error *why)
     bool is_file;
     const run_options *o = &l->options;
     if (parse_choice(&choice, why) != PEN_OK) return why->status;
-    return is_clear(o, choice) && !has_given(o) ? PEN_OK : check_given(o, &is_file, why);
+    return needs_secret(o, choice) ? check_given(o, &is_file, why) : PEN_OK;
 }
 
 pen_status launcher_secure(launcher *l, pen_error *why)
 {
     int choice;
-    const bool has_secret   = has_given(&l->options);
-    const bool is_far       = leaves_host(&l->options);
+    const run_options *o    = &l->options;
     const pen_status status = parse_choice(&choice, why);
     if (status != PEN_OK) return status;
-    if (is_clear(&l->options, choice)) {
-        set_clear(is_far && !has_secret);
-        return has_secret ? find_secret(l, why) : PEN_OK; /* authenticated, but not encrypted */
+    if (needs_secret(o, choice)) {
+        setenv("PENSTOCK_ENCRYPTION", "on", 1);
+        return find_secret(l, why);
     }
-    setenv("PENSTOCK_ENCRYPTION", "on", 1);
-    return find_secret(l, why);
+    if (choice == AUTH_CLEAR && uses_tcp(o)) warn_of_clear();
+    return PEN_OK;
 }
 
 void launcher_forget_secret(launcher *l)

@@ -229,11 +229,12 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
     char address[CONFIG_TEXT_BYTES + 32], host[CONFIG_TEXT_BYTES];
     listen_address_of(host_of(settings), host, sizeof host);
     tcp_address_format(host, (uint32_t)settings->port, address, sizeof address);
-    const auth_options who    = {.encryption  = settings->encryption,
-                                 .secret_file = settings->secret_file,
-                                 .role        = AUTH_SCHEDULER,
-                                 .rank        = 0,
-                                 .address     = {host_of(settings)}};
+    const auth_options who    = {.encryption    = settings->encryption,
+                                 .secret_file   = settings->secret_file,
+                                 .local_sockets = settings->local_sockets,
+                                 .role          = AUTH_SCHEDULER,
+                                 .rank          = 0,
+                                 .address       = {host_of(settings)}};
     transport_options options = {
         .head_bytes_max      = WIRE_HEAD_BYTES_MAX,
         .body_bytes_max      = 1,
@@ -246,9 +247,7 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
     const pen_status status = auth_open(&who, &s->auth, why);
     if (status != PEN_OK) return status;
     auth_listen(s->auth, &options);
-    const pen_status listens = transport_listen(address, &options, &s->transport, why);
-    return listens == PEN_OK ? auth_publish(s->auth, transport_address(s->transport), why)
-                             : listens;
+    return transport_listen(address, &options, &s->transport, why);
 }
 
 static void introduce(scheduler *s, const char *master)

@@ -54,12 +54,13 @@ static pen_status open_shards(server *s, pen_error *why)
 
 static pen_status open_auth(server *s, pen_error *why)
 {
-    const auth_options who = {.encryption  = s->settings.encryption,
-                              .secret_file = s->settings.secret_file,
-                              .role        = AUTH_SERVER,
-                              .rank        = (int32_t)s->settings.rank,
-                              .scheduler   = s->scheduler_address,
-                              .address     = {s->settings.master_addr, s->settings.host}};
+    const auth_options who = {.encryption    = s->settings.encryption,
+                              .secret_file   = s->settings.secret_file,
+                              .local_sockets = s->settings.local_sockets,
+                              .role          = AUTH_SERVER,
+                              .rank          = (int32_t)s->settings.rank,
+                              .scheduler     = s->scheduler_address,
+                              .address       = {s->settings.master_addr, s->settings.host}};
     return auth_open(&who, &s->auth, why);
 }
 

@@ -1,5 +1,5 @@
-/* transport_test.c - the contract of every transport in the registry, in clear text, with keys and with
- * proofs. */
+/* transport_test.c - the contract of every transport in the registry: over TCP in clear text and with keys, and
+ * over local sockets, alone and beside TCP with keys. */
 #include "common/base/clock.h"
 #include "common/net/auth/secret.h"
 #include "common/net/transport/transport.h"
@@ -21,7 +21,7 @@ enum { PATIENCE_MS = 20000, PEERS = 8, MESSAGES = 200 };
 /* ---- tools ----------------------------------------------------------------------------------- */
 
 static const transport_keys *listens, *dials; /* NULL: not encrypted */
-static const transport_proof *hears, *speaks; /* NULL: any peer may connect */
+static transport_sockets sockets;
 
 static void nap(transport *t)
 {
@@ -29,7 +29,7 @@ static void nap(transport *t)
     poll(&fd, 1, fd.fd < 0 ? 1 : 20);
 }
 
-/* What a listener received while a dialler waited for admission: a proof takes both ends. */
+/* What a listener received while a dialler waited to be up. */
 enum { SHELF = 512, WORDS = 64 };
 static struct {
     const transport *of;
@@ -98,7 +98,7 @@ static transport *listen_at(const char *address, const transport_options *o)
     pen_error why;
     transport_options full = o != NULL ? *o : (transport_options){0};
     full.keys              = listens;
-    full.proof             = hears;
+    full.sockets           = sockets;
     if (transport_listen(address, &full, &t, &why) != PEN_OK) fail_msg("%s", why.text);
     return t;
 }
@@ -108,7 +108,7 @@ static transport *dial_at(const char *address, transport *l)
 {
     transport *t;
     pen_error why;
-    const transport_options o = {.keys = dials, .proof = speaks};
+    const transport_options o = {.keys = dials, .sockets = sockets};
     if (transport_dial(address, &o, &t, &why) != PEN_OK) fail_msg("%s", why.text);
     await_up(t, l);
     return t;
@@ -641,30 +641,6 @@ static void make_keys(transport_keys *listener, transport_keys *dialler)
     listener->user   = dialler->own_public;
 }
 
-/* ---- proofs ---------------------------------------------------------------------------------- */
-
-static bool key_of_listener(void *user, uint8_t key[TRANSPORT_KEY_BYTES])
-{
-    secret_proof_key(user, 1, 0, key);
-    return true;
-}
-
-static bool key_of_dialler(void *user, uint32_t who, uint32_t index,
-                           uint8_t key[TRANSPORT_KEY_BYTES])
-{
-    secret_proof_key(user, 2 + who, index, key);
-    return true;
-}
-
-static transport_proof make_proof(void)
-{
-    static secret s;
-    pen_error why;
-    if (secret_make(&s, &why) != PEN_OK) fail_msg("%s", why.text);
-    return (transport_proof){
-        .user = &s, .listener_key = key_of_listener, .dialler_key = key_of_dialler};
-}
-
 int main(void)
 {
     add_test_transports();
@@ -696,8 +672,8 @@ int main(void)
     listens = &listener;
     dials   = &dialler;
     failed += cmocka_run_group_tests_name("encrypted", tests, NULL, NULL);
-    const transport_proof both = make_proof();
-    listens = dials = NULL;
-    hears = speaks = &both;
-    return failed + cmocka_run_group_tests_name("proven", tests, NULL, NULL);
+    sockets = TRANSPORT_LOCAL_TOO;
+    failed += cmocka_run_group_tests_name("local sockets beside encrypted TCP", tests, NULL, NULL);
+    sockets = TRANSPORT_LOCAL_ONLY;
+    return failed + cmocka_run_group_tests_name("local sockets only", tests, NULL, NULL);
 }

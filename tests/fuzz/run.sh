@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 mkdir -p "${1:?usage: tests/fuzz/run.sh BUILD_DIR [SECONDS]}"
 build=$(realpath "$1")
 seconds=${2:-10}
-targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,proof,store,http,lend,safetensors,documents}
+targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,store,http,lend,safetensors,documents}
 targets=${targets//,/ }
 clang=$(command -v clang || command -v clang-14)
 
@@ -69,7 +69,6 @@ for target in $targets; do
     config) sources=$common ;;
     http) sources="common/net/http_gate.c common/net/metrics.c common/base/stat.c common/base/clock.c $common" ;;
     secret) sources="common/net/auth/secret.c $common" ;;
-    proof) sources="common/net/transport/proof.c common/net/auth/secret.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
     lend) sources="common/net/transport/lend.c common/system/segment.c common/containers/buf.c $common" ;;
     safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;

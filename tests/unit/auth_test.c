@@ -63,49 +63,66 @@ static void test_auth_knows_what_stays_on_this_host(void **state)
 typedef struct {
     int encryption;
     const char *secret_file, *address, *other;
-    enum { NOTHING, PROVES, ENCRYPTS } is;
+    bool local_sockets, encrypts;
+    transport_sockets sockets;
 } choice;
 
-static void test_auth_encrypts_off_loopback_and_proves_wherever_it_can(void **state)
+static void test_auth_uses_local_sockets_on_this_host_and_keys_beyond_it(void **state)
 {
     (void)state;
     const choice choices[] = {
-        {AUTH_AUTO, NULL, "127.0.0.1", NULL, PROVES},
-        {AUTH_AUTO, "", "localhost", "", PROVES},
-        {AUTH_AUTO, path, "127.0.0.1", NULL, ENCRYPTS},
-        {AUTH_AUTO, path, "10.0.0.7", NULL, ENCRYPTS},
-        {AUTH_AUTO, path, "127.0.0.1", "b", ENCRYPTS},
-        {AUTH_AUTO, NULL, "inproc://x", NULL, NOTHING},
-        {AUTH_ON, path, "127.0.0.1", NULL, ENCRYPTS},
-        {AUTH_CLEAR, NULL, "127.0.0.1", NULL, PROVES},
-        {AUTH_CLEAR, NULL, "10.0.0.7", NULL, NOTHING},
-        {AUTH_CLEAR, path, "*", NULL, PROVES},
-        {AUTH_CLEAR, path, "127.0.0.1", NULL, PROVES},
+        {AUTH_AUTO, NULL, "127.0.0.1", NULL, true, false, TRANSPORT_LOCAL_ONLY},
+        {AUTH_AUTO, "", "localhost", "", true, false, TRANSPORT_LOCAL_ONLY},
+        {AUTH_AUTO, path, "127.0.0.1", NULL, true, true, TRANSPORT_LOCAL_TOO},
+        {AUTH_AUTO, path, "10.0.0.7", NULL, true, true, TRANSPORT_LOCAL_TOO},
+        {AUTH_AUTO, path, "127.0.0.1", "b", true, true, TRANSPORT_LOCAL_TOO},
+        {AUTH_AUTO, path, "127.0.0.1", NULL, false, true, TRANSPORT_TCP},
+        {AUTH_ON, path, "127.0.0.1", NULL, true, true, TRANSPORT_LOCAL_TOO},
+        {AUTH_CLEAR, NULL, "127.0.0.1", NULL, true, false, TRANSPORT_LOCAL_ONLY},
+        {AUTH_CLEAR, NULL, "127.0.0.1", NULL, false, false, TRANSPORT_TCP},
+        {AUTH_CLEAR, NULL, "10.0.0.7", NULL, true, false, TRANSPORT_LOCAL_TOO},
+        {AUTH_CLEAR, path, "*", NULL, true, false, TRANSPORT_LOCAL_TOO},
+        {AUTH_CLEAR, path, "127.0.0.1", NULL, true, false, TRANSPORT_LOCAL_ONLY},
     };
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
         const choice *c = &choices[i];
         auth *g         = NULL;
         pen_error why;
-        const auth_options o = {.encryption  = c->encryption,
-                                .secret_file = c->secret_file,
-                                .role        = AUTH_WORKER,
-                                .scheduler   = c->address,
-                                .address     = {c->address, c->other}};
+        const auth_options o = {.encryption    = c->encryption,
+                                .secret_file   = c->secret_file,
+                                .local_sockets = c->local_sockets,
+                                .role          = AUTH_WORKER,
+                                .scheduler     = c->address,
+                                .address       = {c->address, c->other}};
         if (auth_open(&o, &g, &why) != PEN_OK) fail_msg("%zu: %s", i, why.text);
         transport_options of = {0};
         auth_listen(g, &of);
-        assert_int_equal(auth_encrypts(g), c->is == ENCRYPTS);
-        assert_int_equal(of.keys != NULL, c->is == ENCRYPTS);
-        assert_int_equal(of.proof != NULL, c->is == PROVES);
+        assert_int_equal(auth_encrypts(g), c->encrypts);
+        assert_int_equal(of.keys != NULL, c->encrypts);
+        assert_int_equal(of.sockets, c->sockets);
+        assert_int_equal(auth_hint(g) != NULL, c->sockets == TRANSPORT_LOCAL_ONLY);
         auth_close(g);
     }
+}
+
+static void test_auth_inside_one_process_is_none(void **state)
+{
+    (void)state;
+    auth *g              = NULL;
+    const auth_options o = {
+        .local_sockets = true, .scheduler = "inproc://x", .address = {"inproc://x"}};
+    assert_int_equal(auth_open(&o, &g, NULL), PEN_OK);
+    assert_null(g);
 }
 
 static void test_auth_without_a_required_secret_names_the_remedy(void **state)
 {
     (void)state;
     auth *g                    = NULL;
-    const auth_options o       = {.role = AUTH_SERVER, .address = {"127.0.0.1", "node-3"}},
+    const auth_options o       = {.role          = AUTH_SERVER,
+                                  .local_sockets = true,
+                                  .address       = {"127.0.0.1", "node-3"}},
+                       tcp     = {.role = AUTH_SERVER, .address = {"127.0.0.1"}},
                        on      = {.encryption = AUTH_ON, .address = {"127.0.0.1"}},
                        missing = {.secret_file = "/nowhere/key", .address = {"127.0.0.1"}};
     pen_error why;
@@ -115,6 +132,9 @@ static void test_auth_without_a_required_secret_names_the_remedy(void **state)
         "node-3 is not loopback, so traffic is encrypted, but the job's secret is missing: "
         "`penstock keygen FILE` makes one; set secret_file=FILE for every process "
         "(PENSTOCK_SECRET_FILE), or encryption=clear");
+    assert_int_equal(auth_open(&tcp, &g, &why), PEN_BAD_SETTING);
+    assert_non_null(strstr(
+        why.text, "with local_sockets=no traffic is encrypted, but the job's secret is missing"));
     assert_int_equal(auth_open(&on, &g, &why), PEN_BAD_SETTING);
     assert_non_null(strstr(why.text, "encryption=on needs the job's secret"));
     assert_int_equal(auth_open(&missing, &g, &why), PEN_BAD_SETTING);
@@ -217,7 +237,8 @@ int main(void)
     add_test_transports();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_auth_knows_what_stays_on_this_host),
-        cmocka_unit_test(test_auth_encrypts_off_loopback_and_proves_wherever_it_can),
+        cmocka_unit_test(test_auth_uses_local_sockets_on_this_host_and_keys_beyond_it),
+        cmocka_unit_test(test_auth_inside_one_process_is_none),
         cmocka_unit_test(test_auth_without_a_required_secret_names_the_remedy),
         cmocka_unit_test(test_auth_of_none_leaves_options_alone),
         cmocka_unit_test(test_auth_admits_the_roles_that_a_role_serves),

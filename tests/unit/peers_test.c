@@ -11,7 +11,7 @@ enum { FD = 7 };
 
 static int make_peers(void **state)
 {
-    peers_init(*state = malloc(sizeof(peers)));
+    peers_init(*state = malloc(sizeof(peers)), free);
     return 0;
 }
 
@@ -29,11 +29,27 @@ static void pass(peers *p)
     peers_round(p);
 }
 
+/* The connection of each peer has the mark that its number makes. */
+static const void *mark_of(uint32_t number)
+{
+    return (const void *)((uintptr_t)number + 1);
+}
+
+static peers_standing receive(peers *p, uint32_t number)
+{
+    return peers_receive(p, number, mark_of(number));
+}
+
+static bool meet(peers *p, uint32_t number, int fd)
+{
+    return peers_meet(p, number, fd, mark_of(number), malloc(1));
+}
+
 /* A first message with content. */
 static void speak(peers *p, uint32_t number, int fd)
 {
-    assert_int_equal(peers_receive(p, number), PEERS_NEW);
-    assert_true(peers_meet(p, number, fd));
+    assert_int_equal(receive(p, number), PEERS_NEW);
+    assert_true(meet(p, number, fd));
     peers_respect(p, number);
 }
 
@@ -56,7 +72,7 @@ static void test_peers_end_is_reported_once_and_after_two_rounds(void **state)
     peers_accepted(p, FD);
     speak(p, 1, FD);
     assert_true(peers_knows(p, 1));
-    assert_int_equal(peers_receive(p, 1), PEERS_KNOWN);
+    assert_int_equal(receive(p, 1), PEERS_KNOWN);
     assert_false(peers_has_ended(p));
     peers_ended(p, FD);
     assert_true(peers_has_ended(p));
@@ -66,8 +82,33 @@ static void test_peers_end_is_reported_once_and_after_two_rounds(void **state)
     assert_down(p, 1);
     assert_end(p, PEERS_NONE);
     assert_false(peers_knows(p, 1));
-    assert_int_equal(peers_receive(p, 1), PEERS_GONE);
+    assert_int_equal(receive(p, 1), PEERS_GONE);
     assert_int_equal(peers_count(p), 0);
+}
+
+static void test_peers_another_connection_never_takes_the_place_of_a_peer(void **state)
+{
+    peers *p = *state;
+    peers_accepted(p, FD);
+    speak(p, 1, FD);
+    assert_int_equal(peers_receive(p, 1, mark_of(2)), PEERS_ANOTHER); /* while it lives */
+    peers_ended(p, FD);
+    for (int i = 0; i < 2; i++) { /* after its end, and it does not put that off */
+        peers_accepted(p, FD);    /* on the same descriptor */
+        assert_int_equal(peers_receive(p, 1, mark_of(2)), PEERS_ANOTHER);
+        peers_ended(p, FD);
+        peers_round(p);
+    }
+    assert_down(p, 1);
+}
+
+static void test_peers_record_without_memory_for_its_mark_is_refused(void **state)
+{
+    peers *p = *state;
+    peers_accepted(p, FD);
+    assert_int_equal(receive(p, 1), PEERS_NEW);
+    assert_false(peers_meet(p, 1, FD, mark_of(1), NULL));
+    assert_int_equal(receive(p, 1), PEERS_NEW);
 }
 
 static void test_peers_end_waits_for_the_last_message(void **state)
@@ -79,7 +120,7 @@ static void test_peers_end_waits_for_the_last_message(void **state)
     for (int i = 0; i < 5; i++) {
         peers_round(p);
         assert_end(p, PEERS_NONE);
-        assert_int_equal(peers_receive(p, 1), PEERS_KNOWN);
+        assert_int_equal(receive(p, 1), PEERS_KNOWN);
     }
     peers_round(p);
     assert_end(p, PEERS_NONE);
@@ -155,12 +196,12 @@ static void test_peers_that_only_sent_a_greeting_end_without_an_event(void **sta
 {
     peers *p = *state;
     peers_accepted(p, FD);
-    assert_int_equal(peers_receive(p, 1), PEERS_NEW);
-    assert_true(peers_meet(p, 1, FD));
+    assert_int_equal(receive(p, 1), PEERS_NEW);
+    assert_true(meet(p, 1, FD));
     peers_ended(p, FD);
     pass(p);
     assert_end(p, PEERS_NONE);
-    assert_int_equal(peers_receive(p, 1), PEERS_GONE);
+    assert_int_equal(receive(p, 1), PEERS_GONE);
 }
 
 /* One spoke and ended, its successor on the descriptor lives: all four orders of their messages. */
@@ -209,7 +250,7 @@ static void test_peers_doubt_is_resolved_by_another_message(void **state)
     speak(p, 1, FD);
     pass(p);
     assert_end(p, PEERS_NONE); /* 1 may be the one that ended */
-    assert_int_equal(peers_receive(p, 1), PEERS_KNOWN);
+    assert_int_equal(receive(p, 1), PEERS_KNOWN);
     assert_end(p, PEERS_STRANGER);
     pass(p);
     assert_end(p, PEERS_NONE);
@@ -245,8 +286,8 @@ static void test_peers_may_send_before_they_are_reported_as_accepted(void **stat
 static void test_peers_unlikely_descriptors_are_refused(void **state)
 {
     peers *p = *state;
-    assert_false(peers_meet(p, 1, -1));
-    assert_false(peers_meet(p, 1, 1 << 30));
+    assert_false(meet(p, 1, -1));
+    assert_false(meet(p, 1, 1 << 30));
     peers_accepted(p, -1);
     peers_ended(p, 1 << 30);
     peers_scold(p, -1);
@@ -305,6 +346,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         test(test_peers_end_is_reported_once_and_after_two_rounds),
         test(test_peers_end_waits_for_the_last_message),
+        test(test_peers_another_connection_never_takes_the_place_of_a_peer),
+        test(test_peers_record_without_memory_for_its_mark_is_refused),
         test(test_peers_first_message_may_come_after_the_end),
         test(test_peers_connection_without_a_message_is_a_stranger_once),
         test(test_peers_connection_with_a_handshake_is_not_a_stranger),

@@ -47,8 +47,10 @@ static peer dial(const scheduler *s, auth_role role)
     peer p = {.arena = wire_arena_create(1 << 20)};
     pen_error why;
     transport_options o    = {0};
-    const auth_options who = {
-        .role = role, .scheduler = scheduler_address(s), .address = {scheduler_address(s)}};
+    const auth_options who = {.role          = role,
+                              .local_sockets = true,
+                              .scheduler     = scheduler_address(s),
+                              .address       = {scheduler_address(s)}};
     if (auth_open(&who, &p.auth, &why) != PEN_OK) fail_msg("%s", why.text);
     auth_dial(p.auth, AUTH_SCHEDULER, &o);
     if (transport_dial(scheduler_address(s), &o, &p.transport, &why) != PEN_OK)

@@ -4,6 +4,7 @@
 #include "common/base/crc.h"
 #include "common/base/log.h"
 #include "common/net/auth/auth.h"
+#include "common/net/local_socket.h"
 #include "common/net/transport/transport.h"
 #include "proto/decision.h"
 #include "scheduler/shell/scheduler.h"
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -160,7 +162,8 @@ static void join(job *j)
 {
     j->arena               = wire_arena_create(16 << 20);
     const char *address    = scheduler_address(j->scheduler);
-    const auth_options who = {.role = AUTH_WORKER, .scheduler = address, .address = {address}};
+    const auth_options who = {
+        .role = AUTH_WORKER, .local_sockets = true, .scheduler = address, .address = {address}};
     assert_int_equal(auth_open(&who, &j->auth, NULL), PEN_OK);
     j->control           = dial(j, AUTH_SCHEDULER, address);
     wire_control c       = {.kind = WIRE_HELLO};
@@ -336,10 +339,9 @@ static void test_server_survives_garbage_on_its_port(void **state)
     job j;
     start(&j, "", 0, 0);
     for (int i = 0; i < SHARDS; i++) {
-        const int fd              = socket(AF_INET, SOCK_STREAM, 0);
-        struct sockaddr_in target = {.sin_family      = AF_INET,
-                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        target.sin_port           = htons((uint16_t)atoi(strrchr(j.address[i], ':') + 1));
+        const int fd              = socket(AF_UNIX, SOCK_STREAM, 0);
+        struct sockaddr_un target = {.sun_family = AF_UNIX};
+        assert_true(local_socket_find(j.address[i], target.sun_path));
         assert_int_equal(connect(fd, (struct sockaddr *)&target, sizeof target), 0);
         char garbage[4096];
         for (size_t k = 0; k < sizeof garbage; k++) garbage[k] = (char)(k * 31 + 7);
@@ -367,12 +369,12 @@ static transport *welcome_server(job *j, uint32_t *peer)
     server_settings o;
     transport *listener;
     transport_options options = {0};
-    const auth_options who    = {.role = AUTH_SCHEDULER, .address = {"127.0.0.1"}};
+    const auth_options who    = {
+           .role = AUTH_SCHEDULER, .local_sockets = true, .address = {"127.0.0.1"}};
     config_defaults(server_settings_rows, &o);
     assert_int_equal(auth_open(&who, &j->auth, &why), PEN_OK);
     auth_listen(j->auth, &options);
     assert_int_equal(transport_listen("tcp://127.0.0.1:0", &options, &listener, &why), PEN_OK);
-    assert_int_equal(auth_publish(j->auth, transport_address(listener), &why), PEN_OK);
     snprintf(o.master_addr, sizeof o.master_addr, "%s", transport_address(listener));
     o.down_grace_ms = 100;
     assert_int_equal(server_thread_start(&o, &j->server, &why), PEN_OK);

@@ -588,8 +588,9 @@ static void test_store_folder_that_cannot_be_created_is_named(void **state)
     store *s;
     pen_error why = {0};
     assert_int_equal(store_open("/proc/no/such", 0, &s, &why), PEN_STORE);
-    is_text(why.text, "no store: cannot create the folder /proc/no/such: No such file or directory; give "
-                      "another --store");
+    is_text(why.text,
+            "no store: cannot create the folder /proc/no/such: No such file or directory; give "
+            "another --store");
     store_reader *r;
     assert_int_equal(store_reader_open("/no/such/folder", &r, &why),
                      PEN_OK); /* empty, not an error */

@@ -78,6 +78,35 @@ static void test_transport_encrypting_dialler_refuses_a_listener_in_clear_text(v
     auth_close(worker);
 }
 
+/* Local sockets beside TCP with keys: a process of this user needs no key, and has no identity that could contradict it. */
+static void test_transport_local_peer_of_an_encrypting_listener_has_no_identity(void **state)
+{
+    (void)state;
+    auth *server = open_auth(0, AUTH_SERVER, 0), *foreign = open_auth(1, AUTH_WORKER, 3);
+    transport_options at = {0}, to = {0};
+    transport *l, *d;
+    transport_identity is;
+    pen_error why;
+    auth_listen(server, &at);
+    auth_dial(foreign, AUTH_SERVER, &to);
+    at.sockets = to.sockets = TRANSPORT_LOCAL_TOO;
+    if (transport_listen("tcp://127.0.0.1:0", &at, &l, &why) != PEN_OK) fail_msg("%s", why.text);
+    if (transport_dial(transport_address(l), &to, &d, &why) != PEN_OK) fail_msg("%s", why.text);
+    await(d, TRANSPORT_UP);
+    assert_int_equal(transport_send(d, 0, "ping", 4, NULL), PEN_OK);
+    assert_false(transport_who(l, await(l, TRANSPORT_MESSAGE).peer, &is));
+    to.sockets = TRANSPORT_TCP; /* over TCP the same key is a stranger's */
+    transport *stranger;
+    if (transport_dial(transport_address(l), &to, &stranger, &why) != PEN_OK)
+        fail_msg("%s", why.text);
+    check_refused(l, stranger, "the other end does not know this job's secret", "");
+    transport_close(stranger, 0);
+    transport_close(d, 0);
+    transport_close(l, 0);
+    auth_close(server);
+    auth_close(foreign);
+}
+
 /* The thread that checks keys lives as long as ZeroMQ's context; both kinds of listener share it. */
 static void test_transport_keys_work_in_every_context_and_beside_clear_text(void **state)
 {
@@ -133,6 +162,7 @@ int main(void)
         cmocka_unit_test(test_transport_members_of_a_job_connect_and_strangers_do_not),
         cmocka_unit_test(test_transport_member_of_the_wrong_role_is_refused_by_its_key),
         cmocka_unit_test(test_transport_encrypting_dialler_refuses_a_listener_in_clear_text),
+        cmocka_unit_test(test_transport_local_peer_of_an_encrypting_listener_has_no_identity),
         cmocka_unit_test(test_transport_keys_work_in_every_context_and_beside_clear_text),
         cmocka_unit_test(test_transport_keys_work_in_a_forked_child),
     };

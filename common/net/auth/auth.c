@@ -2,10 +2,7 @@
  *
  * DESIGN The book.  A listener learns only a dialler's public key, so it looks it up in a book of all admissible
  * keys.  The book is filled on demand, ranks in ascending order and twice as many each time: a job of four costs
- * four derivations, an unknown key all of them, once. Proofs need no book: the dialler names its role and rank.
- *
- * Tokens.  The file is read again for each proof.  If it is gone, its last content still counts: a job may outlive
- * its scheduler's process for a while.  Several threads ask concurrently.
+ * four derivations, an unknown key all of them, once.
  */
 #include "common/net/auth/auth.h"
 
@@ -13,10 +10,8 @@
 #include "common/base/why.h"
 #include "common/containers/vec.h"
 #include "common/net/auth/secret.h"
-#include "common/net/auth/token.h"
 #include "common/net/transport/transport.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +25,7 @@ enum {
     SERVERS_MAX = 1024,
     FIRST_KEYS  = 16,
     LANES_MAX   = 4,
-    LOG_CLEAR   = 0xc1ea4, /* of log_allowed() */
-    PLACE_BYTES = 320
+    LOG_CLEAR   = 0xc1ea4 /* of log_allowed() */
 };
 
 const char *const auth_choices[] = {"auto", "on", "clear", NULL};
@@ -41,25 +35,12 @@ typedef struct { /* keys of one role, by index; [n] of [capacity] are derived */
     uint32_t n, max;
 } page;
 
-typedef struct { /* of proofs: one per kind of endpoint */
-    transport_proof proof;
-    auth *auth;
-    auth_role listener;
-} witness;
-
 struct auth {
     secret secret;
     bool encrypts;
+    transport_sockets sockets;
     transport_keys listens, dials[AUTH_ROLES]; /* dials: by the listener's role */
     page book[AUTH_ROLES];                     /* max 0: role not admitted */
-
-    witness hears, speaks[AUTH_ROLES]; /* speaks: by the listener's role */
-    pthread_mutex_t lock;              /* of the secret, if it is a token */
-    bool has_secret, seeks_token, makes_token;
-    /* a scheduler that admits every peer; its token tells this user's processes on this host */
-    bool is_clear;
-    char scheduler[PLACE_BYTES];
-    token *token; /* published */
 };
 
 /* ---- the book: in one thread, see transport_keys ---------------------------------------------- */
@@ -111,89 +92,6 @@ static bool admits(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES],
     return false;
 }
 
-/* ---- proofs: in any thread --------------------------------------------------------------------- */
-
-/* Call with the lock. */
-static bool has_secret(auth *g)
-{
-    secret found;
-    if (g->seeks_token && token_find(g->scheduler, &found)) {
-        g->secret     = found;
-        g->has_secret = true;
-        secret_wipe(&found);
-    }
-    return g->has_secret;
-}
-
-static bool proof_key(auth *g, int use, auth_role role, uint32_t index, uint8_t key[32])
-{
-    pthread_mutex_lock(&g->lock);
-    const bool has = has_secret(g);
-    if (has) secret_proof_key(&g->secret, (uint32_t)use + 16 * (uint32_t)role, index, key);
-    pthread_mutex_unlock(&g->lock);
-    return has;
-}
-
-static bool listener_key(void *user, uint8_t key[TRANSPORT_KEY_BYTES])
-{
-    const witness *w = user;
-    return proof_key(w->auth, LISTENS, w->listener, 0, key);
-}
-
-static bool own_key(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSPORT_KEY_BYTES])
-{
-    const witness *w = user;
-    return proof_key(w->auth, DIALS, (auth_role)who, index, key);
-}
-
-/* Keys of diallers: only of roles with a page in the book. */
-static bool observer_key(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSPORT_KEY_BYTES])
-{
-    const witness *w = user;
-    if (who >= AUTH_ROLES || index >= w->auth->book[who].max) return false;
-    return proof_key(w->auth, DIALS, (auth_role)who, index, key);
-}
-
-/* Marks a scheduler that needs no proofs. */
-static const secret nothing;
-
-static bool is_open(void *user)
-{
-    auth *g = ((const witness *)user)->auth;
-    if (!g->seeks_token) return false;
-    pthread_mutex_lock(&g->lock);
-    const bool is = has_secret(g) && memcmp(&g->secret, &nothing, sizeof nothing) == 0;
-    pthread_mutex_unlock(&g->lock);
-    if (is && log_allowed(LOG_CLEAR))
-        log_notice(
-            "traffic with %s is neither encrypted nor authenticated: the scheduler runs with "
-            "encryption=clear",
-            g->scheduler);
-    return is;
-}
-
-static witness make_witness(auth *g, auth_role listener)
-{
-    return (witness){.auth     = g,
-                     .listener = listener,
-                     .proof    = {.listener_key = listener_key, .is_open = is_open}};
-}
-
-static void make_witnesses(auth *g, auth_role role, int32_t rank)
-{
-    g->hears                   = make_witness(g, role);
-    g->hears.proof.dialler_key = observer_key;
-    g->hears.proof.user        = &g->hears;
-    for (int listener = 0; listener < AUTH_ROLES; listener++) {
-        witness *w           = &g->speaks[listener];
-        *w                   = make_witness(g, (auth_role)listener);
-        w->proof.dialler_key = own_key;
-        w->proof.user        = w;
-        w->proof.who         = role;
-        w->proof.index       = rank < 0 ? ANY_RANK : (uint32_t)rank + 1;
-    }
-}
-
 static void open_book(auth *g, auth_role role)
 {
     const bool serves_all = role == AUTH_SCHEDULER;
@@ -242,6 +140,12 @@ static pen_status lacks_secret(const auth_options *o, pen_error *why)
         "(PENSTOCK_SECRET_FILE), or encryption=clear";
     if (o->encryption == AUTH_ON)
         return why_set(why, PEN_BAD_SETTING, "encryption=on needs the job's secret: %s", remedy);
+    if (far_address(o) == NULL)
+        return why_set(
+            why, PEN_BAD_SETTING,
+            "with local_sockets=no traffic is encrypted, but the job's secret is missing: "
+            "%s",
+            remedy);
     return why_set(why, PEN_BAD_SETTING,
                    "%.100s is not loopback, so traffic is encrypted, but the job's secret is "
                    "missing: %s",
@@ -264,60 +168,6 @@ static void make_keys(auth *g, auth_role role, int32_t rank)
     }
 }
 
-static auth *create(const auth_options *o, bool encrypts)
-{
-    auth *g = calloc(1, sizeof *g);
-    if (g == NULL) return NULL;
-    pthread_mutex_init(&g->lock, NULL);
-    g->encrypts = encrypts;
-    open_book(g, o->role);
-    make_witnesses(g, o->role, o->rank);
-    return g;
-}
-
-/* With a given secret. */
-static pen_status open_with(const auth_options *o, bool encrypts, auth **out, pen_error *why)
-{
-    auth *g = create(o, encrypts);
-    if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
-    const pen_status status = secret_read(o->secret_file, &g->secret, why);
-    if (status != PEN_OK) {
-        auth_close(g);
-        return status;
-    }
-    g->has_secret = true;
-    if (encrypts) make_keys(g, o->role, o->rank);
-    *out = g;
-    return PEN_OK;
-}
-
-/* With the job's token, made by the scheduler. */
-static pen_status open_token(const auth_options *o, auth **out, pen_error *why)
-{
-    auth *g = create(o, false);
-    if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
-    g->makes_token    = o->role == AUTH_SCHEDULER;
-    g->seeks_token    = !g->makes_token;
-    pen_status status = g->makes_token ? secret_make(&g->secret, why) : PEN_OK;
-    g->has_secret     = g->makes_token;
-    if (g->seeks_token) snprintf(g->scheduler, sizeof g->scheduler, "%s", o->scheduler);
-    if (status != PEN_OK) {
-        auth_close(g);
-        return status;
-    }
-    *out = g;
-    return PEN_OK;
-}
-
-/* A scheduler that admits every peer; its token says so. */
-static pen_status open_clear(auth **out, pen_error *why)
-{
-    *out = create(&(auth_options){.role = AUTH_SCHEDULER}, false);
-    if (*out == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
-    (*out)->is_clear = true;
-    return PEN_OK;
-}
-
 static bool stays_inside(const auth_options *o)
 {
     const char *at           = o->scheduler != NULL ? o->scheduler : o->address[0];
@@ -325,28 +175,47 @@ static bool stays_inside(const auth_options *o)
     return ops != NULL && ops->stays_inside;
 }
 
-pen_status auth_open(const auth_options *o, auth **out, pen_error *why)
+/* Once, however often it dials again. */
+static void log_clear(const auth_options *o)
 {
-    const bool was_given = o->secret_file != NULL && o->secret_file[0] != '\0';
-    const char *far      = far_address(o);
-    const bool encrypts =
-        o->encryption == AUTH_ON || (o->encryption == AUTH_AUTO && (was_given || far != NULL));
-    *out = NULL;
-    if (encrypts && !was_given) return lacks_secret(o, why);
-    if (was_given) return open_with(o, encrypts, out, why);
-    if (far == NULL) return stays_inside(o) ? PEN_OK : open_token(o, out, why);
-    if (log_allowed(LOG_CLEAR)) /* repeated dialling logs it once */
-        log_notice("traffic with %s is neither encrypted nor authenticated (encryption=clear)",
-                   far);
-    return o->role == AUTH_SCHEDULER ? open_clear(out, why) : PEN_OK;
+    const char *far = far_address(o);
+    if (log_allowed(LOG_CLEAR))
+        log_warning("traffic with %s over TCP is neither encrypted nor authenticated "
+                    "(encryption=clear): whoever reaches its ports can read it, and control or end "
+                    "the job",
+                    far != NULL ? far : "this host");
 }
 
-pen_status auth_publish(auth *g, const char *address, pen_error *why)
+static pen_status set_up(auth *g, const auth_options *o, bool was_given, pen_error *why)
 {
-    pen_error unsaid; /* a process without a token is told the remedy */
-    if (g != NULL && g->is_clear) (void)token_publish(address, &nothing, &g->token, &unsaid);
-    if (g == NULL || !g->makes_token) return PEN_OK;
-    return token_publish(address, &g->secret, &g->token, why);
+    const bool meets_locally = o->local_sockets;
+    const bool is_exposed    = far_address(o) != NULL || !meets_locally;
+    g->encrypts              = was_given && o->encryption != AUTH_CLEAR;
+    g->sockets               = meets_locally ? TRANSPORT_LOCAL_TOO : TRANSPORT_TCP;
+    open_book(g, o->role);
+    if (!g->encrypts && (o->encryption == AUTH_ON || (is_exposed && o->encryption == AUTH_AUTO)))
+        return lacks_secret(o, why);
+    if (!g->encrypts && is_exposed) log_clear(o);
+    if (!g->encrypts && !is_exposed) g->sockets = TRANSPORT_LOCAL_ONLY;
+    if (!g->encrypts) return PEN_OK;
+    const pen_status status = secret_read(o->secret_file, &g->secret, why);
+    if (status == PEN_OK) make_keys(g, o->role, o->rank);
+    return status;
+}
+
+pen_status auth_open(const auth_options *o, auth **out, pen_error *why)
+{
+    *out = NULL;
+    if (stays_inside(o)) return PEN_OK;
+    auth *g = calloc(1, sizeof *g);
+    if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the keys of this process");
+    const bool was_given    = o->secret_file != NULL && o->secret_file[0] != '\0';
+    const pen_status status = set_up(g, o, was_given, why);
+    if (status == PEN_OK)
+        *out = g;
+    else
+        auth_close(g);
+    return status;
 }
 
 bool auth_encrypts(const auth *g)
@@ -356,53 +225,44 @@ bool auth_encrypts(const auth *g)
 
 const char *auth_describe(const auth *g)
 {
-    if (g == NULL || g->is_clear) return "in clear text, unproven";
-    if (g->encrypts) return "encrypted";
-    return g->makes_token || g->seeks_token ? "loopback: proven" : "proven, not encrypted";
+    if (g == NULL) return "inside one process";
+    if (g->sockets == TRANSPORT_LOCAL_ONLY) return "this user on this host";
+    return g->encrypts ? "encrypted" : "in clear text, unproven";
 }
 
-const char *auth_lack(auth *g)
+const char *auth_hint(const auth *g)
 {
-    if (g == NULL) return NULL;
-    pthread_mutex_lock(&g->lock);
-    const bool has = has_secret(g);
-    pthread_mutex_unlock(&g->lock);
-    return has ? NULL
-               : "(the job's token is not in this user's folder, where the scheduler's "
-                 "process "
-                 "puts it); if the scheduler belongs to another user or container, "
-                 "set PENSTOCK_SECRET_FILE for all";
+    if (g == NULL || g->sockets != TRANSPORT_LOCAL_ONLY) return NULL;
+    return "only processes of this user on this host can join; if it belongs to another user or "
+           "container, set PENSTOCK_SECRET_FILE for all";
 }
 
 void auth_close(auth *g)
 {
     if (g == NULL) return;
-    token_withdraw(g->token);
     for (int role = 0; role < AUTH_ROLES; role++) free(g->book[role].key);
-    pthread_mutex_destroy(&g->lock);
     explicit_bzero(g, sizeof *g);
     free(g);
 }
 
 /* ---- endpoints -------------------------------------------------------------------------------- */
 
-static void use(const transport_keys *keys, const transport_proof *proof, const auth *g,
-                transport_options *o)
+static void use(const transport_keys *keys, const auth *g, transport_options *o)
 {
     const uint32_t threads = auth_lanes(g);
     o->keys                = g->encrypts ? keys : NULL;
-    o->proof               = g->encrypts || g->is_clear ? NULL : proof;
+    o->sockets             = g->sockets;
     if (o->io_threads < threads) o->io_threads = threads;
 }
 
 void auth_listen(const auth *g, transport_options *o)
 {
-    if (g != NULL) use(&g->listens, &g->hears.proof, g, o);
+    if (g != NULL) use(&g->listens, g, o);
 }
 
 void auth_dial(const auth *g, auth_role listener, transport_options *o)
 {
-    if (g != NULL) use(&g->dials[listener], &g->speaks[listener].proof, g, o);
+    if (g != NULL) use(&g->dials[listener], g, o);
 }
 
 bool auth_is(const transport_identity *is, auth_role role, int32_t rank)

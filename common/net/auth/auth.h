@@ -1,16 +1,14 @@
-/* auth.h - protection of a process's endpoints: none, a proof that both ends belong to the job, or encryption, which
- * proves it too.
+/* auth.h - who may reach a process's endpoints.
  *
- * Every process of a job opens an auth before its first endpoint, from two settings:
- *   encryption   auto, on or clear.  Auto encrypts if a secret was given, or off loopback.
- *   secret_file  path of the job's secret.
- * The result:
- *   CURVE    encrypted, with keys of the secret
- *   PROOF    not encrypted; each connection begins with a proof (transport/proof.h), with keys of the secret if one
- *            was given, otherwise, on loopback, of the token left by the scheduler's process (token.h)
- *   nothing  encryption=clear off loopback without a secret, with a log line; transports within one process
- * "Nothing" is a NULL auth, which every function accepts.  Such a scheduler leaves a token that says so, so that its
- * user's processes on loopback do not wait for one.
+ * Every process of a job opens an auth before its first endpoint, from three settings:
+ *   encryption     auto, on or clear
+ *   secret_file    path of the job's secret
+ *   local_sockets  whether processes of this user on this host meet on Unix-domain sockets (local_socket.h)
+ * The result is one of
+ *   local only  on loopback without a secret: nobody else can connect
+ *   CURVE       beyond this host, or with a secret: encrypted, with keys of the secret; local sockets beside it
+ *   clear       encryption=clear beyond this host: a log line, and everybody may connect; local sockets beside it
+ * Transports within one process have a NULL auth, which every function accepts.
  *
  * Keys.  A role listens with one key, the same for all its ranks; each member dials with a key of its own role and
  * rank.  A scheduler admits every key of the job, a server workers and servers, a worker workers.  All keys derive from
@@ -33,32 +31,26 @@ enum { AUTH_ADDRESSES = 3 };
 typedef struct {
     int encryption;          /* auth_encryption */
     const char *secret_file; /* "" or NULL: none */
+    bool local_sockets;
     auth_role role;
     int32_t rank;                        /* -1: not known yet, or none */
     const char *address[AUTH_ADDRESSES]; /* all dialled or listening addresses; NULL: fewer */
-    /* "tcp://HOST:PORT", whose token to look for; NULL: own role is SCHEDULER */
-    const char *scheduler;
+    const char *scheduler;               /* its address; NULL: own role is SCHEDULER */
 } auth_options;
 
 typedef struct auth auth;
 
-/* Copies everything and reads a secret once; reads a token for each proof, as the scheduler's process may leave it
- * later, or a new one.
+/* Copies everything and reads a secret once.
  * Errors  BAD_SETTING  unreadable secret, or none and traffic would leave this host. */
 pen_status auth_open(const auth_options *o, auth **g, pen_error *why);
 
-/* A scheduler listens there now: leaves its token, if it uses one, for the other processes until the auth is
- * closed.  Errors  STORE: with a sentence. */
-pen_status auth_publish(auth *g, const char *address, pen_error *why);
-
-/* True: encrypts; false: proves, or NULL. */
-bool auth_encrypts(const auth *g);
+bool auth_encrypts(const auth *g); /* what is not local */
 
 /* The result in a word or two, for people. */
 const char *auth_describe(const auth *g);
 
-/* Why proofs are impossible now, for people; NULL: they are possible. */
-const char *auth_lack(auth *g);
+/* Why nobody may answer, for people; NULL: nothing to say. */
+const char *auth_hint(const auth *g);
 
 /* After the last endpoint was closed.  Overwrites the keys; NULL is fine. */
 void auth_close(auth *g);
@@ -67,7 +59,7 @@ void auth_close(auth *g);
 void auth_listen(const auth *g, transport_options *o);
 void auth_dial(const auth *g, auth_role listener, transport_options *o);
 
-/* Whether that proven identity may claim this role and rank.  Rank -1 is not known yet; a key without a rank is
+/* Whether the owner of that key may claim this role and rank.  Rank -1 is not known yet; a key without a rank is
  * good for any. */
 bool auth_is(const transport_identity *is, auth_role role, int32_t rank);
 

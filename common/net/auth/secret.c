@@ -20,11 +20,8 @@ enum {
 };
 
 #define PREFIX "pen1:"
-static const char context[crypto_kdf_CONTEXTBYTES]   = {'p', 'e', 'n', 's', 't', 'o', 'c', 'k'},
-                  of_proofs[crypto_kdf_CONTEXTBYTES] = {'p', 'e', 'n', 'p', 'r', 'o', 'o', 'f'};
-
+static const char context[crypto_kdf_CONTEXTBYTES] = {'p', 'e', 'n', 's', 't', 'o', 'c', 'k'};
 _Static_assert(SECRET_BYTES == crypto_kdf_KEYBYTES, "keys are derived from a secret as it is");
-_Static_assert(SECRET_TAG_BYTES == crypto_generichash_BYTES, "BLAKE2b of 256 bits");
 _Static_assert(crypto_scalarmult_BYTES == 32 && crypto_scalarmult_SCALARBYTES == 32, "X25519");
 
 static pen_status start(pen_error *why)
@@ -217,26 +214,4 @@ void secret_derive(const secret *s, uint32_t use, uint32_t index, uint8_t own[32
 {
     crypto_kdf_derive_from_key(own, 32, (uint64_t)use << 32 | index, context, s->bytes);
     crypto_scalarmult_base(own_public, own);
-}
-
-/* ---- proofs ---------------------------------------------------------------------------------- */
-
-void secret_proof_key(const secret *s, uint32_t use, uint32_t index, uint8_t key[32])
-{
-    crypto_kdf_derive_from_key(key, 32, (uint64_t)use << 32 | index, of_proofs, s->bytes);
-}
-
-void secret_tag(const uint8_t key[32], const void *data, size_t size, uint8_t tag[SECRET_TAG_BYTES])
-{
-    crypto_generichash(tag, SECRET_TAG_BYTES, data, size, key, 32);
-}
-
-bool secret_is_tag(const uint8_t tag[SECRET_TAG_BYTES], const uint8_t expected[SECRET_TAG_BYTES])
-{
-    return sodium_memcmp(tag, expected, SECRET_TAG_BYTES) == 0;
-}
-
-void secret_draw(void *bytes, size_t size)
-{
-    randombytes_buf(bytes, size);
 }

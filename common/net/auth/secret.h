@@ -64,13 +64,4 @@ pen_status secret_write(const char *path, const secret *s, pen_error *why);
 void secret_derive(const secret *s, uint32_t use, uint32_t index, uint8_t own[32],
                    uint8_t own_public[32]);
 
-/* For proofs (transport/proof.h): a symmetric key of (use, index), independent of those above; a keyed hash
- * (BLAKE2b); constant-time comparison of two tags; random bytes. */
-enum { SECRET_TAG_BYTES = 32 };
-void secret_proof_key(const secret *s, uint32_t use, uint32_t index, uint8_t key[32]);
-void secret_tag(const uint8_t key[32], const void *data, size_t size,
-                uint8_t tag[SECRET_TAG_BYTES]);
-bool secret_is_tag(const uint8_t tag[SECRET_TAG_BYTES], const uint8_t expected[SECRET_TAG_BYTES]);
-void secret_draw(void *bytes, size_t size);
-
 #endif

@@ -33,31 +33,30 @@ struct peers_one {
     bool is_doubtful;   /* its number may belong to the silent connection before it */
     uint64_t met;       /* round of its first message */
     uint64_t round;     /* of its last message, or of its end */
-    bool is_kept_of;    /* it has to prove itself */
-    bool is_admitted;   /* it has proven itself */
     bool is_identified;
     uint32_t who, index;
-    void *kept;        /* the owner's                                                            */
+    const void *mark;  /* of its connection, from its first message on */
+    void *kept;        /* the owner's: keeps the mark unique */
     one *next, *prev;  /* of the ended                                                           */
     UT_hash_handle hh; /* of the named                                                           */
 };
 
-void peers_init(peers *self)
+void peers_init(peers *self, void (*release)(void *kept))
 {
-    *self = (peers){.round = 2};
+    *self = (peers){.round = 2, .release = release};
 }
 
-static void discard(one *o)
+static void discard(const peers *self, one *o)
 {
-    if (o != NULL) free(o->kept);
+    if (o != NULL && o->kept != NULL) self->release(o->kept);
     free(o);
 }
 
 void peers_fini(peers *self)
 {
     HASH_CLEAR(hh, self->named);
-    for (size_t fd = 0; fd < self->n_open; fd++) discard(self->open[fd]);
-    LIST_EACH(o, self->ended) discard(o);
+    for (size_t fd = 0; fd < self->n_open; fd++) discard(self, self->open[fd]);
+    LIST_EACH(o, self->ended) discard(self, o);
     free(self->open);
 }
 
@@ -145,9 +144,10 @@ void peers_ended(peers *self, int fd)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-peers_standing peers_receive(peers *self, uint32_t number)
+peers_standing peers_receive(peers *self, uint32_t number, const void *mark)
 {
     one *o = find(self, number);
+    if (o != NULL && o->mark != mark) return PEERS_ANOTHER;
     if (o != NULL) {
         o->round = self->round;
         if (is_past(self, o->met)) o->is_doubtful = false; /* an ended one sends nothing more */
@@ -202,7 +202,7 @@ static bool meet_successor(peers *self, uint32_t number, int fd)
     return name(self, o, number);
 }
 
-bool peers_meet(peers *self, uint32_t number, int fd)
+static bool meet(peers *self, uint32_t number, int fd)
 {
     if (!make_room(self, fd)) return false;
     one *o = self->open[fd];
@@ -220,27 +220,22 @@ bool peers_meet(peers *self, uint32_t number, int fd)
                                              : meet_successor(self, number, fd);
 }
 
+bool peers_meet(peers *self, uint32_t number, int fd, const void *mark, void *kept)
+{
+    one *o = kept != NULL && meet(self, number, fd) ? find(self, number) : NULL;
+    if (o == NULL) {
+        if (kept != NULL) self->release(kept);
+        return false;
+    }
+    o->mark = mark;
+    o->kept = kept;
+    return true;
+}
+
 void peers_respect(peers *self, uint32_t number)
 {
     one *o = find(self, number);
     if (o != NULL) o->is_respected = true;
-}
-
-void **peers_keep(peers *self, uint32_t number)
-{
-    one *o = find(self, number);
-    if (o == NULL) return NULL;
-    o->is_kept_of = true;
-    return &o->kept;
-}
-
-void peers_admit(peers *self, uint32_t number)
-{
-    one *o = find(self, number);
-    if (o == NULL) return;
-    o->is_admitted = true;
-    free(o->kept);
-    o->kept = NULL;
 }
 
 void peers_identify(peers *self, uint32_t number, uint32_t who, uint32_t index)
@@ -259,18 +254,6 @@ bool peers_who(const peers *self, uint32_t number, uint32_t *who, uint32_t *inde
     *who   = o->who;
     *index = o->index;
     return true;
-}
-
-bool peers_is_admitted(const peers *self, uint32_t number)
-{
-    const one *o = find(self, number);
-    return o != NULL && o->is_admitted;
-}
-
-bool peers_has_admitted(const peers *self, int fd)
-{
-    const one *o = fd >= 0 && (size_t)fd < self->n_open ? self->open[fd] : NULL;
-    return o != NULL && o->is_admitted;
 }
 
 void peers_scold(peers *self, int fd)
@@ -330,15 +313,14 @@ static bool is_ripe(const peers *self, const one *o)
 
 static peers_end forget(peers *self, one *o, uint32_t *number)
 {
-    const bool is_unknown = o->is_kept_of && !o->is_admitted && !o->is_scolded;
-    peers_end end = (is_silent(o) && !o->is_shy) || is_unknown ? PEERS_STRANGER : PEERS_NONE;
+    peers_end end = is_silent(o) && !o->is_shy ? PEERS_STRANGER : PEERS_NONE;
     if (o->is_named) {
         HASH_DEL(self->named, o);
         self->gone[self->n_gone++ % PEERS_GONE_MAX] = o->number;
         *number                                     = o->number;
         if (o->is_respected) end = PEERS_DOWN;
     }
-    discard(o);
+    discard(self, o);
     return end;
 }
 

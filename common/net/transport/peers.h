@@ -5,7 +5,7 @@
  *   - An end may be reported while messages of that connection still wait, or are about to be queued. It is passed
  *     on after two rounds without such a message.
  *   - A descriptor is reused at once, so it may mean several connections.  Peer numbers count up and show which of
- *     two is newer.
+ *     two is newer.  A peer may claim another's number: a mark, unique among connections, shows that.
  * A connection that ends without a message or handshake is a stranger's.  No I/O, no clock.  Belongs to one thread.
  */
 #ifndef COMMON_TRANSPORT_PEERS_H
@@ -28,9 +28,10 @@ typedef struct {
     uint32_t greetings, failed;    /* in total; and those whose connection has not ended */
     uint32_t gone[PEERS_GONE_MAX]; /* the newest reported ends; a ring */
     size_t n_gone;
+    void (*release)(void *kept);
 } peers;
 
-void peers_init(peers *self);
+void peers_init(peers *self, void (*release)(void *kept)); /* NULL is fine for release */
 void peers_fini(peers *self);
 
 /* Events of connections, in order. */
@@ -39,26 +40,22 @@ void peers_greeted(peers *self); /* some connection shook hands */
 void peers_failed(peers *self);  /* some handshake failed; its end follows */
 void peers_ended(peers *self, int fd);
 
-/* A message of that peer was read.  NEW: read all events, then call peers_meet().  MET: not respected yet. GONE:
- * its end was already reported; drop the message. */
-typedef enum { PEERS_KNOWN, PEERS_MET, PEERS_NEW, PEERS_GONE } peers_standing;
-peers_standing peers_receive(peers *self, uint32_t number);
+/* A message of that peer was read, on the connection with this mark.  NEW: read all events, then call peers_meet().  MET:
+ * not respected yet.  GONE: its end was already reported; drop the message.  ANOTHER: the peer was met on another
+ * connection, and this one claims to be it. */
+typedef enum { PEERS_KNOWN, PEERS_MET, PEERS_NEW, PEERS_GONE, PEERS_ANOTHER } peers_standing;
+peers_standing peers_receive(peers *self, uint32_t number, const void *mark);
 
-/* The first message of a peer, on descriptor fd.  False: no such descriptor, or no memory. */
-bool peers_meet(peers *self, uint32_t number, int fd);
+/* The first message of a peer, on descriptor fd.  OWNS kept, which must keep the mark from being used again, and releases
+ * it with the record.  False: no such descriptor, or no memory; kept is released. */
+bool peers_meet(peers *self, uint32_t number, int fd, const void *mark, void *kept);
 
 /* It sent more than its greeting: report its end. */
 void peers_respect(peers *self, uint32_t number);
 
-/* If peers must prove themselves first: per-peer memory for the proof, freed on admission and with the connection.
- * NULL: no such peer. */
-void **peers_keep(peers *self, uint32_t number);
-void peers_admit(peers *self, uint32_t number);
-/* Returns its identity. */
+/* Its identity. */
 void peers_identify(peers *self, uint32_t number, uint32_t who, uint32_t index);
 bool peers_who(const peers *self, uint32_t number, uint32_t *who, uint32_t *index);
-bool peers_is_admitted(const peers *self, uint32_t number);
-bool peers_has_admitted(const peers *self, int fd); /* the present connection there */
 
 /* Its message was refused and reported: do not report its end too. */
 void peers_scold(peers *self, int fd);
@@ -81,7 +78,7 @@ void peers_round(peers *self);
 
 bool peers_has_ended(const peers *self); /* unreported ends: more rounds are needed */
 
-/* The next end to report.  DOWN: of *number.  STRANGER: of a silent connection, or of one not admitted. */
+/* The next end to report.  DOWN: of *number.  STRANGER: of a silent connection. */
 typedef enum { PEERS_NONE, PEERS_DOWN, PEERS_STRANGER } peers_end;
 peers_end peers_take_end(peers *self, uint32_t *number);
 

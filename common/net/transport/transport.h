@@ -47,25 +47,18 @@ typedef struct {
     void *user;
 } transport_keys;
 
-/* The proof at the start of an unencrypted connection, before any other message (proof.h).  Transports within one
- * process ignore it.  Called in any thread that uses the endpoint. */
-typedef struct {
-    void *user;
-    uint32_t who, index; /* dialled: selects its own key below */
-
-    /* The listener's key, at both ends.  False: none now. */
-    bool (*listener_key)(void *user, uint8_t key[TRANSPORT_KEY_BYTES]);
-    /* The key of such a dialler.  False: none, or not admitted. */
-    bool (*dialler_key)(void *user, uint32_t who, uint32_t index, uint8_t key[TRANSPORT_KEY_BYTES]);
-    /* Whether this job uses no proofs, as known by now: then a connection is up at once.  NULL: no. */
-    bool (*is_open)(void *user);
-} transport_proof;
+/* What a "tcp://" address stands for; other transports ignore it. */
+typedef enum {
+    TRANSPORT_TCP, /* TCP: encrypted with keys, otherwise open to all */
+    TRANSPORT_LOCAL_TOO, /* and, for processes of this user on this host, a Unix-domain socket (local_socket.h) */
+    TRANSPORT_LOCAL_ONLY, /* that socket alone: the port is only reserved */
+} transport_sockets;
 
 typedef struct {
-    const transport_keys *keys; /* BORROWED until it is closed; NULL: clear text                  */
-    const transport_proof *proof; /* BORROWED likewise; NULL without keys: admits every peer */
-    uint64_t head_bytes_max;      /* larger heads are refused;  0 = 1 MiB  */
-    uint64_t body_bytes_max;      /* larger bodies are refused; 0 = 64 MiB */
+    const transport_keys *keys; /* of TCP; BORROWED until it is closed; NULL: clear text */
+    transport_sockets sockets;
+    uint64_t head_bytes_max; /* larger heads are refused;  0 = 1 MiB  */
+    uint64_t body_bytes_max; /* larger bodies are refused; 0 = 64 MiB */
 
     /* Listening.  Beyond it the oldest silent connection is ended; 0 = 4096. */
     uint32_t connections_max;
@@ -174,7 +167,7 @@ void transport_blame(transport *t, uint32_t peer);
  * applies to it, and bodies may be lent both ways.  Cheap enough for each message; forgotten with the connection. */
 void transport_trust(transport *t, uint32_t peer);
 
-/* The proven identity of this peer of a listener.  False: no proofs here, or no such peer now. */
+/* The identity in the key of this peer of a listener.  False: its connection has no key, or no such peer now. */
 bool transport_who(transport *t, uint32_t peer, transport_identity *is);
 
 /* Whether to log a refusal of this peer now: one line a minute per proven member, however often it connects, and

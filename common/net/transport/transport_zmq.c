@@ -21,11 +21,17 @@
  * descriptor, and both have separate queues; peers.h merges them.  The monitor is read when the messages are dry
  * and before a new peer is tied to a descriptor.
  *
- * Strangers.  A dialler sends an empty message on each connection (ZMQ_PROBE_ROUTER), so that the listener can tie
- * the descriptor to a peer early.  A connection with neither message nor handshake was a stranger: a browser, a
- * scanner.  In the first two versions of ZeroMQ's protocol any bytes are a greeting; a ZAP domain makes ZeroMQ
- * refuse them, even without authentication.  With keys a stranger fails at the first step of the handshake
- * (transport_zmq_curve.c).
+ * Sockets.  A listener at TCP may have a Unix-domain socket beside it (local_socket.h): the same ROUTER, bound twice, as
+ * ZeroMQ takes the keys that are set when it binds.  A dialler looks for that socket before each attempt.
+ *
+ * Strangers.  With keys they fail at the first step of the handshake (transport_zmq_curve.c); others cannot enter the
+ * folder of the socket.  Without keys and folder, encryption=clear, all may come.  A dialler sends an empty message on
+ * each connection (ZMQ_PROBE_ROUTER), so that the listener can tie the descriptor to a peer early.  A connection with
+ * neither message nor handshake was a stranger: a browser, a scanner.  In the first two versions of ZeroMQ's protocol
+ * any bytes are a greeting; a ZAP domain makes ZeroMQ refuse them, even without authentication.
+ *
+ * Names.  A ROUTER lets a peer choose its id, also one of the form that ZeroMQ gives, and also that of a peer that has
+ * left.  So each message must come on the connection that its peer was met on: mark_of().
  *
  * Stalls.  Heartbeats are answered by ZeroMQ's own thread, so only a stopped process or a dead host
  * misses them.  Three default intervals make 6 s: a stall of 5 s does not break a connection.
@@ -95,43 +101,35 @@ static void attach_queue(endpoint *e)
     zmq_getsockopt(e->socket, ZMQ_EVENTS, &events, &size);
 }
 
+/* A dialler's present target. */
+static bool is_encrypted(const endpoint *e)
+{
+    return e->has_keys && !e->link.is_local;
+}
+
 /* The fault of a dialler's attempt; NULL: indistinguishable from noise. */
 static const char *fault_of_handshake(const endpoint *e, int error)
 {
     if (error != ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) return NULL;
-    return e->has_keys ? "the other end does not encrypt, but this side does"
-                       : "the other end encrypts, but this side does not";
-}
-
-static void on_retried(endpoint *e)
-{
-    const bool proves = e->options.proof != NULL; /* then ZeroMQ does not retry */
-    endpoint_set_timer(e, proves ? prove_again_ms(e) : 0);
-    if (!proves) dial_failed(e);
+    return is_encrypted(e) ? "the other end does not encrypt, but this side does"
+                           : "the other end encrypts, but this side does not";
 }
 
 static void on_connected(endpoint *e)
 {
     dialled *l = &e->link;
     attach_queue(e);
-    l->is_connected = true;
-    l->fault        = NULL;
-    if (e->options.proof != NULL)
-        prove_connected(e);
-    else
-        l->is_up = true;
+    l->fault = NULL;
+    l->is_up = true;
 }
 
 static void on_disconnected(endpoint *e)
 {
-    dialled *l               = &e->link;
-    const bool was_connected = l->is_connected, was_up = l->is_up;
-    l->is_connected = l->is_up = false;
+    dialled *l        = &e->link;
+    const bool was_up = l->is_up;
+    l->is_up          = false;
     endpoint_set_timer(e, REDIAL_MS);
-    if (e->options.proof != NULL && was_connected)
-        prove_disconnected(e);
-    else if (!was_up && l->refused < DIAL_REFUSED_MAX)
-        l->refused++;
+    if (!was_up && l->refused < DIAL_REFUSED_MAX) l->refused++;
     l->broke |= was_up;
 }
 
@@ -143,7 +141,10 @@ static void on_dialled_news(endpoint *e, uint16_t kind, int value)
         l->fd = value;
         endpoint_set_timer(e, 0);
         break;
-    case ZMQ_EVENT_CONNECT_RETRIED: on_retried(e); break;
+    case ZMQ_EVENT_CONNECT_RETRIED:
+        endpoint_set_timer(e, 0);
+        dial_failed(e);
+        break;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: on_connected(e); break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: l->fault = "the other end does not admit this key"; break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL: l->fault = fault_of_handshake(e, value); break;
@@ -206,7 +207,7 @@ static bool refuse(transport_event *event, const char *note)
 }
 
 /* News for the owner of a dialler, one event at a time. */
-static bool notify_dialled(dialled *l, bool has_keys, transport_event *event)
+static bool notify_dialled(dialled *l, bool is_encrypted, transport_event *event)
 {
     if (l->told_up && l->broke) {
         l->told_up = l->broke = false;
@@ -221,7 +222,7 @@ static bool notify_dialled(dialled *l, bool has_keys, transport_event *event)
     l->refused--;
     if (l->fault != NULL) return refuse(event, l->fault);
     return refuse(
-        event, has_keys
+        event, is_encrypted
                    ? "the other end does not know this job's secret"
                    : "the other end does not speak ZeroMQ, or encrypts while this side does not");
 }
@@ -229,8 +230,6 @@ static bool notify_dialled(dialled *l, bool has_keys, transport_event *event)
 /* Handshakes are reported without a descriptor: only the count is exact. */
 static const char *word_for_stranger(endpoint *e)
 {
-    if (e->options.proof != NULL)
-        return "a connection that ended before it had proven that it belongs to the job";
     if (e->unknown == 0) return "a connection that ended without a message";
     e->unknown--;
     return "a connection without a key of this job";
@@ -382,60 +381,74 @@ static const char *fault_of(const endpoint *e, const zmq_msg_t *head, const zmq_
     return NULL;
 }
 
-typedef enum { DROP, TAKE, REFUSE, RISE } verdict;
+typedef enum { DROP, TAKE, REFUSE } verdict;
 
-static verdict judge_proof(prove_result result)
+/* ZeroMQ attaches the properties of its connection to each message.  Those of another connection are elsewhere in
+ * memory as long as one message of this one is kept: the mark of a connection. */
+static const char *mark_of(zmq_msg_t *message)
 {
-    static const verdict of[] = {[PROVE_DROP] = DROP, [PROVE_REFUSED] = REFUSE, [PROVE_UP] = RISE};
-    return of[result];
+    return zmq_msg_gets(message, "__fd"); /* its descriptor, as text */
 }
 
-/* What to do with a message of `n` frames of this peer.  REFUSE: *fault says why. */
-static verdict judge_peer(endpoint *e, uint32_t number, int n, const char **fault)
+static void *keep_mark(zmq_msg_t *id)
 {
-    const peers_standing standing = peers_receive(&e->peers, number);
+    zmq_msg_t *kept = malloc(sizeof *kept);
+    if (kept == NULL) return NULL;
+    zmq_msg_init(kept);
+    zmq_msg_copy(kept, id);
+    return kept;
+}
+
+void endpoint_drop_mark(void *kept)
+{
+    if (kept == NULL) return;
+    zmq_msg_close(kept);
+    free(kept);
+}
+
+/* Its connection is ended: ids are ours to give. */
+static verdict refuse_self_named(endpoint *e, const char **fault, int fd)
+{
+    read_monitor(e);
+    peers_scold(&e->peers, fd);
+    watch_end(e, fd);
+    *fault = "a peer that chose its own id";
+    return REFUSE;
+}
+
+/* What to do with a message of this peer.  REFUSE: *fault says why. */
+static verdict judge_peer(endpoint *e, zmq_msg_t *id, uint32_t *number, int n, const char **fault)
+{
+    const char *mark              = mark_of(id);
+    const int fd                  = mark != NULL ? atoi(mark) : -1;
+    const peers_standing standing = peers_receive(&e->peers, *number, mark);
+    if (*number == 0 || standing == PEERS_ANOTHER) {
+        *number = 0;
+        return refuse_self_named(e, fault, fd);
+    }
     if (standing == PEERS_GONE) return DROP;
     if (standing == PEERS_KNOWN) return TAKE;
     if (standing == PEERS_NEW) {
         read_monitor(e);
         *fault = "a peer whose connection is unknown";
-        if (!peers_meet(&e->peers, number, zmq_msg_get(&e->head, ZMQ_SRCFD))) return REFUSE;
+        if (mark == NULL || !peers_meet(&e->peers, *number, fd, mark, keep_mark(id))) return REFUSE;
         transport_identity is;
-        if (e->has_keys && curve_who(&e->head, &is))
-            peers_identify(&e->peers, number, is.who, is.index);
+        if (e->has_keys && curve_who(id, &is)) peers_identify(&e->peers, *number, is.who, is.index);
+        if (n == 1 && zmq_msg_size(&e->head) == 0) return DROP; /* a probe */
     }
-    const bool is_stranger = e->options.proof != NULL && !peers_is_admitted(&e->peers, number);
-    if (is_stranger && prove_nothing(e))
-        peers_admit(&e->peers, number);
-    else if (is_stranger)
-        return judge_proof(prove_listening(e, number, standing == PEERS_NEW, (size_t)n, fault));
-    if (standing == PEERS_NEW && n == 1 && zmq_msg_size(&e->head) == 0) return DROP; /* a probe */
-    peers_respect(&e->peers, number);
+    peers_respect(&e->peers, *number);
     return TAKE;
 }
 
-/* The listener must have proven itself; messages before its end still count. */
-static verdict judge_listener(endpoint *e, int n, const char **fault)
-{
-    dialled *l = &e->link;
-    if (e->options.proof == NULL || l->proof.stage == PROOF_DONE) return TAKE;
-    const verdict v = judge_proof(prove_dialled(e, (size_t)n, fault));
-    if (v != RISE) return v;
-    l->is_up = l->told_up = true;
-    return RISE;
-}
-
-/* Turns one message into an event; false: none for the layer above. */
-static bool take_message(endpoint *e, zmq_msg_t *body, int n, uint64_t bytes,
+/* Turns one message into an event; false: none for the layer above.  id: of a listener. */
+static bool take_message(endpoint *e, zmq_msg_t *id, zmq_msg_t *body, int n, uint64_t bytes,
                          transport_event *event)
 {
     const char *fault = NULL;
-    const verdict v =
-        e->listens ? judge_peer(e, event->peer, n, &fault) : judge_listener(e, n, &fault);
+    const verdict v   = e->listens ? judge_peer(e, id, &event->peer, n, &fault) : TAKE;
     if (e->listens) watch_took(e, event->peer, bytes, n);
     if (v == DROP) return false;
     if (v == REFUSE) return refuse(event, fault);
-    if (v == RISE) return tell(event, TRANSPORT_UP, 0);
     fault = fault_of(e, &e->head, body, n);
     if (fault != NULL && e->listens) watch_blame(e, event->peer);
     if (fault != NULL) return refuse(event, fault);
@@ -444,14 +457,6 @@ static bool take_message(endpoint *e, zmq_msg_t *body, int n, uint64_t bytes,
     event->head      = zmq_msg_data(&e->head);
     event->head_size = zmq_msg_size(&e->head);
     return tell(event, TRANSPORT_MESSAGE, event->peer);
-}
-
-static bool refuse_self_named(endpoint *e, transport_event *event)
-{
-    read_monitor(e);
-    peers_scold(&e->peers, zmq_msg_get(&e->head, ZMQ_SRCFD));
-    event->peer = 0;
-    return refuse(event, "a peer that chose its own id");
 }
 
 static void drop_head(endpoint *e)
@@ -463,16 +468,15 @@ static void drop_head(endpoint *e)
 static bool recv_message(endpoint *e, transport_event *event)
 {
     for (;;) {
-        bool has_number = true;
-        zmq_msg_t body;
-        if (e->listens && !endpoint_recv_id(e, &event->peer, &has_number)) return false;
+        zmq_msg_t id, body;
+        if (e->listens && !endpoint_recv_id(e, &id, &event->peer)) return false;
         uint64_t bytes;
-        const int n = recv_frames(e->socket, &e->head, &body, &bytes);
-        if (n == 0) return false;
-        e->has_head = true;
-        const bool is_event =
-            has_number ? take_message(e, &body, n, bytes, event) : refuse_self_named(e, event);
+        const int n         = recv_frames(e->socket, &e->head, &body, &bytes);
+        e->has_head         = n > 0;
+        const bool is_event = n > 0 && take_message(e, &id, &body, n, bytes, event);
+        if (e->listens) zmq_msg_close(&id);
         if (n > 1) zmq_msg_close(&body);
+        if (n == 0) return false;
         if (is_event) return true;
         drop_head(e);
         event->peer = 0;
@@ -544,21 +548,16 @@ static void renew_if_broken(endpoint *e)
 {
     dialled *l = &e->link;
     if (!l->broke) return;
-    l->is_connected = l->is_up = false;
-    l->broke                   = l->told_up;
-    l->proof.stage             = PROOF_NEW;
+    l->is_up = false;
+    l->broke = l->told_up;
     dial_hang_up(e);
     (void)endpoint_renew(e);
-    endpoint_set_timer(e, l->tries > 0 ? prove_again_ms(e) : RENEW_MS);
+    endpoint_set_timer(e, RENEW_MS);
 }
 
 static void redial_if_due(endpoint *e)
 {
-    if (!endpoint_has_fired(e->timer_fd)) return;
-    if (e->options.proof != NULL && e->link.is_connected)
-        prove_timed_out(e);
-    else
-        (void)dial_begin(e);
+    if (endpoint_has_fired(e->timer_fd)) (void)dial_begin(e);
 }
 
 static pen_status recv_dialled(endpoint *e, transport_event *event)
@@ -566,11 +565,11 @@ static pen_status recv_dialled(endpoint *e, transport_event *event)
     /* UP comes before the first message of the connection. */
     if (!e->link.told_up) read_monitor(e);
     dial_heed_answer(e);
-    if (!e->link.told_up && notify_dialled(&e->link, e->has_keys, event)) return PEN_OK;
+    if (!e->link.told_up && notify_dialled(&e->link, is_encrypted(e), event)) return PEN_OK;
     if (recv_message(e, event) || recv_last_message(e, event)) return PEN_OK;
     renew_if_broken(e);
     redial_if_due(e);
-    return notify_dialled(&e->link, e->has_keys, event) ? PEN_OK : PEN_AGAIN;
+    return notify_dialled(&e->link, is_encrypted(e), event) ? PEN_OK : PEN_AGAIN;
 }
 
 static pen_status socket_recv(void *state, transport_event *event)
@@ -604,10 +603,12 @@ static void socket_close(void *state, uint32_t linger_ms)
     endpoint *e = state;
     if (e->epoll_fd >= 0) close(e->epoll_fd);
     if (e->timer_fd >= 0) close(e->timer_fd);
+    if (e->reserved_fd >= 0) close(e->reserved_fd);
     watch_fini(e);
     dial_end(e);
-    if (!is_foreign(e)) close_sockets(e, linger_ms);
+    is_foreign(e) ? local_socket_forget(e->local) : local_socket_close(e->local);
     peers_fini(&e->peers);
+    if (!is_foreign(e)) close_sockets(e, linger_ms);
 }
 
 /* clang-format off */

@@ -3,8 +3,8 @@
 #define COMMON_TRANSPORT_ZMQ_H
 
 #include "common/base/rate.h"
+#include "common/net/local_socket.h"
 #include "common/net/transport/peers.h"
-#include "common/net/transport/proof.h"
 #include "common/net/transport/transport.h"
 
 #include <zmq.h>
@@ -35,14 +35,13 @@ typedef struct {
 
 /* ---- one endpoint ------------------------------------------------------------------------------ */
 enum { DIAL_REFUSED_MAX = 64 };
-typedef struct {       /* of a dialler: its state, and what its owner knows */
-    bool is_connected; /* handshake done; up at once, or after the proofs */
+typedef struct { /* of a dialler: its state, and what its owner knows */
     bool is_up, told_up, broke;
+    bool is_local;     /* the present target is a Unix-domain socket */
     uint32_t refused;  /* attempts that met a wrong listener; not reported */
     const char *fault; /* fault of the newest; NULL: unknown */
     int fd;            /* of the present connection */
-    uint32_t tries;    /* with proofs: since the last success */
-    proof proof;       /* of the socket's only connection */
+    uint32_t tries;    /* searches for a listener's socket without success */
 } dialled;
 
 typedef struct name_question name_question;
@@ -60,9 +59,10 @@ typedef struct {
     zmq_msg_t head; /* of the last event; closed by the next recv */
 
     dialled link;
-    char target[DIAL_TARGET_MAX]; /* of a dialler: the numeric address dialled; empty: none */
+    local_socket *local;          /* of a listener; NULL: none */
+    int reserved_fd;              /* of a listener: its port, which nobody listens at; -1: none */
+    char target[DIAL_TARGET_MAX]; /* of a dialler: what is dialled; empty: nothing */
     name_question *asked;         /* pending name lookup; NULL: none */
-    bool must_dial;               /* after the lookup, even if unchanged */
     peers peers;                  /* of a listener                       */
     watch watch;                  /* of a listener                       */
     uint32_t unknown;             /* connections with an unknown key; not reported */
@@ -86,8 +86,9 @@ int zmqio_recv(void *socket, void *bytes, size_t size);
 /* The first frame for a peer of a listener; more: ZMQ_SNDMORE when another follows. */
 pen_status endpoint_send_to_peer(endpoint *e, uint32_t number, const void *head, size_t head_size,
                                  int more);
-/* The [id] frame of a listener; false: none.  A peer that chose its own id has no number. */
-bool endpoint_recv_id(endpoint *e, uint32_t *number, bool *has_number);
+/* The [id] frame of a listener; close it.  number 0: the peer chose another form of id.  False: none. */
+bool endpoint_recv_id(endpoint *e, zmq_msg_t *id, uint32_t *number);
+void endpoint_drop_mark(void *kept);
 bool endpoint_watch_fd(endpoint *e, int fd); /* its readability wakes the owner */
 /* Wakes the owner after this time; 0: stops. */
 void endpoint_set_timer(endpoint *e, long ms);
@@ -103,8 +104,9 @@ void *zmqctx_router(
     void *ctx); /* a ROUTER whose names of peers cannot be guessed; NULL: errno says why */
 
 /* ---- keys: transport_zmq_curve.c ---------------------------------------------------------------- */
-/* Applies the keys to a socket, before it is bound or connected. */
-pen_status curve_set(endpoint *e, void *context, const transport_keys *keys, pen_error *why);
+/* Whether what is bound or connected from now on is encrypted, with the keys of the options.  The first call with keys
+ * starts the service. */
+pen_status curve_set(endpoint *e, void *context, bool is_on, pen_error *why);
 /* The key's owner for the connection of a message; false: not encrypted. */
 bool curve_who(zmq_msg_t *message, transport_identity *is);
 void curve_close(endpoint *e); /* removes its keys from the service */
@@ -124,22 +126,10 @@ bool endpoint_renew(endpoint *e);
 /* ---- address of a dialler: transport_zmq_name.c ------------------------------------------------- */
 /* Dials a numeric address at once, a name after its lookup.  False: errno says what is wrong with the address. */
 bool dial_begin(endpoint *e);
-void dial_failed(endpoint *e);      /* an attempt failed: the name may have a new address */
+void dial_failed(endpoint *e);      /* an attempt failed: the listener may be elsewhere by now */
 void dial_heed_answer(endpoint *e); /* if the lookup is done */
 void dial_hang_up(endpoint *e);
 void dial_end(endpoint *e); /* abandons the lookup */
-
-/* ---- proofs: transport_zmq_proof.c ---------------------------------------------------------------- */
-/* A message before the proof is done.  REFUSED: *fault says why.  UP: the dialler is now up. */
-typedef enum { PROVE_DROP, PROVE_REFUSED, PROVE_UP } prove_result;
-bool prove_nothing(const endpoint *e); /* proofs are configured, but not used in this job */
-prove_result prove_dialled(endpoint *e, size_t frames, const char **fault);
-prove_result prove_listening(endpoint *e, uint32_t number, bool is_first, size_t frames,
-                             const char **fault);
-void prove_connected(endpoint *e); /* a dialler begins */
-void prove_disconnected(endpoint *e);
-void prove_timed_out(endpoint *e);
-long prove_again_ms(endpoint *e); /* delay before a dialler retries; grows each time */
 
 /* ---- limits: transport_zmq_watch.c -------------------------------------------------------------- */
 void watch_init(endpoint *e, const transport_options *o);
@@ -150,7 +140,7 @@ void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_blame(endpoint *e, uint32_t peer);
 void watch_trust(endpoint *e, uint32_t peer);
-void watch_end(endpoint *e, uint32_t peer); /* ends its connection without an event */
+void watch_end(endpoint *e, int fd); /* ends this connection without an event */
 /* Call on a tick, after the message queue was found dry (or not). */
 void watch_look(endpoint *e, bool is_dry);
 bool watch_take_note(endpoint *e, transport_event *event, const char **text);

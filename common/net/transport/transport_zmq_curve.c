@@ -6,7 +6,7 @@
  *
  * Doors.  For each such dialler ZeroMQ asks a service inside the process (ZAP, RFC 27) whether to admit its public key.
  * The service is one thread, "pen-zap"; a query names the listener by its ZAP domain, the number of its door, and the
- * door's owner answers.  A listener without keys has the domain "penstock" and no door.  Without that thread ZeroMQ
+ * door's owner answers.  What needs no key, such as a Unix-domain socket, has the domain "penstock" and no door.  Without that thread ZeroMQ
  * would admit every peer that knows the listener's key, so a listener with keys is opened only if it runs.
  */
 #include "common/net/transport/transport_zmq.h"
@@ -94,7 +94,8 @@ static void send_answer(void *socket, const request *r, bool is_in, const transp
     char name[CURVE_NAME_BYTES] = "";
     const char *const text[]    = {is_in ? "200" : "400", is_in ? "OK" : "no key of this job", name,
                                 ""};
-    if (is_in) snprintf(name, sizeof name, "%u %u", as->who, as->index);
+    const bool has_key = is_in && is_frame(r, 5, "CURVE");
+    if (has_key) snprintf(name, sizeof name, "%u %u", as->who, as->index);
     zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
     zmq_send(socket, r->frame[1], r->n > 1 ? (size_t)r->size[1] : 0, ZMQ_SNDMORE);
     for (int i = 0; i < 4; i++) zmq_send(socket, text[i], strlen(text[i]), i < 3 ? ZMQ_SNDMORE : 0);
@@ -159,7 +160,7 @@ bool curve_who(zmq_msg_t *message, transport_identity *is)
 
 /* ---- endpoints -------------------------------------------------------------------------------- */
 
-static pen_status open_door(endpoint *e, void *context, const transport_keys *keys, pen_error *why)
+static pen_status open_door(endpoint *e, void *context, pen_error *why)
 {
     static unsigned last;
     char domain[16];
@@ -168,7 +169,7 @@ static pen_status open_door(endpoint *e, void *context, const transport_keys *ke
     pthread_mutex_lock(&lock);
     const bool is_served = start_service(context);
     if (is_served) {
-        *d = (door){.number = ++last, .keys = *keys};
+        *d = (door){.number = ++last, .keys = *e->options.keys};
         LIST_PREPEND(doors, d);
         e->door = d->number;
     }
@@ -183,9 +184,10 @@ static pen_status open_door(endpoint *e, void *context, const transport_keys *ke
     return PEN_OK;
 }
 
-static bool set_keys(endpoint *e, const transport_keys *k)
+static bool set_keys(endpoint *e)
 {
-    void *s = e->socket;
+    const transport_keys *k = e->options.keys;
+    void *s                 = e->socket;
     set_int(s, ZMQ_CURVE_SERVER, e->listens);
     if (zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, k->own, sizeof k->own) != 0) return false;
     if (e->listens) return true;
@@ -193,17 +195,21 @@ static bool set_keys(endpoint *e, const transport_keys *k)
            zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, k->peer, sizeof k->peer) == 0;
 }
 
-pen_status curve_set(endpoint *e, void *context, const transport_keys *keys, pen_error *why)
+pen_status curve_set(endpoint *e, void *context, bool is_on, pen_error *why)
 {
+    if (!is_on) {
+        set_int(e->socket, ZMQ_CURVE_SERVER, 0); /* no mechanism */
+        zmq_setsockopt(e->socket, ZMQ_ZAP_DOMAIN, "penstock", strlen("penstock"));
+        return PEN_OK;
+    }
     if (!zmq_has("curve"))
         return why_set(why, PEN_UNSUPPORTED,
                        "this ZeroMQ was built without encryption (CURVE); install libzmq with "
                        "libsodium, or set encryption=clear");
-    e->has_keys = true;
-    if (!set_keys(e, keys))
+    if (!set_keys(e))
         return why_set(why, PEN_INTERNAL, "ZeroMQ rejected the keys of an endpoint: %s",
                        zmq_strerror(errno));
-    return e->listens ? open_door(e, context, keys, why) : PEN_OK;
+    return e->listens ? open_door(e, context, why) : PEN_OK;
 }
 
 void curve_close(endpoint *e)

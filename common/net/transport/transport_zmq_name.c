@@ -25,7 +25,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { AGAIN_MS = 500 /* at most */, PREFIX = 6 /* tcp:// */ };
+enum { AGAIN_MS = 500 /* at most */, LOOK_MS = 10, LOOK_TRIES = 4, PREFIX = 6 /* tcp:// */ };
 
 struct name_question {
     atomic_int users; /* the caller and the thread */
@@ -124,19 +124,43 @@ void dial_hang_up(endpoint *e)
     e->target[0] = '\0';
 }
 
-static bool dial_number(endpoint *e, const char *number)
-{
-    dial_hang_up(e);
-    if (strchr(number, '[') != NULL) set_int(e->socket, ZMQ_IPV6, 1);
-    e->must_dial = zmq_connect(e->socket, number) != 0;
-    if (!e->must_dial) snprintf(e->target, sizeof e->target, "%s", number);
-    return !e->must_dial;
-}
-
 static void ask_later(endpoint *e)
 {
     const uint32_t most = e->options.reconnect_ms_max;
     endpoint_set_timer(e, most < AGAIN_MS ? most : AGAIN_MS);
+}
+
+/* Nobody listens at the only socket: looks again soon, less often after a while. */
+static bool look_again(endpoint *e)
+{
+    dialled *l      = &e->link;
+    const long wait = (long)LOOK_MS << l->tries;
+    if (l->tries < LOOK_TRIES) l->tries++;
+    dial_hang_up(e);
+    endpoint_set_timer(e, wait);
+    return true;
+}
+
+/* Where the listener at a numeric address is now: the Unix-domain socket that it left for this user, or TCP.  Keeps what
+ * is dialled if that is right.  False: errno says what is wrong with the address. */
+static bool dial_number(endpoint *e, const char *number)
+{
+    char target[DIAL_TARGET_MAX], path[LOCAL_SOCKET_PATH_BYTES];
+    pen_error why;
+    const transport_sockets sockets = e->options.sockets;
+    const bool is_local             = sockets != TRANSPORT_TCP && local_socket_find(number, path);
+    if (!is_local && sockets == TRANSPORT_LOCAL_ONLY) return look_again(e);
+    snprintf(target, sizeof target, is_local ? "ipc://%s" : "%s", is_local ? path : number);
+    if (strcmp(target, e->target) == 0) return true;
+    dial_hang_up(e);
+    e->link.is_local = is_local;
+    e->link.tries    = 0;
+    if (strchr(number, '[') != NULL) set_int(e->socket, ZMQ_IPV6, 1);
+    if (curve_set(e, NULL, e->has_keys && !is_local, &why) != PEN_OK ||
+        zmq_connect(e->socket, target) != 0)
+        return false;
+    snprintf(e->target, sizeof e->target, "%s", target);
+    return true;
 }
 
 static void ask_if_not_asking(endpoint *e)
@@ -148,15 +172,18 @@ static void ask_if_not_asking(endpoint *e)
 
 bool dial_begin(endpoint *e)
 {
+    dial_hang_up(e);
     if (!is_name(e->address)) return dial_number(e, e->address);
-    e->must_dial = true;
     ask_if_not_asking(e);
     return true;
 }
 
 void dial_failed(endpoint *e)
 {
-    if (is_name(e->address)) ask_if_not_asking(e);
+    if (is_name(e->address))
+        ask_if_not_asking(e);
+    else
+        (void)dial_number(e, e->address);
 }
 
 void dial_heed_answer(endpoint *e)
@@ -165,12 +192,10 @@ void dial_heed_answer(endpoint *e)
     if (q == NULL || !atomic_load(&q->is_answered)) return;
     e->asked = NULL;
     epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, q->fd, NULL);
-    const bool is_other = strcmp(q->answer, e->target) != 0;
-    if (e->link.is_connected) /* connected meanwhile */
-        e->must_dial = false;
-    else if (q->answer[0] != '\0' && (e->must_dial || is_other))
+    if (!e->link.is_up && q->answer[0] != '\0')
         (void)dial_number(e, q->answer);
-    if (e->must_dial) ask_later(e);
+    else if (!e->link.is_up && e->target[0] == '\0')
+        ask_later(e);
     drop(q);
 }
 

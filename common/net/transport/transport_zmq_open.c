@@ -15,12 +15,11 @@
 #include <unistd.h>
 
 enum {
-    BACKLOG            = 1024, /* all workers of a job dial at once */
-    RECONNECT_MS       = 100,
-    BEAT_MS_MAX        = 2000,        /* interval of sends, for the other host to acknowledge */
-    RECONNECT_NEVER_MS = INT_MAX / 2, /* with proofs: see transport_zmq_proof.c */
-    HANDSHAKE_MS_MIN   = 1000,
-    HANDSHAKE_MS_MAX   = 5000
+    BACKLOG          = 1024, /* all workers of a job dial at once */
+    RECONNECT_MS     = 100,
+    BEAT_MS_MAX      = 2000, /* interval of sends, for the other host to acknowledge */
+    HANDSHAKE_MS_MIN = 1000,
+    HANDSHAKE_MS_MAX = 5000
 };
 
 /* A listener drops connections that stop half-way soon. */
@@ -42,12 +41,11 @@ static void set_options(endpoint *e, const char *address, const transport_option
     set_int(e->socket, ZMQ_RCVHWM, 0);
     set_int(e->socket, ZMQ_BACKLOG, BACKLOG);
     set_int(e->socket, ZMQ_HANDSHAKE_IVL, handshake_ms(e, 3 * heartbeat));
-    zmq_setsockopt(e->socket, ZMQ_ZAP_DOMAIN, "penstock", strlen("penstock"));
     set_int(e->socket, ZMQ_HEARTBEAT_IVL, heartbeat < BEAT_MS_MAX ? heartbeat : BEAT_MS_MAX);
     set_int(e->socket, ZMQ_HEARTBEAT_TIMEOUT, 3 * heartbeat);
     set_int(e->socket, ZMQ_CONNECT_TIMEOUT, (int)o->connect_ms);
-    set_int(e->socket, ZMQ_RECONNECT_IVL, o->proof != NULL ? RECONNECT_NEVER_MS : RECONNECT_MS);
-    set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, o->proof != NULL ? 0 : (int)o->reconnect_ms_max);
+    set_int(e->socket, ZMQ_RECONNECT_IVL, RECONNECT_MS);
+    set_int(e->socket, ZMQ_RECONNECT_IVL_MAX, (int)o->reconnect_ms_max);
     set_int(e->socket, ZMQ_TCP_KEEPALIVE, 0); /* heartbeats detect more, and sooner */
     if (strpbrk(address, "[*") != NULL) set_int(e->socket, ZMQ_IPV6, 1); /* all of IPv4 too */
     set_int(e->socket, e->listens ? ZMQ_ROUTER_MANDATORY : ZMQ_PROBE_ROUTER, 1);
@@ -98,13 +96,20 @@ static bool make_socket(endpoint *e, void *ctx, int type, unsigned number)
            watch_socket(e, e->monitor);
 }
 
+static bool is_tcp(const char *address)
+{
+    return strncmp(address, "tcp://", 6) == 0;
+}
+
 static pen_status open_socket(endpoint *e, int type, const char *address,
                               const transport_options *o, pen_error *why)
 {
     unsigned number;
-    e->epoll_fd = e->timer_fd = -1;
-    e->options                = *o;
-    peers_init(&e->peers);
+    e->epoll_fd = e->timer_fd = e->reserved_fd = -1;
+    e->options                                 = *o;
+    if (!is_tcp(address)) e->options.sockets = TRANSPORT_TCP;
+    e->has_keys = o->keys != NULL && e->options.sockets != TRANSPORT_LOCAL_ONLY;
+    peers_init(&e->peers, endpoint_drop_mark);
     watch_init(e, o);
     e->head_max    = o->head_bytes_max;
     e->body_max    = o->body_bytes_max;
@@ -118,7 +123,7 @@ static pen_status open_socket(endpoint *e, int type, const char *address,
             "cannot open a socket for %.200s: %s; raise the limit of open files (ulimit -n)",
             address, zmq_strerror(errno));
     set_options(e, address, o);
-    return o->keys != NULL ? curve_set(e, ctx, o->keys, why) : PEN_OK;
+    return curve_set(e, ctx, e->has_keys, why);
 }
 
 /* An abstract address: for "*" ZeroMQ creates a folder in the current one and removes it with the socket, so it cannot
@@ -150,7 +155,7 @@ static bool has_port(const char *address, long lowest)
 {
     const char *port = strrchr(address, ':') + 1;
     char *end;
-    if (strncmp(address, "tcp://", 6) != 0) return true;
+    if (!is_tcp(address)) return true;
     const long number = strtol(port, &end, 10);
     return *port >= '0' && *port <= '9' && *end == '\0' && end - port <= 5 && number >= lowest &&
            number <= UINT16_MAX;
@@ -161,7 +166,7 @@ static pen_status notify_failed(const char *verb, const char *address, int error
     if (error == EINVAL)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "'%.200s' is not an address: write tcp://HOST:PORT", address);
-    if (error == EADDRINUSE && strncmp(address, "tcp://", 6) == 0)
+    if (error == EADDRINUSE && is_tcp(address))
         return why_set(why, PEN_UNREACHABLE,
                        "port %s is in use (%.200s); choose another, or 0 for a free one",
                        strrchr(address, ':') + 1, address);
@@ -177,6 +182,31 @@ static pen_status notify_failed(const char *verb, const char *address, int error
                    zmq_strerror(error));
 }
 
+/* At TCP, or only in its place.  False: errno. */
+static bool bind_address(endpoint *e, const char *address)
+{
+    size_t size = sizeof e->address;
+    if (e->options.sockets == TRANSPORT_LOCAL_ONLY) {
+        e->reserved_fd = local_socket_reserve(address, e->address, sizeof e->address);
+        return e->reserved_fd >= 0;
+    }
+    return zmq_bind(e->socket, address) == 0 &&
+           zmq_getsockopt(e->socket, ZMQ_LAST_ENDPOINT, e->address, &size) == 0;
+}
+
+/* The Unix-domain socket beside it, without keys.  ZeroMQ only accepts there: the file is ours. */
+static pen_status bind_local(endpoint *e, pen_error *why)
+{
+    const pen_status status = local_socket_listen(e->address, BACKLOG, &e->local, why);
+    if (status != PEN_OK) return status;
+    (void)curve_set(e, NULL, false, why);
+    set_int(e->socket, ZMQ_USE_FD, local_socket_take(e->local)); /* ZeroMQ closes it */
+    if (zmq_bind(e->socket, "ipc://@penstock") != 0)
+        return why_set(why, PEN_INTERNAL, "cannot listen at the socket of %.200s: %s", e->address,
+                       zmq_strerror(errno));
+    return PEN_OK;
+}
+
 pen_status endpoint_listen(void *state, const char *address, const transport_options *o,
                            pen_error *why)
 {
@@ -187,10 +217,8 @@ pen_status endpoint_listen(void *state, const char *address, const transport_opt
     if (strcmp(address, "ipc://*") == 0) address = make_name(e);
     if (!has_port(address, 0)) return notify_failed("listen at", address, EINVAL, why);
     if (is_served(address)) return notify_failed("listen at", address, EADDRINUSE, why);
-    if (zmq_bind(e->socket, address) != 0) return notify_failed("listen at", address, errno, why);
-    size_t size = sizeof e->address;
-    zmq_getsockopt(e->socket, ZMQ_LAST_ENDPOINT, e->address, &size);
-    return PEN_OK;
+    if (!bind_address(e, address)) return notify_failed("listen at", address, errno, why);
+    return e->options.sockets == TRANSPORT_TCP ? PEN_OK : bind_local(e, why);
 }
 
 pen_status endpoint_dial(void *state, const char *address, const transport_options *o,
@@ -211,11 +239,9 @@ bool endpoint_renew(endpoint *e)
 {
     void *socket = e->socket, *monitor = e->monitor;
     unsigned number;
-    pen_error why;
     void *ctx = zmqctx_acquire(e->options.io_threads, &number);
     bool is   = ctx != NULL && make_socket(e, ctx, ZMQ_DEALER, number);
     if (is) set_options(e, e->address, &e->options);
-    is = is && (e->options.keys == NULL || curve_set(e, ctx, e->options.keys, &why) == PEN_OK);
     if (!is) { /* drops the new one instead */
         void *made = e->socket, *made_monitor = e->monitor;
         e->socket  = socket;

@@ -58,13 +58,12 @@ pen_status endpoint_send_to_peer(endpoint *e, uint32_t number, const void *head,
     return PEN_OK;
 }
 
-bool endpoint_recv_id(endpoint *e, uint32_t *number, bool *has_number)
+bool endpoint_recv_id(endpoint *e, zmq_msg_t *id, uint32_t *number)
 {
-    uint8_t id[256] = {0};
-    const int size  = zmqio_recv(e->socket, id, sizeof id);
-    if (size < 0) return false;
-    *has_number = size == ID_BYTES && id[0] == 0;
-    memcpy(number, id + 1, sizeof *number);
+    if (!zmqio_recv_frame(e->socket, id)) return false;
+    const uint8_t *bytes = zmq_msg_data(id);
+    *number              = 0;
+    if (zmq_msg_size(id) == ID_BYTES && bytes[0] == 0) memcpy(number, bytes + 1, sizeof *number);
     *number = ntohl(*number);
     return true;
 }

@@ -19,15 +19,12 @@
  * ends before its handshake, unless a peer that has sent messages lives at the same address: then it may be a returning
  * member, and a stranger beside it is bounded by the other limits alone.
  *
- * Strangers.  With proofs (proof.h) a peer that has not proven itself is ended after STRANGER_MS, or STRANGER_BYTES.
- * Beyond STRANGERS at once plus the number admitted, each new one ends the oldest.
- *
  * Observers.  The bytes waiting for all non-members have a common bound.  They are counted on sending, not on a tick:
  * the answer to a small request may be large.
  *
  * Silent connections.  A connection that sends nothing costs a descriptor until the handshake times out.  Beyond
- * connections_max each new connection ends the oldest silent one (with proofs: the oldest stranger), so a flood only
- * displaces itself.
+ * connections_max each new connection ends the oldest silent one, and so does each beyond STRANGERS silent ones: a flood
+ * only displaces itself.
  */
 #include "common/net/transport/transport_zmq.h"
 
@@ -54,11 +51,9 @@ enum {
     CURVE_BYTES     = 33,       /* of each frame: command, nonce, tag, flags */
     SHORT_FRAME     = 255,
     BLAMES_A_SECOND = 10,
-    STRANGER_MS     = 5000,
-    STRANGER_BYTES  = 16 << 10,
-    STRANGERS       = 32, /* at once, with time for a proof: a silent stranger costs ZeroMQ */
+    STRANGERS       = 32, /* at once, with time for a handshake: a silent stranger costs ZeroMQ */
     STRANGERS_MAX   = 96, /* some 60 KiB; and in total: many may come at once when a job starts */
-    PROOF_MS        = 100,
+    HANDSHAKE_MS    = 100,
     RATE_BURST      = 8192, /* a large job dials this often from one host at its start */
     RATE_A_SECOND   = 100
 };
@@ -129,11 +124,10 @@ static void end_connection(endpoint *e, int fd)
     if (connect(fd, &nobody, sizeof nobody) != 0) shutdown(fd, SHUT_RDWR);
 }
 
-/* Not a peer's connection yet: it has sent nothing, or has not proven itself. */
+/* Not a peer's connection yet: it has sent nothing. */
 static bool is_stranger(const endpoint *e, int fd)
 {
-    return e->options.proof != NULL ? !peers_has_admitted(&e->peers, fd)
-                                    : peers_is_silent(&e->peers, fd);
+    return peers_is_silent(&e->peers, fd);
 }
 
 /* HOST:PORT of the peer; empty if unknown. */
@@ -186,17 +180,17 @@ static void make_way(endpoint *e, uint64_t now_ms)
     const int oldest = oldest_stranger(e, &strangers);
     if (oldest < 0) return;
     const uint32_t others = w->living - strangers;
-    const bool had_time   = now_ms - w->at[oldest].since_ms > PROOF_MS;
+    const bool had_time   = now_ms - w->at[oldest].since_ms > HANDSHAKE_MS;
     const uint32_t most   = had_time ? STRANGERS : STRANGERS_MAX;
     if (w->living > w->connections_max)
         end_peer(e, oldest, "more than connections_max connections: a silent one was ended");
     else if (strangers > most && strangers > others)
-        end_peer(e, oldest, "too many connections that have proven nothing: the oldest was ended");
+        end_peer(e, oldest, "too many connections that send nothing: the oldest was ended");
 }
 
-void watch_end(endpoint *e, uint32_t peer)
+void watch_end(endpoint *e, int fd)
 {
-    end_connection(e, peers_fd(&e->peers, peer));
+    end_connection(e, fd);
 }
 
 /* An address without its port as one number. */
@@ -398,17 +392,6 @@ static void judge(endpoint *e, int fd, watched *c, bool is_dry)
     c->has_look = true;
 }
 
-/* An unproven peer gets no more time than a handshake, and no more memory than a few messages. */
-static void judge_stranger(endpoint *e, int fd, const watched *c)
-{
-    uint64_t received, acked;
-    if (clock_ms(&clock_real) - c->since_ms > STRANGER_MS)
-        end_peer(e, fd,
-                 "a connection that has not proven in time that it belongs to the job: ended");
-    else if (counts_of(fd, c, &received, &acked) && received > STRANGER_BYTES)
-        end_peer(e, fd, "a connection that has sent much and proven nothing: ended");
-}
-
 void watch_look(endpoint *e, bool is_dry)
 {
     if (!endpoint_has_fired(e->watch.timer_fd)) return;
@@ -416,7 +399,6 @@ void watch_look(endpoint *e, bool is_dry)
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
         watched *c = find(e, fd);
         if (c == NULL || c->is_ended || c->cookie == 0) continue;
-        if (e->options.proof != NULL && is_stranger(e, fd)) judge_stranger(e, fd, c);
-        if (!c->is_ended) judge(e, fd, c, is_dry);
+        judge(e, fd, c, is_dry);
     }
 }

@@ -1,18 +1,18 @@
-/* insider.c - a process with a job's secret or token takes a foreign role, and lies.
+/* insider.c - a process of the job's user, or one with its secret, takes a foreign role, and lies.
  *   insider record FOLDER              writes the heads seen on loopback to FOLDER, one a file,
  *                                      until it is ended; needs root
- *   insider lie SECONDS SECRET_FILE clear|curve FOLDER PID[,PID...] KIND:PORT...
- * It implements the protocol itself: it builds proofs, heads and memory references, and uses
- * libraries only for ZeroMQ's sockets and the job's keys. On each port it uses keys that belong to
- * no live member: a tool's, worker 7's and server 5's. KIND is scheduler, server or worker.
+ *   insider lie SECONDS local|SECRET_FILE FOLDER PID[,PID...] KIND:PORT...
+ * It implements the protocol itself: it builds heads and memory references, and uses libraries only for
+ * ZeroMQ's sockets, the way to local sockets, and the job's keys. With a secret it uses keys on each port
+ * that belong to no live member: a tool's, worker 7's and server 5's. KIND is scheduler, server or worker.
  *   heads    each recorded head and each sample in FOLDER: unchanged; each field 0, 1, the largest, one more,
  *            one less; and with its name, list or message empty, torn and repeated; checksum and lengths are right
  *   memory   PROBE, MAPPED, LENT, RETURN: each field changed like this, about existing memory (found as root)
- *   again    recorded messages of a proof, unchanged
  * Prints one line of JSON: admitted connections, messages, and answers that revealed a memory
  * number.
  */
 #include "common/net/auth/secret.h"
+#include "common/net/local_socket.h"
 #include "tests/support/places.h"
 
 #include <arpa/inet.h>
@@ -103,11 +103,6 @@ static void look_for_heads(const char *folder, const unsigned char *at, size_t n
             snprintf(name, sizeof name, "plane%u-%02x%02x", at[i + 6], at[i + PREFIX],
                      at[i + PREFIX + 1]);
             keep(folder, name, at + i, PREFIX + get(at + i + 8, 8));
-        } else if (memcmp(at + i, "\0PenProv", 8) == 0) {
-            static const size_t size[] = {0, 48, 80, 56, 48};
-            const unsigned kind        = at[i + 9] <= 4 ? at[i + 9] : 0;
-            snprintf(name, sizeof name, "proof-%u", kind);
-            if (kind > 0 && size[kind] <= n - i) keep(folder, name, at + i, size[kind]);
         }
     }
 }
@@ -338,45 +333,9 @@ static int recv_for(void *socket, void *bytes, size_t size, int ms)
     return zmq_poll(&item, 1, ms) > 0 ? zmq_recv(socket, bytes, size, ZMQ_DONTWAIT) : -1;
 }
 
-static void begin(unsigned char message[80], int kind)
-{
-    memset(message, 0, 80);
-    memcpy(message, "\0PenProv", 8);
-    message[8] = 1;
-    message[9] = (unsigned char)kind;
-}
-
-/* Proves to be `who` and `index`, with the key derived from the secret. */
-static bool prove(void *socket, const target *to, unsigned who, unsigned index)
-{
-    unsigned char ask[80], answer[256], claim[80], key[32];
-    unsigned char said[16 + 64 + 8 + 128] = "dialler proves";
-    begin(ask, 1);
-    secret_draw(ask + 16, 32);
-    zmq_send(socket, ask, 48, 0);
-    if (recv_for(socket, answer, sizeof answer, 1000) != 80) return false;
-    begin(claim, 3);
-    put(claim + 16, who, 4);
-    put(claim + 20, index, 4);
-    memcpy(said + 16, ask + 16, 32);
-    memcpy(said + 48, answer + 16, 32);
-    memcpy(said + 80, claim + 16, 8);
-    unsigned char *at = said + 88;
-    *at               = 'i';
-    at[1]             = (unsigned char)(to->port >> 8);
-    at[2]             = (unsigned char)to->port;
-    at[13] = at[14] = 0xff;
-    at[15]          = 127;
-    at[18]          = 1;
-    secret_proof_key(&job, DIALS + 16 * who, index, key);
-    secret_tag(key, said, sizeof said, claim + 24);
-    zmq_send(socket, claim, 56, 0);
-    return recv_for(socket, answer, sizeof answer, 1000) == 48;
-}
-
 static void *dial(const target *to, unsigned who, unsigned index)
 {
-    char address[64];
+    char address[64 + LOCAL_SOCKET_PATH_BYTES], path[LOCAL_SOCKET_PATH_BYTES];
     unsigned char own[32], own_public[32], theirs[32], unused[32];
     void *socket = zmq_socket(context, ZMQ_DEALER);
     set_int(socket, ZMQ_LINGER, 50);
@@ -390,10 +349,11 @@ static void *dial(const target *to, unsigned who, unsigned index)
         zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, theirs, 32);
     }
     snprintf(address, sizeof address, "tcp://127.0.0.1:%d", to->port);
-    set_int(socket, ZMQ_IMMEDIATE, has_keys); /* accepts messages only once admitted */
+    if (!has_keys && local_socket_find(address, path))
+        snprintf(address, sizeof address, "ipc://%s", path);
+    set_int(socket, ZMQ_IMMEDIATE, 1); /* accepts messages only once admitted */
     zmq_pollitem_t room = {.socket = socket, .events = ZMQ_POLLOUT};
-    const bool is_there = zmq_connect(socket, address) == 0;
-    if (is_there && (has_keys ? zmq_poll(&room, 1, 1000) > 0 : prove(socket, to, who, index))) {
+    if (zmq_connect(socket, address) == 0 && zmq_poll(&room, 1, 1000) > 0) {
         count.connections++;
         return socket;
     }
@@ -437,25 +397,6 @@ static void lie_to(const target *to, unsigned turn)
     count.turns++;
 }
 
-/* Replays recorded messages of a proof on a new connection: only a nonce may come back. */
-static void play_again(const target *to)
-{
-    unsigned char answer[256];
-    void *socket = has_keys ? NULL : zmq_socket(context, ZMQ_DEALER);
-    char address[64];
-    if (socket == NULL) return;
-    set_int(socket, ZMQ_LINGER, 0);
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", to->port);
-    zmq_connect(socket, address);
-    for (int kind = 1; kind <= 4; kind++)
-        for (int i = 0; i < n_heads; i++)
-            if (memcmp(heads[i].bytes, "\0PenProv", 8) == 0 && heads[i].bytes[9] == kind)
-                zmq_send(socket, heads[i].bytes, heads[i].size, ZMQ_DONTWAIT);
-    while (recv_for(socket, answer, sizeof answer, 20) > 0) /* strangers receive only ANSWER */
-        if (answer[9] != 2) count.numbers++;
-    zmq_close(socket);
-}
-
 static double now_s(void)
 {
     struct timespec t;
@@ -477,18 +418,17 @@ static int lie(int argc, char **argv)
 {
     pen_error why;
     const double end = now_s() + atof(argv[2]);
-    has_keys         = strcmp(argv[4], "curve") == 0;
-    read_heads(argv[5]);
-    if (secret_read(argv[3], &job, &why) != PEN_OK || n_heads == 0)
+    has_keys         = strcmp(argv[3], "local") != 0;
+    read_heads(argv[4]);
+    if (n_heads == 0 || (has_keys && secret_read(argv[3], &job, &why) != PEN_OK))
         return fprintf(stderr, "insider: %s\n", n_heads == 0 ? "no heads" : why.text), 2;
-    for (char *pid = strtok(argv[6], ","); pid != NULL; pid = strtok(NULL, ","))
+    for (char *pid = strtok(argv[5], ","); pid != NULL; pid = strtok(NULL, ","))
         find_places(atoi(pid));
     context = zmq_ctx_new();
     for (unsigned turn = 0; now_s() < end; turn++)
-        for (int i = 7; i < argc; i++) {
+        for (int i = 6; i < argc; i++) {
             const target to = target_of(argv[i]);
             lie_to(&to, turn);
-            if (turn % 4 == 0) play_again(&to);
         }
     printf("{\"heads\": %d, \"places\": %d, \"connections\": %lu, \"refused\": %lu, \"messages\": "
            "%lu, "
@@ -501,10 +441,9 @@ static int lie(int argc, char **argv)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "record") == 0) return record(argv[2]);
-    if (argc > 7 && strcmp(argv[1], "lie") == 0) return lie(argc, argv);
-    return fprintf(
-               stderr,
-               "insider record FOLDER\n"
-               "insider lie SECONDS SECRET_FILE clear|curve FOLDER PID[,PID...] KIND:PORT...\n"),
+    if (argc > 6 && strcmp(argv[1], "lie") == 0) return lie(argc, argv);
+    return fprintf(stderr,
+                   "insider record FOLDER\n"
+                   "insider lie SECONDS local|SECRET_FILE FOLDER PID[,PID...] KIND:PORT...\n"),
            2;
 }

@@ -155,12 +155,13 @@ static pen_status open_auth(pen_ctx *ctx, pen_error *why)
     worker_settings *s = &ctx->settings;
     char address[CONFIG_TEXT_BYTES];
     io_scheduler_address(ctx, address, sizeof address);
-    const auth_options who  = {.encryption  = s->encryption,
-                               .secret_file = s->secret_file,
-                               .role        = AUTH_WORKER,
-                               .rank        = ctx->env.rank,
-                               .scheduler   = address,
-                               .address     = {ctx->env.addr}};
+    const auth_options who  = {.encryption    = s->encryption,
+                               .secret_file   = s->secret_file,
+                               .local_sockets = s->local_sockets,
+                               .role          = AUTH_WORKER,
+                               .rank          = ctx->env.rank,
+                               .scheduler     = address,
+                               .address       = {ctx->env.addr}};
     const pen_status status = auth_open(&who, &ctx->auth, why);
     if (s->lanes == 0) s->lanes = auth_lanes(ctx->auth);
     return status;

@@ -321,12 +321,9 @@ const char *io_probe(void *user)
                "all";
     if (error == 0 && auth_encrypts(c->ctx->auth))
         return "(what answers there has another secret); look at secret_file of all";
-    const char *lack = error == 0 ? auth_lack(c->ctx->auth) : NULL;
-    if (lack != NULL) return lack;
-    if (error == 0 && c->ctx->auth != NULL)
-        return "(the port is open, and what listens there does not hold this job's token: "
-               "torchrun's "
-               "own store, or another job?); set PENSTOCK_PORT";
+    if (error == ECONNREFUSED && auth_hint(c->ctx->auth) != NULL)
+        return "(nothing of this user listens there; if the scheduler belongs to another user or "
+               "container, set PENSTOCK_SECRET_FILE for all)";
     if (error == 0) return "(the port is open: torchrun's own store?); set PENSTOCK_PORT";
     if (error == ECONNREFUSED) return "(connection refused: nothing listens there)";
     return error == ETIMEDOUT ? "(no answer at all: wrong address, or a firewall)"
