@@ -1,6 +1,7 @@
 /* job.c - the connection to a scheduler, its clock, and the connections to all members of its job. */
 #include "cli/doctor/doctor.h"
 #include "cli/job/control.h"
+#include "common/net/local_socket.h"
 #include "common/net/own_address.h"
 #include "common/net/tcp_address.h"
 
@@ -14,6 +15,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -114,6 +116,13 @@ static void report_path(doctor *d, const struct addrinfo *a, const segments *sai
                     name, address, said->ours, said->both);
 }
 
+static bool is_local_socket(const char *numeric, const char *port)
+{
+    char address[300], path[LOCAL_SOCKET_PATH_BYTES];
+    tcp_address_format(numeric, (uint32_t)atoi(port), address, sizeof address);
+    return control_has_local_sockets() && local_socket_find(address, path);
+}
+
 /* Reports what blocks the connection; true: the port is open. */
 static bool dial(doctor *d, const char *who, const char *host, const char *port, bool tells_way)
 {
@@ -127,6 +136,11 @@ static bool dial(doctor *d, const char *who, const char *host, const char *port,
     }
     getnameinfo(found->ai_addr, found->ai_addrlen, numeric, sizeof numeric, NULL, 0,
                 NI_NUMERICHOST);
+    if (is_local_socket(numeric, port)) {
+        if (tells_way) finding_add(d, FINDING_OK, NULL, "its packets stay on this machine");
+        freeaddrinfo(found);
+        return true;
+    }
     segments said   = {0};
     const int error = try_connect(found, &said);
     if (error == 0 && tells_way) report_path(d, found, &said);

@@ -60,6 +60,16 @@ static pen_status send_hello(control *c, const caller *who, pen_error *why)
     return control_send(c, &hello, why);
 }
 
+static pen_status cannot_reach(const control *c, pen_error *why)
+{
+    const char *hint = auth_hint(c->auth, c->address);
+    return why_set(why, PEN_UNREACHABLE,
+                   "no Penstock scheduler answers at %s; check that the job is running and the "
+                   "address is right%s%s",
+                   c->address + strlen("tcp://"), hint != NULL ? ": " : "",
+                   hint != NULL ? hint : "");
+}
+
 static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *why)
 {
     uint64_t start = clock_ms(&clock_real), said = 0;
@@ -71,12 +81,7 @@ static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *
             return why_set(why, PEN_DENIED,
                            "no scheduler at %s: %s; check --secret-file and --encryption",
                            c->address + strlen("tcp://"), c->refusal);
-        if (now - start >= timeout_ms)
-            return why_set(why, PEN_UNREACHABLE,
-                           "no Penstock scheduler answers at %s; check that the job is running and "
-                           "the address is right%s%s",
-                           c->address + strlen("tcp://"), auth_hint(c->auth) != NULL ? "; " : "",
-                           auth_hint(c->auth) != NULL ? auth_hint(c->auth) : "");
+        if (now - start >= timeout_ms) return cannot_reach(c, why);
         if (said == 0 || now - said >= HELLO_EVERY_MS) {
             pen_status status = send_hello(c, who, why);
             if (status != PEN_OK && status != PEN_AGAIN) return status;
@@ -101,6 +106,7 @@ static pen_status join(control *c, caller *who, uint64_t timeout_ms, pen_error *
 static struct {
     int encryption;
     char secret_file[CONFIG_TEXT_BYTES];
+    bool has_no_local_sockets; /* the job */
 } protection;
 
 void control_protect(int encryption, const char *secret_file)
@@ -122,7 +128,7 @@ bool control_has_local_sockets(void)
     const char *given = config_env("PENSTOCK_LOCAL_SOCKETS");
     config_defaults(scheduler_settings_rows, &s);
     if (given != NULL) (void)config_set(scheduler_settings_rows, &s, "local_sockets", given, NULL);
-    return s.local_sockets;
+    return s.local_sockets && !protection.has_no_local_sockets;
 }
 
 static pen_status open_auth(control *c, pen_error *why)
@@ -268,6 +274,7 @@ int control_fd(control *c)
 /* The user's flags have precedence. */
 static void adopt(const job_note *n)
 {
+    protection.has_no_local_sockets = !n->local_sockets;
     if (protection.encryption != AUTH_AUTO || protection.secret_file[0] != '\0') return;
     control_protect(choice_of(n->encryption), n->secret_file);
 }

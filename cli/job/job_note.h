@@ -14,7 +14,8 @@ enum { JOB_NOTE_PATH_BYTES = USER_FOLDER_BYTES + 128 };
 typedef struct {
     char job[128], address[300], encryption[16], secret_file[CONFIG_TEXT_BYTES];
     char http[310]; /* "http://HOST:PORT" of its page; "": none */
-    pid_t pid;      /* of the launcher */
+    bool local_sockets;
+    pid_t pid; /* of the launcher */
 } job_note;
 
 /* Writes it and returns its path.  False, with "" in path: it failed, or `gives_way` and a live launcher has written one

@@ -1,14 +1,21 @@
-/* member_pid.c - reads /proc: its connection tables and a process's descriptors both name sockets by inode. */
+/* member_pid.c - reads the system's tables of connections: they and a process's descriptors name sockets by inode. */
 #include "cli/job/member_pid.h"
 
 #include "common/base/why.h"
 #include "common/containers/vec.h"
+#include "common/net/local_socket.h"
 #include "proto/status_json.h"
 
 #include <dirent.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 /* ---- connected? ------------------------------------------------------------------------------ */
@@ -40,6 +47,51 @@ static void read_table(pid_t pid, const char *name, uint16_t port, inodes *all)
     fclose(table);
 }
 
+/* The other ends of connections at the local socket of this port; of this network namespace. */
+static void take_local(const struct nlmsghdr *h, uint16_t port, inodes *all)
+{
+    const struct unix_diag_msg *m      = NLMSG_DATA(h);
+    char path[LOCAL_SOCKET_PATH_BYTES] = "";
+    uint32_t peer                      = 0;
+    int left                           = (int)h->nlmsg_len - NLMSG_LENGTH(sizeof *m);
+    for (const struct rtattr *a = (const struct rtattr *)(m + 1); RTA_OK(a, left);
+         a                      = RTA_NEXT(a, left)) {
+        if (a->rta_type == UNIX_DIAG_NAME && RTA_PAYLOAD(a) < sizeof path)
+            memcpy(path, RTA_DATA(a), RTA_PAYLOAD(a));
+        if (a->rta_type == UNIX_DIAG_PEER && RTA_PAYLOAD(a) == sizeof peer)
+            memcpy(&peer, RTA_DATA(a), sizeof peer);
+    }
+    if (peer != 0 && local_socket_is_of(path, port)) (void)add_inode(all, peer);
+}
+
+static void read_local(uint16_t port, inodes *all)
+{
+    struct {
+        struct nlmsghdr head;
+        struct unix_diag_req body;
+    } ask                         = {{.nlmsg_len   = sizeof ask,
+                                      .nlmsg_type  = SOCK_DIAG_BY_FAMILY,
+                                      .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
+                                     {.sdiag_family = AF_UNIX,
+                                      .udiag_states = UINT32_MAX,
+                                      .udiag_show   = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER}};
+    const struct timeval patience = {.tv_sec = 2};
+    static _Alignas(struct nlmsghdr) char answer[32 << 10];
+    const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    bool is_over = fd < 0 ||
+                   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0 ||
+                   send(fd, &ask, sizeof ask, 0) != (ssize_t)sizeof ask;
+    while (!is_over) {
+        ssize_t n = recv(fd, answer, sizeof answer, 0);
+        is_over   = n <= 0;
+        for (struct nlmsghdr *h = (struct nlmsghdr *)answer; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
+            is_over |= h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR;
+            if (!is_over) take_local(h, port, all);
+        }
+    }
+    if (fd >= 0) close(fd);
+}
+
 static bool holds(const inodes *all, unsigned long inode)
 {
     for (size_t i = 0; i < all->n; i++)
@@ -55,6 +107,7 @@ bool process_is_connected(pid_t pid, uint16_t port)
     bool is_it = false;
     read_table(pid, "tcp", port, &all);
     read_table(pid, "tcp6", port, &all);
+    read_local(port, &all);
     snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
     DIR *dir = all.n > 0 ? opendir(path) : NULL;
     for (struct dirent *e; dir != NULL && !is_it && (e = readdir(dir)) != NULL;) {

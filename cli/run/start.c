@@ -197,7 +197,7 @@ void launcher_write_note(launcher *l)
 {
     const char *choice = config_env("PENSTOCK_ENCRYPTION"),
                *file   = config_env("PENSTOCK_SECRET_FILE");
-    job_note n         = {.pid = getpid()};
+    job_note n         = {.pid = getpid(), .local_sockets = control_has_local_sockets()};
     snprintf(n.job, sizeof n.job, "%s", l->job);
     snprintf(n.address, sizeof n.address, "%s", l->address);
     snprintf(n.encryption, sizeof n.encryption, "%s", choice != NULL ? choice : "auto");

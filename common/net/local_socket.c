@@ -98,9 +98,11 @@ static socklen_t address_of(const numeric *n, struct sockaddr_storage *a)
 {
     *a = (struct sockaddr_storage){.ss_family = (sa_family_t)n->family};
     if (n->family == AF_INET) {
+        ((struct sockaddr_in *)a)->sin_port = htons((uint16_t)n->port);
         memcpy(&((struct sockaddr_in *)a)->sin_addr, n->bytes, sizeof(struct in_addr));
         return sizeof(struct sockaddr_in);
     }
+    ((struct sockaddr_in6 *)a)->sin6_port = htons((uint16_t)n->port);
     memcpy(&((struct sockaddr_in6 *)a)->sin6_addr, n->bytes, sizeof(struct in6_addr));
     return sizeof(struct sockaddr_in6);
 }
@@ -109,7 +111,9 @@ static socklen_t address_of(const numeric *n, struct sockaddr_storage *a)
 static bool is_own(const numeric *n)
 {
     struct sockaddr_storage a;
-    const socklen_t size = address_of(n, &a);
+    numeric any          = *n;
+    any.port             = 0;
+    const socklen_t size = address_of(&any, &a);
     const int fd         = socket(n->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return false;
     const bool is = bind(fd, (struct sockaddr *)&a, size) == 0;
@@ -139,6 +143,28 @@ bool local_socket_find(const char *address, char path[LOCAL_SOCKET_PATH_BYTES])
     const numeric all6 = {.family = AF_INET6, .port = n.port};
     return is_own(&n) &&
            ((n.family == AF_INET && find_named(&all4, path)) || find_named(&all6, path));
+}
+
+bool local_socket_is_taken(const char *address)
+{
+    numeric n;
+    struct sockaddr_storage a;
+    if (!parse(address, &n)) return false;
+    const socklen_t size = address_of(&n, &a);
+    const int fd         = socket(n.family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    const bool is = bind(fd, (struct sockaddr *)&a, size) != 0 && errno == EADDRINUSE;
+    close(fd);
+    return is;
+}
+
+bool local_socket_is_of(const char *path, unsigned port)
+{
+    char begins[16];
+    const char *name = strrchr(path, '/');
+    snprintf(begins, sizeof begins, "/%u-", port);
+    return name != NULL && strncmp(name, begins, strlen(begins)) == 0 &&
+           strstr(name, ENDING) != NULL;
 }
 
 /* ---- changing the folder ---------------------------------------------------------------------- */
@@ -251,15 +277,19 @@ void local_socket_forget(local_socket *s)
     free(s);
 }
 
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev && /* numbers are used again */
+           a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
 /* Another process may have replaced the file by now. */
 void local_socket_close(local_socket *s)
 {
     struct stat st;
     if (s == NULL) return;
     const int folder = s->path[0] != '\0' ? lock_folder(s->folder) : -1;
-    if (folder >= 0 && lstat(s->path, &st) == 0 && st.st_ino == s->file.st_ino &&
-        st.st_dev == s->file.st_dev)
-        unlink(s->path);
+    if (folder >= 0 && lstat(s->path, &st) == 0 && is_same(&st, &s->file)) unlink(s->path);
     if (folder >= 0) close(folder);
     local_socket_forget(s);
 }

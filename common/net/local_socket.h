@@ -34,6 +34,12 @@ void local_socket_forget(
 /* The socket of a live listener that a dialler of this numeric address reaches; false: there is none. */
 bool local_socket_find(const char *address, char path[LOCAL_SOCKET_PATH_BYTES]);
 
+/* Whether this is the path of a local socket of that port, at any address. */
+bool local_socket_is_of(const char *path, unsigned port);
+
+/* Whether some process has the port of this numeric address, perhaps one whose local socket is not to be found here. */
+bool local_socket_is_taken(const char *address);
+
 /* Removes the sockets of this user's dead listeners. */
 void local_socket_sweep(void);
 

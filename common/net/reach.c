@@ -1,5 +1,7 @@
 #include "common/net/reach.h"
 
+#include "common/net/local_socket.h"
+#include "common/net/tcp_address.h"
 #include "common/system/side_thread.h"
 
 #include <errno.h>
@@ -40,11 +42,22 @@ static int connect_within(const struct addrinfo *a, int timeout_ms)
     return error;
 }
 
+/* A listener may have a local socket, and nothing at its port. */
+static bool is_local(const struct addrinfo *a)
+{
+    char host[NI_MAXHOST], port[8], address[NI_MAXHOST + 16], path[LOCAL_SOCKET_PATH_BYTES];
+    if (getnameinfo(a->ai_addr, a->ai_addrlen, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return false;
+    tcp_address_format(host, (uint32_t)atoi(port), address, sizeof address);
+    return local_socket_find(address, path);
+}
+
 int reach_try(const char *host, const char *port, int timeout_ms)
 {
     struct addrinfo *list, hints = {.ai_socktype = SOCK_STREAM};
     if (getaddrinfo(host, port, &hints, &list) != 0) return REACH_NO_NAME;
-    const int error = connect_within(list, timeout_ms);
+    const int error = is_local(list) ? REACH_LOCAL : connect_within(list, timeout_ms);
     freeaddrinfo(list);
     return error;
 }
@@ -166,7 +179,7 @@ bool reach_is_missing(const reach *r)
 static bool put_in_words(reach *r, int error, uint64_t now_ms)
 {
     if (error == REACH_NO_NAME && now_ms - r->begun_ms < r->name_ms) return false;
-    if (error == 0)
+    if (error == 0 || error == REACH_LOCAL)
         snprintf(r->words, sizeof r->words, "%s", r->note);
     else
         describe(error, r->words, sizeof r->words);

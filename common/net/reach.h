@@ -51,8 +51,8 @@ bool reach_is_missing(const reach *r); /* needed, and down or doubted: poll ever
  * least REACH_AGAIN_MS apart.  BORROWED until the next call. */
 const char *reach_look(reach *r, const char *address, uint64_t now_ms);
 
-/* One blocking attempt: 0, an errno, or REACH_NO_NAME.  Any thread. */
-enum { REACH_NO_NAME = -1 };
+/* One blocking attempt: 0, an errno, REACH_NO_NAME, or REACH_LOCAL: a local socket is there.  Any thread. */
+enum { REACH_NO_NAME = -1, REACH_LOCAL = -2 };
 int reach_try(const char *host, const char *port, int timeout_ms);
 
 #endif

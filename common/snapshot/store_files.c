@@ -144,7 +144,10 @@ pen_status store_files_make_folder(const char *path, pen_error *why)
 {
     pen_error inner;
     const bool is_new = mkdir(path, 0700) == 0;
-    const int fd      = own_folder_open(AT_FDCWD, path, path, OWN_FOLDER_GIVEN, &inner);
+    if (!is_new && errno != EEXIST)
+        return why_set(why, PEN_STORE,
+                       "no store: cannot create the folder %s: %m; give another --store", path);
+    const int fd = own_folder_open(AT_FDCWD, path, path, OWN_FOLDER_GIVEN, &inner);
     if (fd < 0) return why_set(why, PEN_STORE, "no store: %s; give another --store", inner.text);
     close(fd);
     return is_new ? sync_parent(path, why) : PEN_OK;

@@ -282,7 +282,9 @@ rank() {
         rank 1 2 1 "$programs/stepper" init_timeout_ms=500
     listen
     kill -STOP "$listener"
-    told "stepper: nothing answers as a Penstock scheduler at 127.0.0.1:$port (the port is open, and what listens there does not hold this job's token: torchrun's own store, or another job?); set PENSTOCK_PORT" \
+    told "stepper: nothing answers as a Penstock scheduler at 127.0.0.1:$port (its socket is there, but it does not answer: is it stopped?)" \
+        rank 1 2 "$port" "$programs/stepper" init_timeout_ms=500
+    XDG_RUNTIME_DIR=$(mktemp -d "$tmp/other-XXXXXX") told "stepper: nothing answers as a Penstock scheduler at 127.0.0.1:$port (a process of another user or container has that port); set PENSTOCK_SECRET_FILE for all if it is this job's scheduler" \
         rank 1 2 "$port" "$programs/stepper" init_timeout_ms=500
 }
 

@@ -14,7 +14,7 @@ ports() {
 @test "noise, HTTP, a frame of 2^60 bytes and half a greeting on every port change nothing and are counted" {
     local flags=(--mode ps-bsp --optim "adamw lr=0.002" --clip 0.5 --steps 150) kind port before after
     train clean --servers 2 --nproc-per-node 2 -- "${flags[@]}"
-    start dirty --servers 2 --nproc-per-node 2 --log-dir "$tmp/log" "${fashion[@]}" "${flags[@]}" --slow-ms 40 \
+    start dirty --local-sockets no --encryption clear --servers 2 --nproc-per-node 2 --log-dir "$tmp/log" "${fashion[@]}" "${flags[@]}" --slow-ms 40 \
         --out "$tmp/dirty.json"
     wait_for_step 2
     ports >"$tmp/ports"
@@ -49,7 +49,7 @@ ports() {
 
 @test "noise at the scheduler's port before any member joined does not keep the job from starting" {
     local port
-    MARK=$mark "$penstock" scheduler --world-size 1 --servers 0 2>"$tmp/scheduler.err" 3>&- &
+    MARK=$mark "$penstock" scheduler --world-size 1 --servers 0 --local-sockets no --encryption clear 2>"$tmp/scheduler.err" 3>&- &
     for _ in $(seq 100); do
         port=$(sed -n 's/^penstock: scheduler listens at .*:\([0-9]*\)$/\1/p' "$tmp/scheduler.err")
         [ -n "$port" ] && break
@@ -58,7 +58,7 @@ ports() {
     for kind in random http huge cut frames; do
         "$programs/garbage" 127.0.0.1 "$port" "$kind"
     done
-    pen status --json --master-port "$port" | grep -q '"phase":"joining"'
+    PENSTOCK_LOCAL_SOCKETS=no PENSTOCK_ENCRYPTION=clear pen status --json --master-port "$port" | grep -q '"phase":"joining"'
 }
 
 # CPU time of the started job's scheduler, servers and workers in ticks of 10 ms, one number a line.
@@ -71,7 +71,7 @@ ticks() {
 
 @test "no process spins after guests and strangers have come and gone" {
     local kind port
-    start idle --servers 2 --nproc-per-node 2 "$programs/stepper" steps=100000 1:pause_ms=400
+    start idle --local-sockets no --encryption clear --servers 2 --nproc-per-node 2 "$programs/stepper" steps=100000 1:pause_ms=400
     wait_for_step 1
     ports >"$tmp/ports"
     for kind in http cut; do

@@ -1,7 +1,9 @@
 # hostile.bats - a job trains while strangers attack every port: noise, wrong keys, floods, half-open connections,
-# endless messages. tests/bench/hostile.sh measures what that costs; here it must change nothing.
+# endless messages, and names that belong to others. tests/bench/hostile.sh measures what that costs; here it must
+# change nothing. local_sockets=no is set where strangers must reach a door in clear text at all.
 
 load ../support/job
+load ../support/hosts
 
 setup() {
     job_setup
@@ -55,10 +57,13 @@ is_counted() {
     done
 }
 
-@test "strangers at every port change no bit, exhaust nothing and are counted, in clear text and encrypted" {
+@test "strangers at every port change no bit, exhaust nothing and are counted: on one host, in clear text over TCP, encrypted" {
     local flags=(--mode ps-bsp --optim "adamw lr=0.002" --clip 0.5 --steps 170)
     train clean --servers 2 --nproc-per-node 2 -- "${flags[@]}"
-    besieged clear
+    besieged local
+    [ "$(sed -n 's/.*"attempts": \([0-9]*\).*/\1/p' "$tmp/local.hostile")" = "$(sed -n 's/.*"unreached": \([0-9]*\).*/\1/p' "$tmp/local.hostile")" ]
+    [ "$(sed -n 's/^[^[]*"refused":\([0-9]*\).*/\1/p' "$tmp/local.state")" = 0 ]
+    besieged clear --local-sockets no --encryption clear
     is_counted clear
     [ "$(cat "$tmp/clear.mib")" -lt 700 ] # each port was sent about 800 MiB as one message
     besieged encrypted --encryption on
@@ -66,4 +71,93 @@ is_counted() {
     [ "$(cat "$tmp/encrypted.mib")" -lt 400 ] # no stranger gets far enough to use memory
     grep -qE 'refused .*: a connection (without a key of this job|that ended without a message)' \
         "$tmp/log/$launched_job/attempt_0/server-0.err"
+}
+
+# The resident sets of these processes in KiB, one a line.
+resident() {
+    local pid
+    for pid in "$@"; do sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB/\1/p' "/proc/$pid/status"; done
+}
+
+# As another user, if this one is root.
+as_somebody() {
+    if [ "$(id -u)" = 0 ]; then setpriv --reuid 54321 --regid 54321 --clear-groups "$@"; else "$@"; fi
+}
+
+# A stepper job NAME with FLAGS is besieged by `imposter N RECORD HOST:PORT...`, run by PREFIX...; then it is as without.
+withstands() { # NAME N RECORD HOST PREFIX...
+    local name=$1 log at=() victims before=() port begun
+    for port in $(ports); do at+=("$4:$port"); done
+    [ "${#at[@]}" -ge 4 ]
+    victims="$(member scheduler) $(member server 0) $(member worker 0) $(member worker 1)"
+    # shellcheck disable=SC2086
+    mapfile -t before < <(resident $victims)
+    begun=$(status_value step)
+    "${@:5}" "$tmp/theirs/imposter" "$2" "$3" "${at[@]}" >"$tmp/$name.imposter"
+    cat "$tmp/$name.imposter"
+    grep -q '"messages": 0}' "$tmp/$name.imposter"
+    # shellcheck disable=SC2086
+    paste <(printf '%s\n' "${before[@]}") <(resident $victims) | awk '{print $1, $2} $2 - $1 > 10240 {bad = 1} END {exit bad || NR != 4}'
+    [ "$(status_value step)" -gt $((begun + 5)) ] # members and tools still come in
+    for log in "$tmp/log/$launched_job"/attempt_0/*.err; do refused_once "$log"; done
+    wait_for_end 120
+    [ "$code" = 0 ] || { cat "$tmp/$name.err"; return 1; }
+    diff <(sort "$tmp/clean.out") <(sort "$tmp/$name.out")
+}
+
+take_programs() { # where another user can read them
+    mkdir -m 755 "$tmp/theirs"
+    chmod 755 "$tmp"
+    cp "$programs/imposter" "$tmp/theirs/"
+    chmod 755 "$tmp/theirs/imposter"
+}
+
+@test "who claims the name of another peer, reflects a handshake or replays one, is not let in, and ends nobody" {
+    local n=${IMPOSTERS:-1000} words=(steps=700 pause_ms=40) at relay
+    take_programs
+    pen run --standalone --servers 1 --nproc-per-node 2 "$programs/stepper" steps=700 >"$tmp/clean.out" 2>"$tmp/clean.err"
+    start encrypted --encryption on --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" "${words[@]}"
+    wait_for_step 5
+    at=$(free_port) # a dialler with the secret, recorded on its way
+    MARK=$mark "$programs/imposter" relay "$at" "127.0.0.1:$(sed 's/.*"address": *"[^"]*:\([0-9]*\)".*/\1/' "$tmp/penstock/$launched_job.json")" \
+        "$tmp/record" 3>&- &
+    relay=$!
+    for _ in 1 2 3 4 5; do
+        PENSTOCK_LOCAL_SOCKETS=no "$penstock" status --master-port "$at" --secret-file "$(ls "$tmp"/penstock/*.key)" && break
+        sleep 0.1
+    done | grep -q encrypted
+    kill "$relay"
+    [ "$(stat -c %s "$tmp/record")" -gt 400 ]
+    chmod 644 "$tmp/record"
+    withstands encrypted "$n" "$tmp/record" 127.0.0.1 as_somebody
+    grep -q "\"connections\": $((n * 8 * 4)), \"impossible\": 0," "$tmp/encrypted.imposter"
+}
+
+@test "the same strangers on another host of the network change nothing either" {
+    local n=$((${IMPOSTERS:-1000} / 4)) at=() port pids before
+    can_have_bridge || skip "no hosts"
+    take_programs
+    hosts_start 2
+    pen run --standalone --servers 1 --nproc-per-node 2 "$programs/stepper" steps=300 >"$tmp/clean.out" 2>"$tmp/clean.err"
+    begin_on node0 run0 "$penstock" run --master-addr node0 --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" --job far \
+        "$programs/stepper" steps=300 pause_ms=40
+    for _ in $(seq 500); do grep -q 'step 5 ' "$tmp/run0.out" && break || sleep 0.02; done
+    for port in $(on node0 "$penstock" status --json | grep -oE 'tcp://[^"]+' | sed 's/.*://' | sort -un); do
+        at+=("$(host_address node0):$port")
+    done
+    [ "${#at[@]}" -ge 3 ] || { on node0 "$penstock" status --json; return 1; }
+    pids=$(on node0 pgrep -f 'penstock (scheduler|server)')
+    # shellcheck disable=SC2086
+    before=$(on node0 grep -h VmHWM $(printf '/proc/%s/status ' $pids))
+    on node1 "$([ "$(id -u)" = 0 ] && echo setpriv || echo env)" $([ "$(id -u)" != 0 ] || echo --reuid 54321 --regid 54321 --clear-groups) \
+        "$tmp/theirs/imposter" "$n" - "${at[@]}" >"$tmp/imposter"
+    cat "$tmp/imposter"
+    grep -q "\"connections\": $((n * 7 * ${#at[@]})), \"impossible\": 0, \"messages\": 0}" "$tmp/imposter"
+    # shellcheck disable=SC2086
+    paste <(echo "$before") <(on node0 grep -h VmHWM $(printf '/proc/%s/status ' $pids)) |
+        awk '{print $2, $5} $5 - $2 > 10240 {bad = 1} END {exit bad || NR != 2}'
+    for port in "$tmp/log/far/attempt_0"/*.err; do refused_once "$port"; done
+    ends run0 0 120
+    diff <(sort "$tmp/clean.out") <(sort "$tmp/run0.out")
+    hosts_stop
 }

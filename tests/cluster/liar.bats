@@ -179,7 +179,7 @@ ends_well() { # NAME
     for port in "$tmp/log/$launched_job"/attempt_0/*.err; do
         [ "$(grep -c 'refused' "$port")" -le 1 ] || { cat "$port"; return 1; }
     done
-    grep -qE 'a connection from 127\.0\.0\.1:[0-9]+ that has not said who it is' "$tmp/log/$launched_job/attempt_0/scheduler.err"
+    grep -qE 'a connection( from 127\.0\.0\.1:[0-9]+)? that has not said who it is' "$tmp/log/$launched_job/attempt_0/scheduler.err"
     kill "$launcher"
     wait_for_end 8
     nothing_is_left

@@ -138,7 +138,9 @@ all_end_well() {
     run env XDG_RUNTIME_DIR="$tmp/other" RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" PENSTOCK_SERVERS=0 \
         PENSTOCK_INIT_TIMEOUT_MS=700 "$programs/stepper"
     [ "$status" != 0 ]
-    [[ $output == *"set PENSTOCK_SECRET_FILE for all"* ]] || { echo "$output"; return 1; }
+    [[ $output == *"(a process of another user or container has that port); set PENSTOCK_SECRET_FILE for all"* ]] || { echo "$output"; return 1; }
+    run env XDG_RUNTIME_DIR="$tmp/other" "$penstock" status --master-port "$port" --timeout-ms 300
+    [[ $output == *": some process has that port, but no socket in this user's folder; "* ]] || { echo "$output"; return 1; }
     wait || :
     "$penstock" keygen "$tmp/secret" 2>/dev/null
     export PENSTOCK_SECRET_FILE=$tmp/secret

@@ -232,7 +232,7 @@ small_disk() {
     export PENSTOCK_OFFLOAD_PATH=/proc/none
     run pen run --standalone --servers 1 --nproc-per-node 1 "$programs/stepper" rows=1000
     [ "$status" != 0 ]
-    grep -q 'cannot create a file for optimizer state in /proc/none' <<<"$output"
+    grep -q 'cannot create the folder /proc/none: .*; set offload_path to a writable folder' <<<"$output"
     run pen run --standalone --nproc-per-node 2 "$programs/stepper"
     [ "$status" != 0 ]
     grep -q 'offload_optimizer=nvme needs servers, which hold that state and its files: start the job with --servers 1' <<<"$output"

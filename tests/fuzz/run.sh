@@ -46,7 +46,7 @@ compile() { # output, sanitizers, sources...
 }
 
 for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
-common="common/base/status.c common/base/why.c common/base/crc.c common/base/config.c common/base/utf8.c common/system/file_limit.c common/containers/vec.c common/containers/hash.c common/containers/arrays.c"
+common="common/base/status.c common/base/why.c common/base/crc.c common/base/config.c common/base/utf8.c common/system/file_limit.c common/system/own_files.c common/containers/vec.c common/containers/hash.c common/containers/arrays.c"
 wire="$(ls proto/wire/wire*.c | tr '\n' ' ') $build/control.pb-c.c $build/data.pb-c.c $build/peer.pb-c.c tests/support/wire_difference.c $common"
 store=$(ls common/snapshot/store*.c | tr '\n' ' ')
 

@@ -386,6 +386,26 @@ SHOWN int open64(const char *path, int flags, ...)
     return opened(NEXT(open), path, flags, mode);
 }
 
+static int open_here(const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    const mode_t mode = mode_of(flags, args);
+    va_end(args);
+    return NEXT(openat)(AT_FDCWD, path, flags, mode);
+}
+
+/* Of a path; what is relative to another folder is passed on. */
+SHOWN int openat(int at_folder, const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    const mode_t mode = mode_of(flags, args);
+    va_end(args);
+    if (at_folder != AT_FDCWD) return NEXT(openat)(at_folder, path, flags, mode);
+    return opened(open_here, path, flags, mode);
+}
+
 SHOWN int mkdir(const char *path, mode_t mode)
 {
     if (dir[0] == '\0' || !is_below(path)) return NEXT(mkdir)(path, mode);

@@ -10,6 +10,7 @@
 #include "common/base/why.h"
 #include "common/containers/vec.h"
 #include "common/net/auth/secret.h"
+#include "common/net/local_socket.h"
 #include "common/net/transport/transport.h"
 
 #include <stdio.h>
@@ -230,11 +231,15 @@ const char *auth_describe(const auth *g)
     return g->encrypts ? "encrypted" : "in clear text, unproven";
 }
 
-const char *auth_hint(const auth *g)
+const char *auth_hint(const auth *g, const char *address)
 {
-    if (g == NULL || g->sockets != TRANSPORT_LOCAL_ONLY) return NULL;
-    return "only processes of this user on this host can join; if it belongs to another user or "
-           "container, set PENSTOCK_SECRET_FILE for all";
+    char path[LOCAL_SOCKET_PATH_BYTES];
+    if (g == NULL || g->sockets != TRANSPORT_LOCAL_ONLY || local_socket_find(address, path) ||
+        !local_socket_is_taken(address))
+        return NULL;
+    return "some process has that port, but no socket in this user's folder; if it belongs to "
+           "another user or container, "
+           "set PENSTOCK_SECRET_FILE for all";
 }
 
 void auth_close(auth *g)

@@ -49,8 +49,8 @@ bool auth_encrypts(const auth *g); /* what is not local */
 /* The result in a word or two, for people. */
 const char *auth_describe(const auth *g);
 
-/* Why nobody may answer, for people; NULL: nothing to say. */
-const char *auth_hint(const auth *g);
+/* Why nobody answers at this numeric address of this host, for people; NULL: nothing to say. */
+const char *auth_hint(const auth *g, const char *address);
 
 /* After the last endpoint was closed.  Overwrites the keys; NULL is fine. */
 void auth_close(auth *g);

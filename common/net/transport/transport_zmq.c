@@ -383,29 +383,6 @@ static const char *fault_of(const endpoint *e, const zmq_msg_t *head, const zmq_
 
 typedef enum { DROP, TAKE, REFUSE } verdict;
 
-/* ZeroMQ attaches the properties of its connection to each message.  Those of another connection are elsewhere in
- * memory as long as one message of this one is kept: the mark of a connection. */
-static const char *mark_of(zmq_msg_t *message)
-{
-    return zmq_msg_gets(message, "__fd"); /* its descriptor, as text */
-}
-
-static void *keep_mark(zmq_msg_t *id)
-{
-    zmq_msg_t *kept = malloc(sizeof *kept);
-    if (kept == NULL) return NULL;
-    zmq_msg_init(kept);
-    zmq_msg_copy(kept, id);
-    return kept;
-}
-
-void endpoint_drop_mark(void *kept)
-{
-    if (kept == NULL) return;
-    zmq_msg_close(kept);
-    free(kept);
-}
-
 /* Its connection is ended: ids are ours to give. */
 static verdict refuse_self_named(endpoint *e, const char **fault, int fd)
 {
@@ -431,7 +408,7 @@ static verdict judge_peer(endpoint *e, zmq_msg_t *id, uint32_t *number, int n, c
     if (standing == PEERS_NEW) {
         read_monitor(e);
         *fault = "a peer whose connection is unknown";
-        if (mark == NULL || !peers_meet(&e->peers, *number, fd, mark, keep_mark(id))) return REFUSE;
+        if (mark == NULL || !peers_meet(&e->peers, *number, fd, mark, mark_keep(id))) return REFUSE;
         transport_identity is;
         if (e->has_keys && curve_who(id, &is)) peers_identify(&e->peers, *number, is.who, is.index);
         if (n == 1 && zmq_msg_size(&e->head) == 0) return DROP; /* a probe */

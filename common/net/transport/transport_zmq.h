@@ -88,7 +88,11 @@ pen_status endpoint_send_to_peer(endpoint *e, uint32_t number, const void *head,
                                  int more);
 /* The [id] frame of a listener; close it.  number 0: the peer chose another form of id.  False: none. */
 bool endpoint_recv_id(endpoint *e, zmq_msg_t *id, uint32_t *number);
-void endpoint_drop_mark(void *kept);
+/* The mark of a message's connection, as text its descriptor.  ZeroMQ attaches the properties of the connection to each
+ * message; those of another connection are elsewhere in memory as long as one message of this one is kept.  NULL: none. */
+const char *mark_of(zmq_msg_t *message);
+void *mark_keep(zmq_msg_t *message);         /* NULL: no memory */
+void mark_drop(void *kept);                  /* NULL is fine */
 bool endpoint_watch_fd(endpoint *e, int fd); /* its readability wakes the owner */
 /* Wakes the owner after this time; 0: stops. */
 void endpoint_set_timer(endpoint *e, long ms);

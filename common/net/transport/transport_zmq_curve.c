@@ -94,7 +94,7 @@ static void send_answer(void *socket, const request *r, bool is_in, const transp
     char name[CURVE_NAME_BYTES] = "";
     const char *const text[]    = {is_in ? "200" : "400", is_in ? "OK" : "no key of this job", name,
                                 ""};
-    const bool has_key = is_in && is_frame(r, 5, "CURVE");
+    const bool has_key          = is_in && is_frame(r, 5, "CURVE");
     if (has_key) snprintf(name, sizeof name, "%u %u", as->who, as->index);
     zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
     zmq_send(socket, r->frame[1], r->n > 1 ? (size_t)r->size[1] : 0, ZMQ_SNDMORE);

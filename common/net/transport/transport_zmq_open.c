@@ -109,7 +109,7 @@ static pen_status open_socket(endpoint *e, int type, const char *address,
     e->options                                 = *o;
     if (!is_tcp(address)) e->options.sockets = TRANSPORT_TCP;
     e->has_keys = o->keys != NULL && e->options.sockets != TRANSPORT_LOCAL_ONLY;
-    peers_init(&e->peers, endpoint_drop_mark);
+    peers_init(&e->peers, mark_drop);
     watch_init(e, o);
     e->head_max    = o->head_bytes_max;
     e->body_max    = o->body_bytes_max;

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -66,6 +67,29 @@ bool endpoint_recv_id(endpoint *e, zmq_msg_t *id, uint32_t *number)
     if (zmq_msg_size(id) == ID_BYTES && bytes[0] == 0) memcpy(number, bytes + 1, sizeof *number);
     *number = ntohl(*number);
     return true;
+}
+
+/* ---- marks ------------------------------------------------------------------------------------ */
+
+const char *mark_of(zmq_msg_t *message)
+{
+    return zmq_msg_gets(message, "__fd"); /* its descriptor, as text */
+}
+
+void *mark_keep(zmq_msg_t *id)
+{
+    zmq_msg_t *kept = malloc(sizeof *kept);
+    if (kept == NULL) return NULL;
+    zmq_msg_init(kept);
+    zmq_msg_copy(kept, id);
+    return kept;
+}
+
+void mark_drop(void *kept)
+{
+    if (kept == NULL) return;
+    zmq_msg_close(kept);
+    free(kept);
 }
 
 /* ---- wake-ups -------------------------------------------------------------------------------- */

@@ -316,14 +316,18 @@ const char *io_probe(void *user)
     snprintf(port, sizeof port, "%u", env->port);
     const int error = reach_try(env->addr, port, PROBE_MS);
     if (error == REACH_NO_NAME) return "(the name cannot be resolved); look at MASTER_ADDR";
-    if (error == 0 && strstr(c->refusal, ", and this side") != NULL)
+    const bool is_there = error == 0 || (error == REACH_LOCAL && c->refusal[0] != '\0');
+    if (is_there && strstr(c->refusal, ", and this side") != NULL)
         return "(one side encrypts and the other does not); look at encryption and secret_file of "
                "all";
-    if (error == 0 && auth_encrypts(c->ctx->auth))
+    if (is_there && auth_encrypts(c->ctx->auth))
         return "(what answers there has another secret); look at secret_file of all";
-    if (error == ECONNREFUSED && auth_hint(c->ctx->auth) != NULL)
-        return "(nothing of this user listens there; if the scheduler belongs to another user or "
-               "container, set PENSTOCK_SECRET_FILE for all)";
+    if (error == ECONNREFUSED && auth_hint(c->ctx->auth, c->control_address) != NULL)
+        return "(a process of another user or container has that port); set PENSTOCK_SECRET_FILE "
+               "for "
+               "all if it is this job's scheduler";
+    if (error == REACH_LOCAL)
+        return "(its socket is there, but it does not answer: is it stopped?)";
     if (error == 0) return "(the port is open: torchrun's own store?); set PENSTOCK_PORT";
     if (error == ECONNREFUSED) return "(connection refused: nothing listens there)";
     return error == ETIMEDOUT ? "(no answer at all: wrong address, or a firewall)"
