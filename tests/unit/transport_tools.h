@@ -163,12 +163,12 @@ static inline void plain_receive(int fd, void *to, size_t size)
 
 /* A whole handshake, with READY on both sides before anything else is sent.  An empty name is what a peer has that
  * did not choose one. */
-static inline void shake_hands(int fd, const char *type, const char *name)
+static inline void shake_hands_as(int fd, const char *type, const void *name, size_t name_size)
 {
     uint8_t greeting[GREETING_BYTES], ready[256] = {4, 0, 5, 'R', 'E', 'A', 'D', 'Y'};
     size_t used = 8;
     used += put_property(ready + used, "Socket-Type", type, strlen(type));
-    used += put_property(ready + used, "Identity", name, strlen(name));
+    used += put_property(ready + used, "Identity", name, name_size);
     ready[1] = (uint8_t)(used - 2);
     put_greeting(greeting);
     plain_send(fd, greeting, sizeof greeting);
@@ -176,6 +176,11 @@ static inline void shake_hands(int fd, const char *type, const char *name)
     plain_receive(fd, greeting, sizeof greeting);
     plain_receive(fd, ready, 2);
     plain_receive(fd, ready + 2, ready[1]);
+}
+
+static inline void shake_hands(int fd, const char *type, const char *name)
+{
+    shake_hands_as(fd, type, name, strlen(name));
 }
 
 static inline int plain_listen(char address[64])
