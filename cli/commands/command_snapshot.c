@@ -98,16 +98,15 @@ static const char *state_of(const store_entry *e)
 {
     if (e->is_complete) return e->is_superseded ? "replaced" : e->is_import ? "import" : "complete";
     return e->trouble->status == PEN_NOT_FOUND     ? "not complete"
-           : e->trouble->status == PEN_UNSUPPORTED ? "of a later format"
+           : e->trouble->status == PEN_UNSUPPORTED ? "of another format"
                                                    : "damaged";
 }
 
-/* Seconds since it was written; -1: unknown in format 1. */
+/* Seconds since it was written. */
 static double age_of(const store_entry *e)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    if (e->written_ms == 0) return -1;
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)e->written_ms / 1000;
 }
 

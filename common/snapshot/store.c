@@ -111,7 +111,7 @@ static pen_status put_manifest(store *s, const store_manifest *m, pen_error *why
     if (bytes == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for the manifest of a snapshot");
     const store_bytes value = {bytes, size};
-    pen_status status = store_manifest_decode(value, STORE_FORMAT, s->folder, &s->manifest, why);
+    pen_status status       = store_manifest_decode(value, s->folder, &s->manifest, why);
     if (status == PEN_OK) status = store_txn_put(s->txn, (store_bytes){"M", 1}, value, why);
     free(bytes);
     return status;
@@ -290,8 +290,7 @@ static pen_status remove_files(const char *folder,
 typedef struct {
     const int64_t *keep;
     size_t n;
-    bool is_stray;     /* nothing more will be written here */
-    bool has_format_2; /* of every kept step: format 1 may go */
+    bool is_stray; /* nothing more will be written here */
 } kept;
 
 /* The last file of its step; n if there is none. */
@@ -313,34 +312,10 @@ static bool is_past(const store_file *files, size_t n, size_t i, const void *use
     return true;
 }
 
-/* A file of format 1 holds several steps; it goes when every kept step has its own file. */
-static void remove_format_1(const char *folder)
-{
-    char path[STORE_PATH_BYTES];
-    (void)store_files_join(path, folder, "data.mdb");
-    unlink(path);
-    (void)store_files_join(path, folder, "lock.mdb");
-    unlink(path);
-}
-
-/* Whether every step to keep has a file here. */
-static bool has_all(const char *folder, const int64_t *keep, size_t n)
-{
-    store_file *files;
-    size_t count, found = 0;
-    if (store_files_list(folder, &files, &count, NULL) != PEN_OK) return false;
-    for (size_t i = 0; i < n; i++) found += newest_of(files, count, keep[i]) < count;
-    free(files);
-    return found == n;
-}
-
 pen_status store_forget(store *s, const int64_t *keep, size_t n, pen_error *why)
 {
     const kept k = {.keep = keep, .n = n};
-    if (n == 0) return PEN_OK;
-    const pen_status status = remove_files(s->folder, is_past, &k, why);
-    if (status == PEN_OK && has_all(s->folder, keep, n)) remove_format_1(s->folder);
-    return status;
+    return n > 0 ? remove_files(s->folder, is_past, &k, why) : PEN_OK;
 }
 
 static bool is_after(const store_file *files, size_t n, size_t i, const void *user)
@@ -379,7 +354,6 @@ static pen_status forget_stray(const char *dir, int32_t rank, const kept *k, pen
     if (status == PEN_AGAIN) return PEN_OK;
     if (status != PEN_OK) return status;
     status = remove_files(folder, is_past, k, why);
-    if (status == PEN_OK && k->has_format_2) remove_format_1(folder);
     close(fd);
     return status;
 }
@@ -387,12 +361,9 @@ static pen_status forget_stray(const char *dir, int32_t rank, const kept *k, pen
 pen_status store_forget_strays(const char *dir, int32_t n_servers, const int64_t *keep, size_t n,
                                pen_error *why)
 {
-    char first[STORE_PATH_BYTES];
     int32_t *ranks;
     size_t n_ranks;
-    (void)store_files_join(first, dir, "part-0");
-    const kept k = {
-        .keep = keep, .n = n, .is_stray = true, .has_format_2 = has_all(first, keep, n)};
+    const kept k      = {.keep = keep, .n = n, .is_stray = true};
     pen_status status = store_files_parts(dir, &ranks, &n_ranks, why);
     if (status != PEN_OK) return status;
     for (size_t i = 0; i < n_ranks && status == PEN_OK; i++)

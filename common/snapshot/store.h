@@ -40,7 +40,7 @@ typedef struct {
     const char *slot_names[STORE_SLOTS_MAX];
     const char *optim; /* the group's rule string, for error messages */
     int32_t dtype;     /* pen_dtype of the program's tensor; stored values are always float32 */
-    int32_t ndim;      /* 0 with elements > 1: unknown (format 1) */
+    int32_t ndim;      /* 0 with elements > 1: unknown */
     int64_t shape[STORE_DIMS_MAX];
 } store_tensor;
 
@@ -108,7 +108,7 @@ pen_status store_forget_strays(const char *dir, int32_t n_servers, const int64_t
 
 /* All parts of DIR.  A missing directory has none.  A damaged part is not an error here: its snapshot is
  * incomplete and carries the reason.
- * Errors     STORE: the directory cannot be read.  CORRUPT: a file of format 1 is damaged. */
+ * Errors     STORE: the directory cannot be read. */
 pen_status store_reader_open(const char *dir, store_reader **r, pen_error *why);
 void store_reader_close(store_reader *r); /* NULL is fine */
 
@@ -118,7 +118,7 @@ size_t store_reader_steps(store_reader *r, int64_t *steps, size_t cap);
 /* Every snapshot, complete or not, by step; snapshots of one step in the order they were written. */
 typedef struct {
     int64_t step, written_ms, applied;
-    uint64_t id, bytes; /* size of its files; format 1: of the values */
+    uint64_t id, bytes; /* size of its files */
     uint32_t parts, format, n_tensors;
     bool is_complete;
     bool is_superseded; /* complete, but a later one of this step exists */

@@ -28,11 +28,8 @@ typedef struct {
 static pen_status copy_blob(store_bytes key, store_bytes value, void *user, pen_error *why)
 {
     const copying *c = user;
-    const size_t cut = c->file->format == 1 ? 9 : 1;
     char name[STORE_NAME_BYTES];
-    if (key.size < cut || key.size - cut >= sizeof name) return PEN_OK;
-    memcpy(name, (const char *)key.data + cut, key.size - cut);
-    name[key.size - cut]    = '\0';
+    if (!store_blob_name(key, name)) return PEN_OK;
     const pen_status status = store_blob_check(c->file, name, key, value, why);
     if (status != PEN_OK) return status;
     return store_put_blob(c->to, name, (const uint8_t *)value.data + STORE_BLOB_HEAD_BYTES,
@@ -62,16 +59,13 @@ static pen_status copy_part(const store_reader *r, const reader_snapshot *s, siz
 {
     const reader_file *f = &r->file[s->part[part]];
     store *to;
-    uint8_t prefix[9] = {'B'};
     pen_status status = store_open(dir, (int32_t)part, &to, why);
     if (status != PEN_OK) return status;
-    store_put_be(prefix + 1, (uint64_t)s->step, 8);
     copying c = {f, to};
     status    = store_begin(to, s->manifest, why);
     if (status == PEN_OK) status = copy_values(r, s, s->part[part], to, why);
     if (status == PEN_OK)
-        status = store_txn_walk(f->txn, (store_bytes){prefix, f->format == 1 ? 9 : 1}, copy_blob,
-                                &c, why);
+        status = store_txn_walk(f->txn, (store_bytes){"B", 1}, copy_blob, &c, why);
     if (status == PEN_OK) status = store_commit(to, why);
     store_close(to);
     return status;

@@ -39,6 +39,14 @@ store_bytes store_blob_key(uint8_t key[STORE_KEY_ROOM], const char *name)
     return (store_bytes){key, 1 + size};
 }
 
+bool store_blob_name(store_bytes key, char name[STORE_NAME_BYTES])
+{
+    if (key.size < 1 || key.size > STORE_NAME_BYTES) return false;
+    memcpy(name, (const char *)key.data + 1, key.size - 1);
+    name[key.size - 1] = '\0';
+    return true;
+}
+
 /* ---- encoding -------------------------------------------------------------------------------- */
 typedef struct {
     uint8_t *data;
@@ -115,7 +123,6 @@ uint8_t *store_manifest_encode(const store_manifest *m, size_t *size)
 /* Parses twice: once to count, then into one block: the struct, its rows, then all strings. */
 typedef struct {
     const uint8_t *at, *end;
-    uint32_t format;
     store_tensor *tensor;   /* NULL while counting */
     store_setting *setting; /* likewise */
     char *text;
@@ -194,12 +201,7 @@ static void read_tensor(parser *p, store_tensor *row)
     }
     row->slots = (int32_t)slots;
     for (int k = 0; k < row->slots; k++) row->slot_names[k] = read_text(p);
-    if (p->format > 1)
-        read_shape(p, row);
-    else if (row->elements <= INT64_MAX) {
-        row->ndim     = 1;
-        row->shape[0] = (int64_t)row->elements;
-    }
+    read_shape(p, row);
 }
 
 static void read_settings(parser *p, store_manifest *m)
@@ -216,20 +218,15 @@ static void read_settings(parser *p, store_manifest *m)
 
 static bool read_manifest(parser *p, store_manifest *m)
 {
-    *m = (store_manifest){.format = p->format, .version = ""};
-    if (p->format > 1) {
-        (void)read_u64(p);
-        m->version = read_text(p);
-    }
-    m->step    = (int64_t)read_u64(p);
-    m->applied = (int64_t)read_u64(p);
-    m->id      = read_u64(p);
-    if (p->format > 1) {
-        m->written_ms = (int64_t)read_u64(p);
-        m->is_import  = read_u64(p) != 0;
-    }
-    m->job = read_text(p);
-    if (p->format > 1) read_settings(p, m);
+    *m            = (store_manifest){.format = (uint32_t)read_u64(p)};
+    m->version    = read_text(p);
+    m->step       = (int64_t)read_u64(p);
+    m->applied    = (int64_t)read_u64(p);
+    m->id         = read_u64(p);
+    m->written_ms = (int64_t)read_u64(p);
+    m->is_import  = read_u64(p) != 0;
+    m->job        = read_text(p);
+    read_settings(p, m);
     m->n_tensors = read_count(p, 32);
     m->tensor    = p->tensor;
     for (uint32_t t = 0; t < m->n_tensors && !p->failed; t++) {
@@ -253,7 +250,7 @@ static pen_status check_format(const uint8_t *data, size_t size, const char *fil
     }
     return why_set(why, PEN_UNSUPPORTED,
                    "%s is of format %" PRIu64
-                   ", written by penstock %s; this is penstock %d.%d.%d, which reads formats up to "
+                   ", written by penstock %s; this is penstock %d.%d.%d, which reads format "
                    "%d; use that version",
                    file, format, version, PEN_VERSION_MAJOR, PEN_VERSION_MINOR, PEN_VERSION_PATCH,
                    STORE_FORMAT);
@@ -274,19 +271,17 @@ static store_manifest *build(const parser *start, const store_manifest *counted,
     return m;
 }
 
-pen_status store_manifest_decode(store_bytes bytes, uint32_t format, const char *file,
-                                 store_manifest **m, pen_error *why)
+pen_status store_manifest_decode(store_bytes bytes, const char *file, store_manifest **m,
+                                 pen_error *why)
 {
     const uint8_t *data = bytes.data;
     if (bytes.size < 24 || store_get_be(data, 8) != crc32c(0, data + 8, bytes.size - 8))
         return why_set(why, PEN_CORRUPT,
                        "the checksum of the manifest in %s does not match; move it away", file);
-    if (format > 1) {
-        const pen_status status = check_format(data, bytes.size, file, why);
-        if (status != PEN_OK) return status;
-    }
+    const pen_status status = check_format(data, bytes.size, file, why);
+    if (status != PEN_OK) return status;
     store_manifest counted;
-    const parser start = {.at = data + 8, .end = data + bytes.size, .format = format};
+    const parser start = {.at = data + 8, .end = data + bytes.size};
     parser first       = start;
     if (!read_manifest(&first, &counted))
         return why_set(why, PEN_CORRUPT, "the manifest in %s makes no sense; move it away", file);

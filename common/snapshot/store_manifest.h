@@ -10,14 +10,12 @@
  *     "V" tensor u32, what u8, start u64   CRC32C u64, count u64, float32[count]; tensor is its row in the manifest,
  *                                      what is 0 for parameters and 1 + k for slot k
  *     "B" name                         CRC32C u64, then bytes
- * A CRC covers the key as well, so that a value cannot pass for another.
- * Format 1 (data.mdb, several steps in one file) has the step, u64, behind the letter of every key, and CRCs of the
- * values alone. */
+ * A CRC covers the key as well, so that a value cannot pass for another. */
 enum {
     STORE_VALUE_KEY_BYTES  = 14,
     STORE_VALUE_HEAD_BYTES = 16,
     STORE_BLOB_HEAD_BYTES  = 8,
-    STORE_KEY_ROOM         = 9 + STORE_NAME_BYTES
+    STORE_KEY_ROOM         = 1 + STORE_NAME_BYTES
 };
 
 void store_put_be(uint8_t *out, uint64_t value, size_t bytes);
@@ -26,14 +24,15 @@ uint64_t store_get_be(const uint8_t *in, size_t bytes);
 store_bytes store_value_key(uint8_t key[STORE_VALUE_KEY_BYTES], uint32_t tensor, int what,
                             uint64_t start);
 store_bytes store_blob_key(uint8_t key[STORE_KEY_ROOM], const char *name);
+bool store_blob_name(store_bytes key, char name[STORE_NAME_BYTES]); /* and back; false: too long */
 
 /* Encodes a manifest.  OWNED by the caller: free().  NULL: no memory. */
 uint8_t *store_manifest_encode(const store_manifest *m, size_t *size);
 
-/* The manifest in `bytes`, one block of memory: free().  format is 1 or STORE_FORMAT, as in the file.
+/* The manifest in `bytes`, one block of memory: free().
  * Errors     CORRUPT; UNSUPPORTED: a later format, and the version that wrote it; NO_MEMORY. */
-pen_status store_manifest_decode(store_bytes bytes, uint32_t format, const char *file,
-                                 store_manifest **m, pen_error *why);
+pen_status store_manifest_decode(store_bytes bytes, const char *file, store_manifest **m,
+                                 pen_error *why);
 
 /* -1: not found.  hint: the likely index. */
 int store_find_tensor(const store_manifest *m, const char *name, uint32_t hint);

@@ -51,11 +51,10 @@ typedef struct {
 
 static pen_status collect(store_bytes key, store_bytes value, void *user, pen_error *why)
 {
-    collecting *c    = user;
-    const size_t cut = c->reader->file[c->file].format == 1 ? 8 : 0;
-    if (key.size != STORE_VALUE_KEY_BYTES + cut || value.size < STORE_VALUE_HEAD_BYTES)
+    collecting *c = user;
+    if (key.size != STORE_VALUE_KEY_BYTES || value.size < STORE_VALUE_HEAD_BYTES)
         return PEN_OK; /* the coverage check reports it */
-    const uint8_t *at = (const uint8_t *)key.data + cut;
+    const uint8_t *at = key.data;
     if (!VEC_MORE(c->snapshot->value, c->snapshot->n_values)) return no_memory(c->reader, why);
     c->snapshot->value[c->snapshot->n_values++] =
         (reader_value){.tensor = (uint32_t)store_get_be(at + 1, 4),
@@ -65,12 +64,11 @@ static pen_status collect(store_bytes key, store_bytes value, void *user, pen_er
                        .data   = value.data,
                        .size   = value.size,
                        .file   = c->file};
-    if (c->reader->file[c->file].format == 1) c->snapshot->bytes += value.size;
     return PEN_OK;
 }
 
 static pen_status add_part(store_reader *r, size_t file, reader_snapshot *s, store_manifest *m,
-                           store_bytes prefix, pen_error *why)
+                           pen_error *why)
 {
     if (!VEC_MORE(s->part, s->n_parts)) {
         free(m);
@@ -84,17 +82,16 @@ static pen_status add_part(store_reader *r, size_t file, reader_snapshot *s, sto
     else
         free(m);
     collecting c = {r, s, file};
-    return store_txn_walk(r->file[file].txn, prefix, collect, &c, why);
+    return store_txn_walk(r->file[file].txn, (store_bytes){"V", 1}, collect, &c, why);
 }
 
-static pen_status open_file(store_reader *r, const char *path, uint32_t format, int32_t rank,
-                            pen_error *why)
+static pen_status open_file(store_reader *r, const char *path, int32_t rank, pen_error *why)
 {
     if (!VEC_MORE(r->file, r->n_files)) return no_memory(r, why);
     reader_file *f = &r->file[r->n_files];
     struct stat found;
-    *f = (reader_file){.format = format, .rank = rank};
-    if (stat(path, &found) == 0 && format > 1) f->bytes = (uint64_t)found.st_size;
+    *f = (reader_file){.rank = rank};
+    if (stat(path, &found) == 0) f->bytes = (uint64_t)found.st_size;
     snprintf(f->path, sizeof f->path, "%s", path);
     pen_status status = store_env_open(path, STORE_ENV_READ, &f->env, why);
     if (status == PEN_OK) status = store_txn_begin(f->env, false, 0, &f->txn, why);
@@ -105,7 +102,7 @@ static pen_status open_file(store_reader *r, const char *path, uint32_t format, 
     return status;
 }
 
-/* ---- a file of today's format ---------------------------------------------------------------- */
+/* ---- a file ---------------------------------------------------------------------------------- */
 static pen_status read_manifest(const reader_file *f, const store_file *name, store_manifest **m,
                                 pen_error *why)
 {
@@ -113,7 +110,7 @@ static pen_status read_manifest(const reader_file *f, const store_file *name, st
     pen_status status = store_txn_get(f->txn, (store_bytes){"M", 1}, &value, why);
     if (status == PEN_NOT_FOUND)
         return why_set(why, PEN_CORRUPT, "%s has no manifest; move it away", f->path);
-    if (status == PEN_OK) status = store_manifest_decode(value, STORE_FORMAT, f->path, m, why);
+    if (status == PEN_OK) status = store_manifest_decode(value, f->path, m, why);
     if (status != PEN_OK || ((*m)->step == name->step && (*m)->id == name->id)) return status;
     status = why_set(why, PEN_CORRUPT,
                      "%s is of step %" PRId64 ", which its name denies; give its own name back",
@@ -126,9 +123,9 @@ static pen_status read_file(store_reader *r, const char *path, int32_t rank, con
                             reader_snapshot *s, pen_error *why)
 {
     store_manifest *m;
-    pen_status status = open_file(r, path, STORE_FORMAT, rank, why);
+    pen_status status = open_file(r, path, rank, why);
     if (status == PEN_OK) status = read_manifest(&r->file[r->n_files - 1], name, &m, why);
-    if (status == PEN_OK) status = add_part(r, r->n_files - 1, s, m, (store_bytes){"V", 1}, why);
+    if (status == PEN_OK) status = add_part(r, r->n_files - 1, s, m, why);
     return status;
 }
 
@@ -154,37 +151,6 @@ static pen_status read_files(store_reader *r, const char *folder, int32_t rank, 
     }
     free(files);
     return status;
-}
-
-/* ---- a file of format 1 ---------------------------------------------------------------------- */
-typedef struct {
-    store_reader *reader;
-    size_t file;
-} old_file;
-
-static pen_status read_old_step(store_bytes key, store_bytes value, void *user, pen_error *why)
-{
-    const old_file *o = user;
-    store_manifest *m;
-    reader_snapshot *s;
-    uint8_t prefix[9];
-    if (key.size != sizeof prefix) return PEN_OK;
-    pen_status status = store_manifest_decode(value, 1, o->reader->file[o->file].path, &m, why);
-    if (status == PEN_OK) status = snapshot_of(o->reader, m->step, m->id, &s, why);
-    if (status != PEN_OK) return status;
-    memcpy(prefix, key.data, sizeof prefix);
-    prefix[0] = 'V';
-    return add_part(o->reader, o->file, s, m, (store_bytes){prefix, sizeof prefix}, why);
-}
-
-static pen_status read_old_file(store_reader *r, const char *folder, int32_t rank, pen_error *why)
-{
-    char path[STORE_PATH_BYTES];
-    if (!store_files_join(path, folder, "data.mdb") || access(path, F_OK) != 0) return PEN_OK;
-    pen_status status = open_file(r, path, 1, rank, why);
-    if (status != PEN_OK) return status;
-    old_file o = {r, r->n_files - 1};
-    return store_txn_walk(r->file[o.file].txn, (store_bytes){"M", 1}, read_old_step, &o, why);
 }
 
 /* ---- completeness ---------------------------------------------------------------------------- */
@@ -282,7 +248,6 @@ static pen_status read_all(store_reader *r, pen_error *why)
             sizeof folder)
             continue;
         status = read_files(r, folder, ranks[i], why);
-        if (status == PEN_OK) status = read_old_file(r, folder, ranks[i], why);
     }
     free(ranks);
     return status;

@@ -19,9 +19,8 @@ typedef struct {
     char path[STORE_PATH_BYTES];
     store_env *env;
     store_txn *txn;
-    uint32_t format;
-    int32_t rank;   /* of the part */
-    uint64_t bytes; /* format 1: 0 */
+    int32_t rank; /* of the part */
+    uint64_t bytes;
 } reader_file;
 
 typedef struct {

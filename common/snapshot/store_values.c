@@ -7,11 +7,10 @@
 #include <string.h>
 
 /* ---- checksums ------------------------------------------------------------------------------- */
-/* The checksum of key and count, which the values' checksum continues; format 1: nothing. */
-static uint32_t seed(const reader_value *v, uint32_t format)
+/* The checksum of key and count, which the values' checksum continues. */
+static uint32_t seed(const reader_value *v)
 {
     uint8_t key[STORE_VALUE_KEY_BYTES];
-    if (format == 1) return 0;
     const store_bytes k = store_value_key(key, v->tensor, v->what, v->start);
     return crc32c(crc32c(0, k.data, k.size), v->data + 8, 8);
 }
@@ -29,7 +28,7 @@ pen_status store_value_check(const store_reader *r, const reader_snapshot *s, co
                        " in %s has a wrong length; use an older snapshot",
                        what, tensor, v->start, f->path);
     const uint32_t crc =
-        crc32c(seed(v, f->format), v->data + STORE_VALUE_HEAD_BYTES, v->count * sizeof(float));
+        crc32c(seed(v), v->data + STORE_VALUE_HEAD_BYTES, v->count * sizeof(float));
     if (store_get_be(v->data, 8) == crc) return PEN_OK;
     return why_set(why, PEN_CORRUPT,
                    "the checksum of %s of '%s' from element %" PRIu64
@@ -43,9 +42,8 @@ pen_status store_blob_check(const reader_file *f, const char *name, store_bytes 
 {
     const uint8_t *data = value.data;
     if (value.size >= STORE_BLOB_HEAD_BYTES) {
-        const uint32_t crc =
-            crc32c(f->format == 1 ? 0 : crc32c(0, key.data, key.size), data + STORE_BLOB_HEAD_BYTES,
-                   value.size - STORE_BLOB_HEAD_BYTES);
+        const uint32_t crc = crc32c(crc32c(0, key.data, key.size), data + STORE_BLOB_HEAD_BYTES,
+                                    value.size - STORE_BLOB_HEAD_BYTES);
         if (store_get_be(data, 8) == crc) return PEN_OK;
     }
     return why_set(why, PEN_CORRUPT,
@@ -87,16 +85,11 @@ pen_status store_read(store_reader *r, int64_t step, const char *tensor, const c
                    step, r->dir, at, what, tensor);
 }
 
-static pen_status read_blob(const reader_file *f, int64_t step, const char *name, store_bytes *blob,
+static pen_status read_blob(const reader_file *f, const char *name, store_bytes *blob,
                             pen_error *why)
 {
     uint8_t room[STORE_KEY_ROOM];
-    store_bytes key = store_blob_key(room, name);
-    if (f->format == 1) {
-        memmove(room + 9, room + 1, key.size - 1);
-        store_put_be(room + 1, (uint64_t)step, 8);
-        key.size += 8;
-    }
+    const store_bytes key   = store_blob_key(room, name);
     const pen_status status = store_txn_get(f->txn, key, blob, why);
     return status == PEN_OK ? store_blob_check(f, name, key, *blob, why) : status;
 }
@@ -109,7 +102,7 @@ pen_status store_read_blobs(store_reader *r, int64_t step, const char *name,
     pen_status status = store_reader_find(r, step, &s, why);
     for (size_t i = 0; status == PEN_OK && i < s->n_parts; i++) {
         store_bytes blob;
-        status = read_blob(&r->file[s->part[i]], step, name, &blob, why);
+        status = read_blob(&r->file[s->part[i]], name, &blob, why);
         if (status == PEN_OK)
             fn((const uint8_t *)blob.data + STORE_BLOB_HEAD_BYTES,
                blob.size - STORE_BLOB_HEAD_BYTES, user);
@@ -128,11 +121,8 @@ typedef struct {
 static pen_status verify_blob(store_bytes key, store_bytes value, void *user, pen_error *why)
 {
     const verifying *v = user;
-    const size_t cut   = v->file->format == 1 ? 9 : 1;
     char name[STORE_NAME_BYTES];
-    if (key.size < cut || key.size - cut >= sizeof name) return PEN_OK;
-    memcpy(name, (const char *)key.data + cut, key.size - cut);
-    name[key.size - cut] = '\0';
+    if (!store_blob_name(key, name)) return PEN_OK;
     *v->bytes += value.size;
     return store_blob_check(v->file, name, key, value, why);
 }
@@ -153,11 +143,8 @@ pen_status store_verify(store_reader *r, int64_t step, uint64_t *bytes, pen_erro
     }
     for (size_t i = 0; i < s->n_parts && status == PEN_OK; i++) {
         const reader_file *f = &r->file[s->part[i]];
-        uint8_t prefix[9]    = {'B'};
-        store_put_be(prefix + 1, (uint64_t)step, 8);
-        verifying v = {f, &seen};
-        status = store_txn_walk(f->txn, (store_bytes){prefix, f->format == 1 ? 9 : 1}, verify_blob,
-                                &v, why);
+        verifying v          = {f, &seen};
+        status               = store_txn_walk(f->txn, (store_bytes){"B", 1}, verify_blob, &v, why);
     }
     if (status == PEN_OK && bytes != NULL) *bytes = seen;
     return status;

@@ -23,9 +23,8 @@ static void check_manifest(const uint8_t *data, size_t size)
     store_manifest *m = NULL;
     pen_error why     = {.status = PEN_OK};
     if (size == 0) return;
-    const uint32_t format   = data[0] == 1 ? 1 : STORE_FORMAT;
     const store_bytes bytes = {data + 1, size - 1};
-    const pen_status status = store_manifest_decode(bytes, format, "a file", &m, &why);
+    const pen_status status = store_manifest_decode(bytes, "a file", &m, &why);
     if (status != PEN_OK) {
         FUZZ_CHECK(why.status == status && why.text[0] != '\0');
         return;

@@ -533,53 +533,14 @@ static void test_store_of_a_later_format_is_refused_by_version(void **state)
     m.version      = "9.1.0";
     uint8_t *bytes = store_manifest_encode(&m, &size);
     assert_non_null(bytes);
-    assert_int_equal(store_manifest_decode((store_bytes){bytes, size}, STORE_FORMAT, "part-0/x.mdb",
-                                           &back_again, &why),
-                     PEN_UNSUPPORTED);
+    assert_int_equal(
+        store_manifest_decode((store_bytes){bytes, size}, "part-0/x.mdb", &back_again, &why),
+        PEN_UNSUPPORTED);
     is_text(why.text,
             "part-0/x.mdb is of format 3, written by penstock 9.1.0; this is penstock %d.%d.%d, "
-            "which reads formats up to 2; use that version",
+            "which reads format 2; use that version",
             PEN_VERSION_MAJOR, PEN_VERSION_MINOR, PEN_VERSION_PATCH);
     free(bytes);
-}
-
-static void add_number(const void *data, size_t size, void *user)
-{
-    int number = 0;
-    assert_int_equal(size, sizeof number);
-    memcpy(&number, data, sizeof number);
-    *(int *)user += number;
-}
-
-/* tests/support/store_format_1 was written by the version before this format: two parts, steps 10 and 20. */
-static void test_store_of_the_format_before_is_read_checked_and_copied(void **state)
-{
-    (void)state;
-    char old[600], copy[300];
-    store_reader *r;
-    pen_error why = {0};
-    int64_t steps[4];
-    const store_manifest *m;
-    const char *here = __FILE__;
-    snprintf(old, sizeof old, "%.*ssupport/store_format_1", (int)(strstr(here, "unit/") - here),
-             here);
-    snprintf(copy, sizeof copy, "%s/copy", dir);
-    for (int round = 0; round < 2; round++) {
-        assert_int_equal(store_reader_open(round == 0 ? old : copy, &r, &why), PEN_OK);
-        assert_int_equal(store_reader_steps(r, steps, 4), round == 0 ? 2 : 1);
-        assert_int_equal(store_reader_manifest(r, 20, &m, &why), PEN_OK);
-        assert_int_equal(m->format, 1 + round);
-        assert_int_equal(m->applied, 19);
-        assert_string_equal(m->job, "old");
-        assert_int_equal(store_verify(r, 20, NULL, &why), PEN_OK);
-        assert_int_equal(store_read(r, 20, "w", "momentum", 1500, 1000, back, &why), PEN_OK);
-        for (int i = 0; i < 1000; i++) assert_true(back[i] == -(20 + (float)(1500 + i) * 0.5f));
-        int sum = 0;
-        assert_int_equal(store_read_blobs(r, 20, "versions", add_number, &sum, &why), PEN_OK);
-        assert_int_equal(sum, 70 + 71);
-        if (round == 0) assert_int_equal(store_copy(r, 20, copy, &why), PEN_OK);
-        store_reader_close(r);
-    }
 }
 
 static void test_store_folder_that_cannot_be_created_is_named(void **state)
@@ -620,7 +581,6 @@ int main(void)
         TEST(test_store_finds_a_flipped_bit_in_every_kind_of_value),
         TEST(test_store_a_flipped_bit_anywhere_causes_no_crash_and_no_wrong_value),
         TEST(test_store_of_a_later_format_is_refused_by_version),
-        TEST(test_store_of_the_format_before_is_read_checked_and_copied),
         TEST(test_store_folder_that_cannot_be_created_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
