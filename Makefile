@@ -6,7 +6,7 @@
 #   make fleet      containers, Kubernetes, Slurm, Prometheus, a browser: installs packages-fleet.txt and runs tests/fleet
 #   make check      the quick tests only (under a minute, once built)
 #   make sanitize   builds with address and undefined, then with thread sanitizer, and runs the tests that support them
-#   make soak       SEEDS=5000: simulated clusters with faults, on all cores; ROUNDS=20: runs of the hosts suite
+#   make soak       SEEDS=5000: simulated clusters with faults, on all cores; ROUNDS=20: runs of the hosts suite; 300 kills at one port
 #   make bench      the figures of the README
 #   make install    PREFIX=/usr/local
 #   make deb        Debian packages into build/deb (needs debhelper)
@@ -75,6 +75,7 @@ soak: setup
 	@$(MAKE) --no-print-directory build
 	@tests/sim/soak.sh $(BUILD) $(SEEDS)
 	@tests/cluster/hosts_soak.sh $(BUILD) $(ROUNDS)
+	@BUILD=$(BUILD) KILLS=100 bats tests/cluster/local.bats -f 'killed, again and again'
 
 bench: setup
 	@$(MAKE) --no-print-directory build

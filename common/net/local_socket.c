@@ -82,13 +82,15 @@ static bool fill(struct sockaddr_un *at, const char *folder, const char *name)
     return n > 0 && (size_t)n < sizeof at->sun_path;
 }
 
-/* A connect of another type tells a live listener from a file that was left, and does not disturb it. */
-static bool is_live(const struct sockaddr_un *at)
+bool local_socket_is_live(const char *path)
 {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof at.sun_path) return false;
+    strcpy(at.sun_path, path);
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return false;
     const bool is =
-        connect(fd, (const struct sockaddr *)at, sizeof *at) != 0 && errno == EPROTOTYPE;
+        connect(fd, (const struct sockaddr *)&at, sizeof at) != 0 && errno == EPROTOTYPE;
     close(fd);
     return is;
 }
@@ -127,7 +129,7 @@ static bool find_named(const numeric *n, char path[LOCAL_SOCKET_PATH_BYTES])
     struct sockaddr_un at;
     name_of(n, name);
     for (int i = 0; user_folder_next(&i, folder);) {
-        if (!fill(&at, folder, name) || !is_live(&at)) continue;
+        if (!fill(&at, folder, name) || !local_socket_is_live(at.sun_path)) continue;
         snprintf(path, LOCAL_SOCKET_PATH_BYTES, "%s", at.sun_path);
         return true;
     }
@@ -189,7 +191,7 @@ static void sweep(const char *folder, int fd)
     for (struct dirent *e; (e = readdir(dir)) != NULL;) {
         const size_t n = strlen(e->d_name), ending = strlen(ENDING);
         if (n > ending && strcmp(e->d_name + n - ending, ENDING) == 0 &&
-            fill(&at, folder, e->d_name) && !is_live(&at))
+            fill(&at, folder, e->d_name) && !local_socket_is_live(at.sun_path))
             unlinkat(fd, e->d_name, 0);
     }
     closedir(dir);
@@ -210,7 +212,7 @@ void local_socket_sweep(void)
 static pen_status bind_in(local_socket *s, const struct sockaddr_un *at, const char *address,
                           int backlog, pen_error *why)
 {
-    if (is_live(at))
+    if (local_socket_is_live(at->sun_path))
         return why_set(why, PEN_UNREACHABLE,
                        "port %s is in use (%.200s); choose another, or 0 for a free one",
                        strrchr(address, ':') + 1, address);

@@ -37,6 +37,9 @@ bool local_socket_find(const char *address, char path[LOCAL_SOCKET_PATH_BYTES]);
 /* Whether this is the path of a local socket of that port, at any address. */
 bool local_socket_is_of(const char *path, unsigned port);
 
+/* Whether a process listens there.  A connect of another type tells it from a file that was left, and disturbs nobody. */
+bool local_socket_is_live(const char *path);
+
 /* Whether some process has the port of this numeric address, perhaps one whose local socket is not to be found here. */
 bool local_socket_is_taken(const char *address);
 

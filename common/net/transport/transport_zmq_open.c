@@ -1,6 +1,7 @@
 /* transport_zmq_open.c - opens a listening ROUTER or a dialling DEALER: options, addresses, errors. */
 #include "common/net/transport/transport_zmq.h"
 
+#include "common/base/log.h"
 #include "common/base/why.h"
 
 #include <errno.h>
@@ -11,7 +12,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 enum {
@@ -19,7 +19,8 @@ enum {
     RECONNECT_MS     = 100,
     BEAT_MS_MAX      = 2000, /* interval of sends, for the other host to acknowledge */
     HANDSHAKE_MS_MIN = 1000,
-    HANDSHAKE_MS_MAX = 5000
+    HANDSHAKE_MS_MAX = 5000,
+    LOG_NO_FOLDER    = 0x10ca1 /* of log_allowed() */
 };
 
 /* A listener drops connections that stop half-way soon. */
@@ -136,18 +137,10 @@ static const char *make_name(endpoint *e)
     return e->address;
 }
 
-/* ZeroMQ would take over the socket file of a live listener.  A datagram connect detects one without disturbing it. */
+/* ZeroMQ would take over the socket file of a live listener. */
 static bool is_served(const char *address)
 {
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    const char *path      = address + strlen("ipc://");
-    if (strncmp(address, "ipc://", 6) != 0 || strlen(path) >= sizeof at.sun_path) return false;
-    snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
-    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return false;
-    const bool is = connect(fd, (struct sockaddr *)&at, sizeof at) != 0 && errno == EPROTOTYPE;
-    close(fd);
-    return is;
+    return strncmp(address, "ipc://", 6) == 0 && local_socket_is_live(address + 6);
 }
 
 /* ZeroMQ accepts any number modulo 2^16, and trailing letters. */
@@ -198,6 +191,11 @@ static bool bind_address(endpoint *e, const char *address)
 static pen_status bind_local(endpoint *e, pen_error *why)
 {
     const pen_status status = local_socket_listen(e->address, BACKLOG, &e->local, why);
+    if (status == PEN_STORE && e->options.sockets == TRANSPORT_LOCAL_TOO) {
+        if (log_allowed(LOG_NO_FOLDER))
+            log_notice("processes of this host use TCP too: %s", why->text);
+        return PEN_OK;
+    }
     if (status != PEN_OK) return status;
     (void)curve_set(e, NULL, false, why);
     set_int(e->socket, ZMQ_USE_FD, local_socket_take(e->local)); /* ZeroMQ closes it */
