@@ -3,8 +3,8 @@
 #include "cli/config/key_flags.h"
 #include "cli/config/write_yaml.h"
 #include "common/base/why.h"
-#include "common/system/own_files.h"
 #include "common/config_files/resolve.h"
+#include "common/system/own_files.h"
 
 #include <stdlib.h>
 #include <string.h>

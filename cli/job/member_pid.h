@@ -12,7 +12,8 @@
 pen_status member_pid(const wire_control *status, const char *role, const char *rank, uint16_t port,
                       pid_t *pid, pen_error *why);
 
-/* Whether a process of this host is connected to that port, over TCP or its local socket; false also if that cannot be read. */
+/* Whether a process of this host is connected to that port, over TCP or its local socket; false also if that cannot be
+ * read. */
 bool process_is_connected(pid_t pid, uint16_t port);
 
 #endif

@@ -11,9 +11,9 @@
 typedef struct {
     run_options options;
     char job[128], program[128], self[1024];
-    char log_base[400],
-        log_folder[432]; /* log_folder: in it, of this attempt; "": no output goes to files */
-    int log_fd;          /* log_folder, open; 0: none */
+    char log_base[400];             /* folder of the logs of all attempts; "": none yet */
+    char log_folder[432];           /* in it, of this attempt; "": no output goes to files */
+    int log_fd;                     /* log_folder, open; 0: none */
     char note[JOB_NOTE_PATH_BYTES]; /* this machine's job note, removed at the end; "": none */
     char state[400];                /* folder of the scheduler's persistent state; "": none */
     char address[300];              /* tcp://HOST:PORT of the scheduler */

@@ -61,14 +61,6 @@ static void report_exit(launcher *l, const process *p)
     control_send(l->link, &exited, NULL);
 }
 
-/* This machine calls itself machine 0, but another one answers at the job's address. */
-static bool is_second_zero(const launcher *l, pen_status status)
-{
-    const run_options *o = &l->options;
-    return status != PEN_OK && status != PEN_UNREACHABLE && o->nnodes_max > 1 &&
-           !own_address_is_ours(o->master_addr);
-}
-
 /* Without a link the scheduler detects deaths itself.  A scheduler that has ended the job answers at once. */
 static void open_link(launcher *l, uint64_t timeout_ms)
 {
@@ -76,11 +68,6 @@ static void open_link(launcher *l, uint64_t timeout_ms)
                                      timeout_ms, &l->link, &l->verdict);
     l->had_link       = status == PEN_OK;
     if (status != PEN_OK) l->link = NULL;
-    if (is_second_zero(l, status))
-        why_set(&l->verdict, PEN_BAD_SETTING,
-                "--node-rank 0 is the machine with the address %s, which another machine has: give "
-                "each other machine a --node-rank of its own, from 1 on, and --join -",
-                l->options.master_addr);
     l->has_verdict = status != PEN_OK && status != PEN_UNREACHABLE;
     for (size_t i = 0; i < l->n; i++)
         if (l->all[i].ended) report_exit(l, &l->all[i]);
@@ -284,6 +271,17 @@ static pen_status join_scheduler(launcher *l, pen_error *why)
     return launcher_take_name(l, control_job(l->link), why);
 }
 
+/* This machine calls itself machine 0, but the scheduler of another one has refused it. */
+static pen_status check_node_rank(const launcher *l, pen_error *why)
+{
+    const run_options *o = &l->options;
+    if (!l->has_verdict || o->nnodes_max < 2 || own_address_is_ours(o->master_addr)) return PEN_OK;
+    return why_set(why, PEN_BAD_SETTING,
+                   "--node-rank 0 is the machine with the address %s, which another machine has: "
+                   "give each other machine a --node-rank of its own, from 1 on, and --join -",
+                   o->master_addr);
+}
+
 static pen_status start_all(launcher *l, pen_error *why)
 {
     const run_options *o     = &l->options;
@@ -307,7 +305,8 @@ static pen_status start_all(launcher *l, pen_error *why)
     launcher_write_note(l);
     if (has_scheduler)
         open_link(l, 5000); /* before anything can fail, so as not to miss its verdict */
-    status = start_servers(l, why);
+    if (has_scheduler) status = check_node_rank(l, why);
+    if (status == PEN_OK) status = start_servers(l, why);
     return status == PEN_OK ? start_workers(l, why) : status;
 }
 

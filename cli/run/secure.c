@@ -2,9 +2,9 @@
  *
  * DESIGN.  The launcher decides once and passes the decision to all its children (PENSTOCK_ENCRYPTION), so that all
  * agree.  A job that stays on this host needs neither (common/net/local_socket.h).  If a job needs a secret and none is
- * given, one is created here and deleted with the job: a file of mode 0600 in
- * the user's folder of notes; children and `penstock status` get its path, never its content.  Other machines get the
- * secret with the join line that this command prints, from stdin or from a file, never from their command line.
+ * given, one is created here and deleted with the job: a file of mode 0600 in the user's folder of notes; children and
+ * `penstock status` get its path, never its content.  Other machines get it with the join line that this command prints,
+ * from stdin or from a file, never from their command line.
  *
  * A killed launcher cannot remove its file.  While alive it holds a lock on the file; the next launcher of this user
  * removes files without a lock.

@@ -26,6 +26,7 @@ enum {
     PREFIX     = 6, /* tcp:// */
     NAME_BYTES = 40,
     HOST_BYTES = 256,
+    ROOM_BYTES = 4 << 20,
     LOCK_MS    = 2000 /* a stopped process must not stop all others */
 };
 
@@ -145,6 +146,15 @@ bool local_socket_find(const char *address, char path[LOCAL_SOCKET_PATH_BYTES])
     const numeric all6 = {.family = AF_INET6, .port = n.port};
     return is_own(&n) &&
            ((n.family == AF_INET && find_named(&all4, path)) || find_named(&all6, path));
+}
+
+void local_socket_widen(int fd)
+{
+    struct sockaddr_un at;
+    socklen_t size   = sizeof at;
+    const int wanted = ROOM_BYTES;
+    if (getsockname(fd, (struct sockaddr *)&at, &size) == 0 && at.sun_family == AF_UNIX)
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof wanted); /* as much as is allowed */
 }
 
 bool local_socket_is_taken(const char *address)

@@ -43,6 +43,10 @@ bool local_socket_is_live(const char *path);
 /* Whether some process has the port of this numeric address, perhaps one whose local socket is not to be found here. */
 bool local_socket_is_taken(const char *address);
 
+/* More room in the kernel for what one end has sent and the other has not read: by default a fifth of a message of 1 MiB
+ * fits, and both ends wake for each piece.  Does nothing to other sockets. */
+void local_socket_widen(int fd);
+
 /* Removes the sockets of this user's dead listeners. */
 void local_socket_sweep(void);
 

@@ -1,9 +1,9 @@
 /* safetensors.c - reading and writing safetensors files. */
 #include "common/snapshot/safetensors.h"
 #include "common/base/why.h"
-#include "common/system/own_files.h"
 #include "common/compute/simd/simd.h"
 #include "common/snapshot/store_files.h"
+#include "common/system/own_files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /* store_files.c - folders and files of a store. */
 #include "common/snapshot/store_files.h"
 #include "common/base/why.h"
-#include "common/system/own_files.h"
 #include "common/containers/vec.h"
+#include "common/system/own_files.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # start.sh - the time of a job that trains almost nothing, from its command to its end: two builds, by turns.
 #   tests/bench/start.sh BUILD_A BUILD_B [PAIRS]
-# Two jobs: 1 server and 2 workers; 4 workers without servers, once with shared memory and once over sockets.
+# Jobs: 1 server and 2 workers; 8 workers, with 1 server and without; 4 workers, with shared memory and over sockets.
 # Prints one JSON object for each: medians in milliseconds, and the median, smallest and largest of the ratios B / A.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -28,5 +28,7 @@ print(json.dumps({"bench": "start", "job": sys.argv[1], "pairs": len(rows), "a_m
 }
 
 compare "1 server, 2 workers" --nproc-per-node 2 --servers 1
+compare "1 server, 8 workers" --nproc-per-node 8 --servers 1
+compare "8 workers" --nproc-per-node 8
 compare "4 workers, shared memory" --nproc-per-node 4
 PENSTOCK_SHARED_MEMORY=no compare "4 workers, sockets" --nproc-per-node 4

@@ -186,6 +186,51 @@ worker-1.out:out 1"
     [ -n "$(find "$tmp/logs" -name 'worker-0.err')" ]
 }
 
+@test "folders and files that somebody else made are refused or avoided, and nothing in them is written" {
+    local how said
+    mkdir -m 700 "$tmp/logs" "$tmp/elsewhere"
+    echo mine >"$tmp/victim"
+    for how in link theirs open; do
+        rm -rf "$tmp/logs/$job-$how"
+        case $how in
+        link) ln -s "$tmp/elsewhere" "$tmp/logs/$job-link"; said="is a link, which may lead anywhere; remove it" ;;
+        theirs)
+            [ "$(id -u)" = 0 ] || continue # only root can make a folder of another user
+            mkdir "$tmp/logs/$job-theirs" && chown 54321 "$tmp/logs/$job-theirs"
+            said="belongs to another user (uid 54321); choose another place"
+            ;;
+        open) mkdir -m 777 "$tmp/logs/$job-open" && chmod 777 "$tmp/logs/$job-open"; said="others may write to the folder" ;;
+        esac
+        run pen run --standalone --job "$job-$how" --log-dir "$tmp/logs" true
+        [ "$status" != 0 ]
+        [[ $output == *"$said"* ]] || { echo "$output"; return 1; }
+    done
+    [ -z "$(ls "$tmp/elsewhere")" ]
+
+    mkdir -p "$tmp/logs/$job-file/attempt_0" && chmod -R go-w "$tmp/logs/$job-file"
+    ln -s "$tmp/victim" "$tmp/logs/$job-file/attempt_0/worker-0.out"
+    run pen run --standalone --job "$job-file" --log-dir "$tmp/logs" sh -c 'echo shown'
+    [ "$status" = 0 ]
+    [[ $output == *"cannot write $tmp/logs/$job-file/attempt_0/worker-0.out: "*"this output is only shown"* ]] || { echo "$output"; return 1; }
+    [[ $output == *"[0] shown"* ]]
+
+    mkdir -p "$tmp/$job-usual/attempt_0" # where an earlier version would have written
+    ln -s "$tmp/victim" "$tmp/$job-usual/attempt_0/worker-0.out"
+    ends_with 0 usual --tee 1 sh -c 'echo written'
+    [ "$(cat "$tmp"/penstock-"$job"-usual-*/attempt_0/worker-0.out)" = written ]
+
+    ln -s "$tmp/elsewhere" "$tmp/trace.parts"
+    run pen run --standalone --trace "$tmp/trace" true
+    [ "$status" = 2 ]
+    [[ $output == *"$tmp/trace.parts is a link, which may lead anywhere"* ]]
+    rm "$tmp/trace.parts"
+    ln -s "$tmp/victim" "$tmp/trace" # the timeline replaces a link
+    pen run --standalone --trace "$tmp/trace" "$programs/stepper" steps=1 >"$tmp/traced" 2>&1
+    [ ! -L "$tmp/trace" ] && grep -q traceEvents "$tmp/trace"
+    [ "$(cat "$tmp/victim")" = mine ]
+    [ -z "$(ls "$tmp/elsewhere")" ]
+}
+
 @test "--local-ranks-filter shows only the named ranks" {
     ends_with 0 filter --nproc-per-node 3 --local-ranks-filter 0,2 sh -c "$two"
     sort "$tmp/filter.out" | is_text "[0] out 0

@@ -220,3 +220,41 @@ addresses_are() {
     grep -q 'no job of .penstock run. is running here' "$tmp/status.err"
     hosts_stop
 }
+
+@test "a second machine that calls itself machine 0 is told that, and nothing about --job: with its own secret, a common one, none" {
+    local flags i=0
+    hosts_start 2
+    "$penstock" keygen "$tmp/secret" 2>/dev/null
+    for flags in "" "--secret-file $tmp/secret" "--encryption clear"; do
+        i=$((i + 1))
+        # shellcheck disable=SC2086
+        begin_on node0 "first$i" "$penstock" run --nnodes 2 --node-rank 0 --master-addr node0 --master-port 2960$i $flags "$programs/stepper"
+        for _ in $(seq 250); do grep -q 'machine 0 of 2' "$tmp/first$i.err" && break || sleep 0.02; done
+        # shellcheck disable=SC2086
+        begin_on node1 "second$i" "$penstock" run --nnodes 2 --node-rank 0 --master-addr node0 --master-port 2960$i $flags "$programs/stepper"
+    done
+    for i in 1 2 3; do
+        ends "second$i" 1 30
+        grep -q -- '--node-rank 0 is the machine with the address node0, which another machine has: give each other machine a --node-rank of its own, from 1 on, and --join -' "$tmp/second$i.err" || { cat "$tmp/second$i.err"; return 1; }
+        ! grep -- '--job' "$tmp/second$i.err" || { cat "$tmp/second$i.err"; return 1; }
+        declare -n pid=first${i}_pid
+        kill -INT "$pid"
+        ends "first$i" 130 10
+    done
+    hosts_stop
+}
+
+@test "hosts that share the user's folder but not the network meet over the network" {
+    hosts_start 2
+    mkdir -m 700 "$tmp/common"
+    begin_on node0 run0 env XDG_RUNTIME_DIR="$tmp/common" "$penstock" run --nnodes 2 --node-rank 0 --master-addr node0 --servers 1 \
+        "$programs/stepper" steps=4
+    join_line run0
+    begin_on node1 run1 env XDG_RUNTIME_DIR="$tmp/common" "$penstock" run --nnodes 2 --node-rank 1 --join - --servers 1 "$programs/stepper" \
+        steps=4 <<<"$line"
+    ends run0 0 30
+    ends run1 0 30
+    [ "$(cat "$tmp"/run?.out | grep -c 'step 3 ')" = 2 ]
+    [ -z "$(ls "$tmp/common/penstock")" ]
+    hosts_stop
+}

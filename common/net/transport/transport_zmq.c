@@ -139,6 +139,7 @@ static void on_dialled_news(endpoint *e, uint16_t kind, int value)
     switch (kind) {
     case ZMQ_EVENT_CONNECTED:
         l->fd = value;
+        if (l->is_local) local_socket_widen(value);
         endpoint_set_timer(e, 0);
         break;
     case ZMQ_EVENT_CONNECT_RETRIED:
@@ -165,6 +166,7 @@ static void on_news(endpoint *e, uint16_t kind, int value)
     switch (kind) {
     case ZMQ_EVENT_ACCEPTED:
         peers_accepted(&e->peers, value);
+        if (e->local != NULL) local_socket_widen(value);
         watch_accepted(e, value);
         break;
     case ZMQ_EVENT_DISCONNECTED:
