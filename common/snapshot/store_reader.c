@@ -139,7 +139,7 @@ static pen_status read_files(store_reader *r, const char *folder, int32_t rank, 
     for (size_t i = 0; i < n && status == PEN_OK; i++) {
         char path[STORE_PATH_BYTES], name[STORE_FILE_NAME_BYTES];
         reader_snapshot *s = NULL;
-        pen_error trouble = {0};
+        pen_error trouble  = {0};
         store_file_name(&files[i], name);
         if (!store_files_join(path, folder, name)) continue;
         if (access(path, F_OK) != 0) continue;
