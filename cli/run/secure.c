@@ -43,13 +43,6 @@ static bool uses_tcp(const run_options *o)
            !control_has_local_sockets();
 }
 
-static void warn_of_clear(void)
-{
-    fprintf(stderr, "penstock: WARNING: traffic is neither encrypted nor authenticated "
-                    "(encryption=clear): whoever reaches its ports can read it, and control or end "
-                    "the job\n");
-}
-
 /* A younger file may not be locked yet. */
 enum { SWEEP_AFTER_S = 10 };
 
@@ -173,12 +166,9 @@ pen_status launcher_secure(launcher *l, pen_error *why)
     const run_options *o    = &l->options;
     const pen_status status = parse_choice(&choice, why);
     if (status != PEN_OK) return status;
-    if (needs_secret(o, choice)) {
-        setenv("PENSTOCK_ENCRYPTION", "on", 1);
-        return find_secret(l, why);
-    }
-    if (choice == AUTH_CLEAR && uses_tcp(o)) warn_of_clear();
-    return PEN_OK;
+    if (!needs_secret(o, choice)) return PEN_OK;
+    setenv("PENSTOCK_ENCRYPTION", "on", 1);
+    return find_secret(l, why);
 }
 
 void launcher_forget_secret(launcher *l)

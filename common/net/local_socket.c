@@ -335,8 +335,9 @@ static int reserve(const struct addrinfo *a, char *bound, size_t size)
 int local_socket_reserve(const char *address, char *bound, size_t size)
 {
     char host[HOST_BYTES];
-    const struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
-    struct addrinfo *list       = NULL;
+    struct addrinfo hints = {
+        .ai_flags = AI_PASSIVE, .ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
     const char *from = address + PREFIX, *colon = strrchr(address, ':');
     size_t n = (size_t)(colon - from);
     if (n >= 2 && from[0] == '[' && from[n - 1] == ']') from++, n -= 2;
@@ -344,10 +345,13 @@ int local_socket_reserve(const char *address, char *bound, size_t size)
     if (n >= sizeof host) return -1;
     memcpy(host, from, n);
     host[n] = '\0';
-    if (getaddrinfo(host, colon + 1, &hints, &list) != 0) {
-        errno = EINVAL;
-        return -1;
+    int rc  = getaddrinfo(host, colon + 1, &hints, &list);
+    if (rc != 0) { /* as a dialler looks it up */
+        hints.ai_family = AF_INET6;
+        rc              = getaddrinfo(host, colon + 1, &hints, &list);
     }
+    errno = EINVAL;
+    if (rc != 0) return -1;
     const int fd    = reserve(list, bound, size);
     const int error = errno;
     freeaddrinfo(list);

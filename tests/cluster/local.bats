@@ -199,7 +199,7 @@ all_end_well() {
         bare "$rank" 2 "$port" env PENSTOCK_SERVERS=1 PENSTOCK_INIT_TIMEOUT_MS=8000 "$programs/stepper"
     done
     all_end_well
-    grep -q 'traffic with 0.0.0.0 over TCP is neither encrypted nor authenticated (encryption=clear): whoever reaches its ports' "$tmp/scheduler.err"
+    grep -q 'WARNING: traffic over TCP (0.0.0.0) is neither encrypted nor authenticated (encryption=clear): whoever reaches' "$tmp/scheduler.err"
     [ "$(sockets)" = 0 ]
 }
 

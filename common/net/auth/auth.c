@@ -25,8 +25,7 @@ enum {
     WORKERS_MAX = 16384,
     SERVERS_MAX = 1024,
     FIRST_KEYS  = 16,
-    LANES_MAX   = 4,
-    LOG_CLEAR   = 0xc1ea4 /* of log_allowed() */
+    LANES_MAX   = 4
 };
 
 const char *const auth_choices[] = {"auto", "on", "clear", NULL};
@@ -176,15 +175,16 @@ static bool stays_inside(const auth_options *o)
     return ops != NULL && ops->stays_inside;
 }
 
-/* Once, however often it dials again. */
-static void log_clear(const auth_options *o)
+/* By the process with the scheduler, so that a job says it once. */
+static void warn_of_clear(const auth_options *o)
 {
     const char *far = far_address(o);
-    if (log_allowed(LOG_CLEAR))
-        log_warning("traffic with %s over TCP is neither encrypted nor authenticated "
-                    "(encryption=clear): whoever reaches its ports can read it, and control or end "
-                    "the job",
-                    far != NULL ? far : "this host");
+    if (o->role == AUTH_SCHEDULER)
+        log_warning(
+            "WARNING: traffic over TCP (%s) is neither encrypted nor authenticated "
+            "(encryption=clear): whoever reaches the job's ports can read it, and control or "
+            "end the job",
+            far != NULL ? far : "this host");
 }
 
 static pen_status set_up(auth *g, const auth_options *o, bool was_given, pen_error *why)
@@ -196,7 +196,7 @@ static pen_status set_up(auth *g, const auth_options *o, bool was_given, pen_err
     open_book(g, o->role);
     if (!g->encrypts && (o->encryption == AUTH_ON || (is_exposed && o->encryption == AUTH_AUTO)))
         return lacks_secret(o, why);
-    if (!g->encrypts && is_exposed) log_clear(o);
+    if (!g->encrypts && is_exposed) warn_of_clear(o);
     if (!g->encrypts && !is_exposed) g->sockets = TRANSPORT_LOCAL_ONLY;
     if (!g->encrypts) return PEN_OK;
     const pen_status status = secret_read(o->secret_file, &g->secret, why);
