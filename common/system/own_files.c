@@ -10,12 +10,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { NOBODY = 65534 }; /* whose files a network file system shows that maps their owner */
+
 /* ---- folders --------------------------------------------------------------------------------- */
-static pen_status check_folder(const struct stat *st, const char *shown, own_folder_kind kind,
-                               pen_error *why)
+static pen_status check_folder(const struct stat *st, bool is_new, const char *shown,
+                               own_folder_kind kind, pen_error *why)
 {
-    const bool is_ours = st->st_uid == geteuid();
-    if (!is_ours && (kind == OWN_FOLDER || st->st_uid != 0))
+    const bool is_ours = st->st_uid == geteuid() || (is_new && st->st_uid == NOBODY);
+    if (!is_ours && (kind == OWN_FOLDER || (st->st_uid != 0 && st->st_uid != NOBODY)))
         return why_set(why, PEN_STORE,
                        "the folder %.300s belongs to another user (uid %u); choose another place",
                        shown, (unsigned)st->st_uid);
@@ -31,9 +33,9 @@ int own_folder_open(int at, const char *name, const char *shown, own_folder_kind
                     pen_error *why)
 {
     struct stat st;
-    const int follow = kind == OWN_FOLDER ? O_NOFOLLOW : 0;
-    (void)mkdirat(at, name, 0700); /* opening it tells more */
-    const int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | follow);
+    const int follow  = kind == OWN_FOLDER ? O_NOFOLLOW : 0;
+    const bool is_new = mkdirat(at, name, 0700) == 0; /* opening it tells more */
+    const int fd      = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | follow);
     if (fd < 0 && errno == ENOTDIR && follow != 0 &&
         fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode)) {
         why_set(why, PEN_STORE, "%.300s is a link, which may lead anywhere; remove it", shown);
@@ -42,7 +44,7 @@ int own_folder_open(int at, const char *name, const char *shown, own_folder_kind
     if (fd < 0 || fstat(fd, &st) != 0)
         why_set(why, PEN_STORE, "cannot %s the folder %.300s: %s",
                 errno == ENOENT ? "create" : "open", shown, strerror(errno));
-    else if (check_folder(&st, shown, kind, why) == PEN_OK)
+    else if (check_folder(&st, is_new, shown, kind, why) == PEN_OK)
         return fd;
     if (fd >= 0) close(fd);
     return -1;
@@ -58,8 +60,8 @@ int own_file_open(int folder, const char *name, int flags)
     fd = openat(folder, name, common | O_NONBLOCK);
     if (fd < 0 && errno == ELOOP) errno = EPERM;
     if (fd < 0) return -1;
-    const bool is_ours =
-        fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink == 1;
+    const bool is_ours = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1 &&
+                         (st.st_uid == geteuid() || st.st_uid == NOBODY);
     if (is_ours && ((flags & O_TRUNC) == 0 || ftruncate(fd, 0) == 0)) return fd;
     const int error = is_ours ? errno : EPERM;
     close(fd);

@@ -11,7 +11,8 @@
 #include <stdio.h>
 
 /* OWN_FOLDER: made by us; no link, this user's, and only this user may write to it.  OWN_FOLDER_GIVEN: named by the user,
- * so it may be a link, root's, and shared: files in it are still checked. */
+ * so it may be a link, root's or nobody's (as network file systems show root's), and shared: files in it are still
+ * checked. */
 typedef enum { OWN_FOLDER, OWN_FOLDER_GIVEN } own_folder_kind;
 
 /* Opens a folder, made with mode 0700 if it is missing.  at: the open folder that contains it, or AT_FDCWD; shown: its

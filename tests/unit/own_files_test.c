@@ -111,6 +111,11 @@ static void a_folder_of_another_user_is_refused(void **state)
     assert_int_equal(chown(place, SOMEBODY_ELSE, SOMEBODY_ELSE), 0);
     assert_folder_refused(OWN_FOLDER, "belongs to another user (uid 54321)");
     assert_folder_refused(OWN_FOLDER_GIVEN, "belongs to another user (uid 54321)");
+    assert_int_equal(chown(place, 65534, 65534), 0); /* as a network file system shows root's */
+    assert_folder_refused(OWN_FOLDER, "belongs to another user (uid 65534)");
+    const int fd = own_folder_open(AT_FDCWD, place, place, OWN_FOLDER_GIVEN, &why);
+    assert_true(fd >= 0);
+    close(fd);
 }
 
 static void a_file_where_a_folder_should_be_is_named(void **state)
