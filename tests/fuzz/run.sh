@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 mkdir -p "${1:?usage: tests/fuzz/run.sh BUILD_DIR [SECONDS]}"
 build=$(realpath "$1")
 seconds=${2:-10}
-targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,store,http,lend,safetensors,documents}
+targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,local,store,http,lend,safetensors,documents}
 targets=${targets//,/ }
 clang=$(command -v clang || command -v clang-14)
 
@@ -69,6 +69,7 @@ for target in $targets; do
     config) sources=$common ;;
     http) sources="common/net/http_gate.c common/net/metrics.c common/base/stat.c common/base/clock.c $common" ;;
     secret) sources="common/net/auth/secret.c $common" ;;
+    local) sources="common/net/local_socket.c common/system/user_folder.c common/base/clock.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
     lend) sources="common/net/transport/lend.c common/system/segment.c common/containers/buf.c $common" ;;
     safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;
