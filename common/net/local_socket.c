@@ -51,13 +51,12 @@ static bool parse(const char *address, numeric *n)
         return false;
     size_t size = (size_t)(colon - from);
     if (size >= 2 && from[0] == '[' && from[size - 1] == ']') from++, size -= 2;
-    if (size >= sizeof host) return false;
+    if (size >= sizeof host || memchr(from, '%', size) != NULL) return false; /* of one link only */
     memcpy(host, from, size);
     host[size] = '\0';
     *n         = (numeric){.family = AF_INET, .port = (unsigned)strtoul(colon + 1, NULL, 10)};
     if (inet_pton(AF_INET, host, n->bytes) == 1) return true;
-    n->family                = AF_INET6;
-    host[strcspn(host, "%")] = '\0';
+    n->family = AF_INET6;
     return inet_pton(AF_INET6, host, n->bytes) == 1;
 }
 
@@ -83,17 +82,23 @@ static bool fill(struct sockaddr_un *at, const char *folder, const char *name)
     return n > 0 && (size_t)n < sizeof at->sun_path;
 }
 
-bool local_socket_is_live(const char *path)
+/* EPROTOTYPE: a process listens there.  ECONNREFUSED: a dead one left it.  Anything else proves neither, such as a lack of
+ * descriptors. */
+static int probe(const char *path)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof at.sun_path) return false;
+    if (strlen(path) >= sizeof at.sun_path) return ENAMETOOLONG;
     strcpy(at.sun_path, path);
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return false;
-    const bool is =
-        connect(fd, (const struct sockaddr *)&at, sizeof at) != 0 && errno == EPROTOTYPE;
+    if (fd < 0) return errno;
+    const int error = connect(fd, (const struct sockaddr *)&at, sizeof at) != 0 ? errno : 0;
     close(fd);
-    return is;
+    return error;
+}
+
+bool local_socket_is_live(const char *path)
+{
+    return probe(path) == EPROTOTYPE;
 }
 
 /* ---- finding --------------------------------------------------------------------------------- */
@@ -201,7 +206,7 @@ static void sweep(const char *folder, int fd)
     for (struct dirent *e; (e = readdir(dir)) != NULL;) {
         const size_t n = strlen(e->d_name), ending = strlen(ENDING);
         if (n > ending && strcmp(e->d_name + n - ending, ENDING) == 0 &&
-            fill(&at, folder, e->d_name) && !local_socket_is_live(at.sun_path))
+            fill(&at, folder, e->d_name) && probe(at.sun_path) == ECONNREFUSED)
             unlinkat(fd, e->d_name, 0);
     }
     closedir(dir);
@@ -222,11 +227,12 @@ void local_socket_sweep(void)
 static pen_status bind_in(local_socket *s, const struct sockaddr_un *at, const char *address,
                           int backlog, pen_error *why)
 {
-    if (local_socket_is_live(at->sun_path))
+    const int found = probe(at->sun_path);
+    if (found == EPROTOTYPE)
         return why_set(why, PEN_UNREACHABLE,
                        "port %s is in use (%.200s); choose another, or 0 for a free one",
                        strrchr(address, ':') + 1, address);
-    unlink(at->sun_path);
+    if (found == ECONNREFUSED) unlink(at->sun_path);
     if (bind(s->fd, (const struct sockaddr *)at, sizeof *at) != 0 ||
         lstat(at->sun_path, &s->file) != 0 || listen(s->fd, backlog) != 0)
         return why_set(why, PEN_STORE, "cannot listen at %s: %s", at->sun_path, strerror(errno));
@@ -242,7 +248,7 @@ static pen_status listen_in(local_socket *s, const char *address, int backlog, p
     pen_status status = user_folder(s->folder, why);
     if (status != PEN_OK) return status;
     if (!parse(address, &n))
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%.200s' is no numeric address", address);
+        return why_set(why, PEN_STORE, "%.200s is no address of this whole host", address);
     name_of(&n, name);
     if (!fill(&at, s->folder, name))
         return why_set(why, PEN_STORE,

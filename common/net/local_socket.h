@@ -23,7 +23,7 @@ typedef struct local_socket local_socket;
 
 /* Listens for those who dial `address`, the numeric "tcp://ADDRESS:PORT" of a listener, perhaps a wildcard.
  * Errors  UNREACHABLE  another process of this user listens there
- *         STORE        no folder, or its name is too long for a socket: names it */
+ *         STORE        no folder, or its name is too long for a socket: names it; an address of one link only */
 pen_status local_socket_listen(const char *address, int backlog, local_socket **made,
                                pen_error *why);
 int local_socket_take(local_socket *s);   /* its descriptor, which the caller closes from now on */

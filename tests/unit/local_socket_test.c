@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -109,7 +110,7 @@ static void what_is_no_numeric_address_finds_nothing(void **state)
 {
     (void)state;
     static const char *const odd[] = {
-        "",          "tcp://",           "tcp://localhost:1", "ipc://x",
+        "",          "tcp://",           "tcp://localhost:1", "ipc://x", "tcp://[fe80::1%eth0]:7",
         "127.0.0.1", "tcp://127.0.0.1:", "tcp://[::1",        "tcp://::"};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
         assert_false(local_socket_find(odd[i], path));
@@ -181,6 +182,28 @@ static void a_listener_removes_its_own_file_and_not_that_of_its_successor(void *
     assert_int_equal(count_files(), 0);
 }
 
+static void nothing_is_removed_for_lack_of_descriptors(void **state)
+{
+    (void)state;
+    struct rlimit before;
+    local_socket *s = listen_for("tcp://127.0.0.1:7000"), *other = NULL;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (rlim_t more = 0; more < 6; more++) {
+        const int next          = dup(0); /* the lowest free one */
+        const struct rlimit few = {(rlim_t)next + more, before.rlim_max};
+        close(next);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        local_socket_sweep();
+        const pen_status status =
+            local_socket_listen("tcp://127.0.0.1:7000", BACKLOG, &other, &why);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_int_not_equal(status, PEN_OK);
+        assert_true(local_socket_find("tcp://127.0.0.1:7000", path));
+        assert_true(connects(path));
+    }
+    local_socket_close(s);
+}
+
 /* ---- the folder ------------------------------------------------------------------------------- */
 static void a_folder_that_others_can_enter_is_refused_and_not_searched(void **state)
 {
@@ -248,6 +271,7 @@ int main(void)
         TEST(a_second_listener_is_told_that_the_port_is_in_use_and_the_first_is_unharmed),
         TEST(a_killed_listener_is_not_found_and_the_next_one_takes_its_place),
         TEST(a_listener_removes_its_own_file_and_not_that_of_its_successor),
+        TEST(nothing_is_removed_for_lack_of_descriptors),
         TEST(a_folder_that_others_can_enter_is_refused_and_not_searched),
         TEST(a_folder_with_a_name_too_long_for_a_socket_is_named),
         TEST(a_reserved_port_refuses_connections_and_other_listeners),
