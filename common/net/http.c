@@ -168,14 +168,16 @@ static bool may_ask(http *h, uint64_t address)
                      clock_ms(&clock_real));
 }
 
-/* Every page takes loop time, so an address has an allowance.  Beyond it requests wait, first come, first served: each
- * connection has one at most, so a noisy one takes nothing from the others.  False: not to be answered now; an empty
+/* Every page takes loop time, so an address has an allowance.  Beyond it requests wait, first come, first served, and no
+ * newcomer passes them: each connection has one at most, so a noisy one takes nothing from the others.  False: not to be answered now; an empty
  * reply means that it waits. */
 static bool pace(http *h, const http_request *request, const http_route *route, http_reply *reply)
 {
-    http_place *place = request->place;
-    if (route->is_open || place->had_turn || may_ask(h, place->address)) return true;
-    if (http_places_count_waiting(&h->places, place->address) >= ASKS_WAIT_MAX) {
+    http_place *place    = request->place;
+    const size_t waiting = http_places_count_waiting(&h->places, place->address);
+    if (route->is_open || place->had_turn || (waiting == 0 && may_ask(h, place->address)))
+        return true;
+    if (waiting >= ASKS_WAIT_MAX) {
         http_say(reply, MHD_HTTP_TOO_MANY_REQUESTS,
                  "too many requests from this address: at most 50 a second");
         return false;
