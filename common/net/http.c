@@ -168,9 +168,10 @@ static bool may_ask(http *h, uint64_t address)
                      clock_ms(&clock_real));
 }
 
-/* Every page takes loop time, so an address has an allowance.  Beyond it requests wait, first come, first served, and no
- * newcomer passes them: each connection has one at most, so a noisy one takes nothing from the others.  False: not to be answered now; an empty
- * reply means that it waits. */
+/* Every page takes loop time, so an address has an allowance.  Beyond it requests wait, first
+ * come, first served, and no newcomer passes them: each connection has one at most, so a noisy one
+ * takes nothing from the others.  False: not to be answered now; an empty reply means that it
+ * waits. */
 static bool pace(http *h, const http_request *request, const http_route *route, http_reply *reply)
 {
     http_place *place    = request->place;
@@ -195,19 +196,13 @@ static void let_go(http_place *p)
     MHD_resume_connection(p->user); /* the library asks for its answer again */
 }
 
-/* True: some still wait. */
-static bool serve_waiting(http *h)
+static void serve_waiting(http *h)
 {
-    bool is_any   = false;
     uint64_t turn = 0;
     for (http_place *p; (p = http_places_next_waiting(&h->places, turn)) != NULL;) {
         turn = p->turn;
-        if (may_ask(h, p->address))
-            let_go(p);
-        else
-            is_any = true;
+        if (may_ask(h, p->address)) let_go(p);
     }
-    return is_any;
 }
 
 static void make_reply(http *h, const http_request *request, const char *method, http_reply *reply,
@@ -410,10 +405,10 @@ static void *serve(void *user)
         {.fd     = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
          .events = POLLIN},
         {.fd = h->wake, .events = POLLIN}};
-    bool has_waiting = false;
     while (!atomic_load(&h->must_end)) {
-        poll(fds, 2, has_waiting ? ASKS_WAIT_MS : sleep_ms(h));
-        has_waiting = serve_waiting(h);
+        const bool is_any_waiting = http_places_next_waiting(&h->places, 0) != NULL;
+        poll(fds, 2, is_any_waiting ? ASKS_WAIT_MS : sleep_ms(h));
+        serve_waiting(h);
         MHD_run(h->daemon);
         const uint64_t now = clock_ms(&clock_real);
         for (http_place *p; (p = http_places_overdue(&h->places, now)) != NULL;) end_place(p);

@@ -107,6 +107,7 @@ typedef struct {
     pthread_t thread;
     monitor *monitor;
     atomic_bool is_ready, is_quiet;
+    atomic_int failures; /* requests of other threads than the test's */
 } process;
 
 static void *turn(void *user)
@@ -432,16 +433,16 @@ static void test_monitor_answers_a_probe_while_64_others_drip(void **state)
     end(&p);
 }
 
-/* The status of the next answer of a connection that stays. */
+/* The status of the next answer of a connection that stays; 0: there was none. */
 static int status_of_next(int fd)
 {
     static const char request[] = "HEAD /page" HOST "\r\n\r\n"; /* an answer without a body */
     char answer[4096];
     size_t n = 0;
-    say(fd, request);
+    if (send(fd, request, strlen(request), MSG_NOSIGNAL) < 0) return 0;
     for (const char *body = NULL; body == NULL;) {
         const ssize_t got = read(fd, answer + n, sizeof answer - 1 - n);
-        assert_true(got > 0);
+        if (got <= 0) return 0;
         n += (size_t)got;
         answer[n] = '\0';
         body      = strstr(answer, "\r\n\r\n");
@@ -455,7 +456,7 @@ static void *make_noise(void *user)
     while (!atomic_load(&p->is_quiet)) {
         const int fd = dial(p);
         for (int k = 0; k < 10 && !atomic_load(&p->is_quiet); k++)
-            assert_int_equal(status_of_next(fd), 200);
+            if (status_of_next(fd) != 200) atomic_fetch_add(&p->failures, 1);
         close(fd);
     }
     return NULL;
@@ -474,6 +475,7 @@ static void test_monitor_a_noisy_client_makes_others_of_its_address_wait_but_not
     const uint64_t took = clock_ms(&clock_real) - before;
     atomic_store(&p.is_quiet, true);
     for (int i = 0; i < 2; i++) pthread_join(noise[i], NULL);
+    assert_int_equal(atomic_load(&p.failures), 0);
     assert_true(took > 1000 &&
                 took < 30000); /* 100 of 300 requests, at 50 a second after the first 100 */
     end(&p);
