@@ -82,8 +82,8 @@ static bool fill(struct sockaddr_un *at, const char *folder, const char *name)
     return n > 0 && (size_t)n < sizeof at->sun_path;
 }
 
-/* EPROTOTYPE: a process listens there.  ECONNREFUSED: a dead one left it.  Anything else proves neither, such as a lack of
- * descriptors. */
+/* EPROTOTYPE: a process listens there.  ECONNREFUSED: a dead one left it.  Anything else proves neither, such as a lack
+ * of descriptors. */
 static int probe(const char *path)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};

@@ -2,9 +2,9 @@
  *
  * DESIGN.  A listener at a TCP address also listens at a socket that is named after it: port, address, and network
  * namespace, since an address of another namespace is another listener's.  Whoever dials the address looks for this
- * socket first.  Only this user can enter the folder (user_folder.h), so the kernel keeps all others out before a byte is
- * read, and whoever finds the socket reaches exactly that listener.  Nothing is encrypted: root could read it, as it can
- * read the processes' memory.
+ * socket first.  Only this user can enter the folder (user_folder.h), so the kernel keeps all others out before a byte
+ * is read, and whoever finds the socket reaches exactly that listener.  Nothing is encrypted: root could read it, as it
+ * can read the processes' memory.
  *
  * A killed listener leaves its file, which refuses connections; the next listener at the address takes its place, and
  * each listener and launcher removes those of others.  The folder is locked meanwhile.
@@ -37,14 +37,14 @@ bool local_socket_find(const char *address, char path[LOCAL_SOCKET_PATH_BYTES]);
 /* Whether this is the path of a local socket of that port, at any address. */
 bool local_socket_is_of(const char *path, unsigned port);
 
-/* Whether a process listens there.  A connect of another type tells it from a file that was left, and disturbs nobody. */
+/* Whether a process listens there.  A connect of another type tells it from a file that was left, disturbing nobody. */
 bool local_socket_is_live(const char *path);
 
 /* Whether some process has the port of this numeric address, perhaps one whose local socket is not to be found here. */
 bool local_socket_is_taken(const char *address);
 
-/* More room in the kernel for what one end has sent and the other has not read: by default a fifth of a message of 1 MiB
- * fits, and both ends wake for each piece.  Does nothing to other sockets. */
+/* More room in the kernel for what one end has sent and the other has not read: by default a fifth of a message of 1
+ * MiB fits, and both ends wake for each piece.  Does nothing to other sockets. */
 void local_socket_widen(int fd);
 
 /* Removes the sockets of this user's dead listeners. */

@@ -40,14 +40,6 @@ bare_here() {
         PENSTOCK_INIT_TIMEOUT_MS=1500 "$programs/stepper" >"$tmp/worker.out" 2>"$tmp/worker.err"
 }
 
-all_end_well() {
-    local pid
-    for pid in $(jobs -p); do
-        wait "$pid" || { echo "exit $? of process $pid"; tail -n 5 "$tmp"/*.err; return 1; }
-    done
-    nothing_is_left
-}
-
 @test "no port of a job on one host accepts a connection, a stranger receives nothing, and the job ends as if alone" {
     local flags=(--mode ps-bsp --optim "adamw lr=0.002" --steps 80) port stranger
     train clean --servers 1 --nproc-per-node 2 -- "${flags[@]}"

@@ -18,15 +18,6 @@ bare() {
         MASTER_PORT="$3" PENSTOCK_SERVERS="$4" "${@:5}"
 }
 
-# Waits for all processes of shell(); fails if one of them failed.
-all_end_well() {
-    local pid
-    for pid in $(jobs -p); do
-        wait "$pid" || { echo "exit $? of process $pid"; tail -n 5 "$tmp"/*.err; return 1; }
-    done
-    nothing_is_left
-}
-
 @test "four bare shells train together: rank 0 hosts the scheduler, the server was started by hand" {
     local port rank
     port=$(free_port)

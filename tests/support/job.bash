@@ -66,6 +66,15 @@ nothing_is_left() {
     done
 }
 
+# Waits for all processes that the test began; fails if one of them failed or left anything.
+all_end_well() {
+    local pid
+    for pid in $(jobs -p); do
+        wait "$pid" || { echo "exit $? of process $pid"; tail -n 5 "$tmp"/*.err; return 1; }
+    done
+    nothing_is_left
+}
+
 # Runs the command and gives its exit code; at most $LIMIT seconds (60).
 pen() {
     MARK=$mark timeout --foreground -k 5 "${LIMIT:-60}" "$penstock" "$@" 3>&-

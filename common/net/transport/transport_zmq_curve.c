@@ -6,8 +6,9 @@
  *
  * Doors.  For each such dialler ZeroMQ asks a service inside the process (ZAP, RFC 27) whether to admit its public key.
  * The service is one thread, "pen-zap"; a query names the listener by its ZAP domain, the number of its door, and the
- * door's owner answers.  What needs no key, such as a Unix-domain socket, has the domain "penstock" and no door.  Without that thread ZeroMQ
- * would admit every peer that knows the listener's key, so a listener with keys is opened only if it runs.
+ * door's owner answers.  What needs no key, such as a Unix-domain socket, has the domain "penstock" and no door.
+ * Without that thread ZeroMQ would admit every peer that knows the listener's key, so a listener with keys is opened
+ * only if it runs.
  */
 #include "common/net/transport/transport_zmq.h"
 
