@@ -55,7 +55,6 @@ typedef struct {
 
 /* Shared by all members of one job. */
 typedef struct {
-    bool begun;
     pid_t culprit;
     bool has_ended[RANKS];
     char complaint[RANKS][COMPLAINT_BYTES];
@@ -276,7 +275,6 @@ static int member(pen_ctx *ctx, void *arg)
     if (rank == CULPRIT) board->culprit = getpid();
     write_input(rank);
     pen_status status = call(g, COLL_BARRIER, 0);
-    board->begun      = true;
     const char *wrong = rank == CULPRIT ? be_the_culprit(c, g) : survive(c, g, rank, status);
     if (wrong) snprintf(board->complaint[rank], COMPLAINT_BYTES, "%s", wrong);
     board->has_ended[rank] = true;
@@ -301,9 +299,8 @@ static pid_t start(const fault_case *c, job_board *its)
     set_number("PENSTOCK_DEADLINE_MS", DEADLINE_MS);
     setenv("PENSTOCK_LOG_LEVEL", "silent", 1);
     alarm(JOB_LIMIT_S);
-    board = its;
-    for (int i = 0; i < 2 && !its->begun; i++) /* another job may take the port */
-        its->code = spawn_on(c->path, RANKS, member, (void *)(uintptr_t)c);
+    board     = its;
+    its->code = spawn_on(c->path, RANKS, member, (void *)(uintptr_t)c);
     _exit(0);
 }
 

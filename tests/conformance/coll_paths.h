@@ -78,16 +78,17 @@ static inline void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-/* A port that is free now. */
-static inline int a_free_port(void)
+/* A port for the scheduler; *fd keeps it from other jobs. */
+static inline int reserve_port(int *fd)
 {
+    const int one         = 1;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length      = sizeof at;
-    int fd                = socket(AF_INET, SOCK_STREAM, 0);
-    if (fd < 0) return -1;
-    (void)bind(fd, (struct sockaddr *)&at, sizeof at);
-    (void)getsockname(fd, (struct sockaddr *)&at, &length);
-    close(fd);
+    *fd                   = socket(AF_INET, SOCK_STREAM, 0);
+    if (*fd < 0) return -1;
+    (void)setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    (void)bind(*fd, (struct sockaddr *)&at, sizeof at);
+    (void)getsockname(*fd, (struct sockaddr *)&at, &length);
     return ntohs(at.sin_port);
 }
 
@@ -113,7 +114,7 @@ static inline int spawn_nodes(const int *node, bool is_apart, int n, int (*fn)(p
                               void *arg)
 {
     pid_t pids[16];
-    int port = a_free_port(), first = 0;
+    int reserved, port = reserve_port(&reserved), first = 0;
     fflush(NULL);
     for (int r = 0; r < n; r++) {
         pids[r] = fork();
@@ -132,6 +133,7 @@ static inline int spawn_nodes(const int *node, bool is_apart, int n, int (*fn)(p
         if (waitpid(pids[r], &status, 0) > 0 && status != 0 && first == 0)
             first = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     }
+    close(reserved);
     return first;
 }
 

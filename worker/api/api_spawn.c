@@ -25,18 +25,20 @@
 
 enum { SPAWN_MAX = 1024, GRACE_MS = 5000, FAILED_TO_BEGIN = 1, SIGNAL_BASE = 128 };
 
-/* A free port for the scheduler of the ranks. */
-static int free_port(void)
+/* A port for the scheduler of the ranks.  *fd keeps it from other jobs; that scheduler may bind it too. */
+static int reserve_port(int *fd)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length      = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = -1;
-    if (fd < 0) return -1;
-    if (bind(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
-        getsockname(fd, (struct sockaddr *)&at, &length) == 0)
-        port = ntohs(at.sin_port);
-    close(fd);
-    return port;
+    const int one         = 1;
+    *fd                   = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*fd < 0) return -1;
+    if (setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
+        bind(*fd, (struct sockaddr *)&at, sizeof at) == 0 &&
+        getsockname(*fd, (struct sockaddr *)&at, &length) == 0)
+        return ntohs(at.sin_port);
+    close(*fd);
+    return -1;
 }
 
 /* ---- a child --------------------------------------------------------------------------------- */
@@ -150,47 +152,54 @@ static bool goes_on_without(void)
     return rule != NULL && strcmp(rule, "continue") == 0;
 }
 
-static int wait_for(ranks *r)
+static pen_status start_all(ranks *r, int port, int (*fn)(pen_ctx *ctx, void *arg), void *arg)
+{
+    fflush(NULL); /* else children would write the buffered output again */
+    for (int i = 0; i < r->n; i++) {
+        r->pid[i] = start_child(i, r->n, port, fn, arg);
+        if (r->pid[i] < 0) {
+            r->pid[i] = 0;
+            return last_error_report(PEN_NO_MEMORY, "pen_spawn: cannot start rank %d: %s", i,
+                                     strerror(errno));
+        }
+        r->left++;
+    }
+    return PEN_OK;
+}
+
+static void wait_for(ranks *r)
 {
     const bool goes_on = goes_on_without();
     while (r->left > 0) {
         if (!reap(r, WNOHANG)) nap();
         if (r->code != 0 && !goes_on) end_all(r);
     }
-    return r->code;
 }
 
 int pen_spawn(int n, int (*fn)(pen_ctx *ctx, void *arg), void *arg)
 {
     ranks r = {.n = n};
-    int port;
+    int port, reserved;
     if (fn == NULL || n < 1 || n > SPAWN_MAX) {
         last_error_report(PEN_INVALID_ARGUMENT,
                           "pen_spawn: n is %d and fn is %s; expected a function and 1 to %d ranks",
                           n, fn != NULL ? "given" : "NULL", SPAWN_MAX);
         return FAILED_TO_BEGIN;
     }
-    if ((port = free_port()) < 0) {
+    if ((port = reserve_port(&reserved)) < 0) {
         last_error_report(PEN_INTERNAL, "pen_spawn: no free port on 127.0.0.1: %s",
                           strerror(errno));
         return FAILED_TO_BEGIN;
     }
-    fflush(NULL); /* else children would write the buffered output again */
-    for (int i = 0; i < n; i++) {
-        r.pid[i] = start_child(i, n, port, fn, arg);
-        if (r.pid[i] < 0) {
-            last_error_report(PEN_NO_MEMORY, "pen_spawn: cannot start rank %d: %s", i,
-                              strerror(errno));
-            r.code   = FAILED_TO_BEGIN;
-            r.pid[i] = 0;
-            r.n      = i;
-            end_all(&r);
-            return r.code;
-        }
-        r.left++;
-    }
-    const int code = wait_for(&r);
-    if (code != 0)
-        last_error_report(PEN_PEER_LOST, "pen_spawn: a rank failed first with exit code %d", code);
-    return code;
+    const pen_status status = start_all(&r, port, fn, arg);
+    if (status == PEN_OK)
+        wait_for(&r);
+    else
+        end_all(&r);
+    close(reserved);
+    if (status != PEN_OK) return FAILED_TO_BEGIN;
+    if (r.code != 0)
+        last_error_report(PEN_PEER_LOST, "pen_spawn: a rank failed first with exit code %d",
+                          r.code);
+    return r.code;
 }
