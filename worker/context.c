@@ -113,6 +113,8 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
     ctx->pid = getpid();
     atomic_store(&ctx->call, "pen_init");
     atomic_store(&ctx->step_index, -1);
+    ctx->position = position_open(config_env(POSITION_VARIABLE));
+    position_set_call(ctx->position, "pen_init", true);
     ctx->digest_step = -1;
     atomic_store(&ctx->call_since_ms, clock_ms(&clock_real));
     if (gethostname(ctx->host, sizeof ctx->host - 1) != 0)
@@ -154,6 +156,7 @@ void context_destroy(pen_ctx *ctx)
     pthread_mutex_destroy(&ctx->monitor_lock);
     members_fini(&ctx->members);
     state_table_fini(&ctx->states);
+    position_close(ctx->position);
     free(ctx);
 }
 
@@ -204,6 +207,7 @@ pen_status context_enter(pen_ctx *ctx, const char *call, bool waits)
                                  "%s: called from a callback, where waiting would wait for itself",
                                  call);
     atomic_store_explicit(&ctx->call, call, memory_order_relaxed);
+    position_set_call(ctx->position, call, waits);
     if (waits) {
         atomic_store_explicit(&ctx->call_since_ms, clock_ms(&clock_real), memory_order_relaxed);
         atomic_store_explicit(&ctx->in_call, true, memory_order_relaxed);
@@ -215,6 +219,7 @@ pen_status context_leave(pen_ctx *ctx, pen_status status)
 {
     if (!atomic_exchange_explicit(&ctx->in_call, false, memory_order_relaxed)) return status;
     atomic_store_explicit(&ctx->call_since_ms, clock_ms(&clock_real), memory_order_relaxed);
+    position_set_call(ctx->position, atomic_load_explicit(&ctx->call, memory_order_relaxed), false);
     return status;
 }
 

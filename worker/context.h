@@ -3,6 +3,7 @@
 #define WORKER_CONTEXT_H
 
 #include "common/base/stat.h"
+#include "common/launch/position.h"
 #include "worker/collective/engine/engine.h"
 #include "worker/collective/engine/group.h"
 #include "worker/io/job_link.h"
@@ -136,6 +137,7 @@ struct pen_ctx {
     void *command_user;
     context_event_fn event; /* of pen_on_event(); likewise */
     void *event_user;
+    launch_position *position;  /* for the launcher; NULL: none */
     _Atomic(const char *) call; /* newest call, for heartbeats */
     atomic_bool in_call;
     atomic_uint_fast64_t call_since_ms;

@@ -102,10 +102,10 @@ static void exec_program(char *const *argv)
     _exit(code);
 }
 
-static void become_child(char *const *argv, const process_env *env, size_t n_env, int out, int err,
-                         int go, pid_t parent)
+static void become_child(const process *p, char *const *argv, const process_env *env, size_t n_env,
+                         int out, int err, int go, pid_t parent)
 {
-    char byte;
+    char byte, number[16];
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* the parent died before the line above */
@@ -125,6 +125,9 @@ static void become_child(char *const *argv, const process_env *env, size_t n_env
         else
             unsetenv(env[i].name);
     }
+    unsetenv(POSITION_VARIABLE);
+    snprintf(number, sizeof number, "%d", p->position_fd);
+    if (position_pass(p->position_fd)) setenv(POSITION_VARIABLE, number, 1);
     if (read(go, &byte, 1) != 1) _exit(1); /* until the guard knows this group */
     exec_program(argv);
 }
@@ -136,10 +139,12 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
     pid_t parent = getpid();
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0 || pipe2(go, O_CLOEXEC) != 0)
         return why_set(why, PEN_STORE, "cannot make a pipe for %s: %m", p->name);
+    p->position_fd = -1;
+    if (p->role == PEN_WORKER) p->position = position_create(&p->position_fd);
     fflush(NULL);
     p->pid = fork();
     if (p->pid < 0) return why_set(why, PEN_NO_MEMORY, "cannot start %s: %m", p->name);
-    if (p->pid == 0) become_child(argv, env, n_env, out[1], err[1], go[0], parent);
+    if (p->pid == 0) become_child(p, argv, env, n_env, out[1], err[1], go[0], parent);
 
     setpgid(p->pid, p->pid); /* here too: parent and child race */
     guard_tell(p->pid);
@@ -236,6 +241,11 @@ void process_signal(const process *p, int signal_)
         kill(-p->pid, SIGCONT); /* a stopped process must wake to handle it */
 }
 
+bool process_cannot_run(const process *p)
+{
+    return p->ended && (p->exit_code == 126 || p->exit_code == 127);
+}
+
 process *process_reap(process *all, size_t n)
 {
     int status;
@@ -247,6 +257,10 @@ process *process_reap(process *all, size_t n)
             if (p->pid != pid) continue;
             kill(-pid, SIGKILL); /* remaining processes of its group */
             guard_tell(-pid);
+            p->has_position = position_read(p->position, &p->step, p->call);
+            position_destroy(p->position, p->position_fd);
+            p->position    = NULL;
+            p->ended_pid   = pid;
             p->pid         = 0;
             p->ended       = true;
             p->ended_s     = seconds_now();

@@ -2,6 +2,7 @@
 #ifndef CLI_RUN_PROCESS_H
 #define CLI_RUN_PROCESS_H
 
+#include "common/launch/position.h"
 #include "penstock.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,6 +27,7 @@ typedef struct {
     char name[32];                  /* "worker 1" */
     char prefix[32];                /* "[1] " */
     pid_t pid;                      /* 0 = not started or reaped */
+    pid_t ended_pid;                /* once ended */
     bool ended, reported;
     int restarts;               /* restarts of this role and rank */
     uint64_t due_ms;            /* not 0: restart time after its end */
@@ -36,6 +38,11 @@ typedef struct {
     uint64_t order; /* 1 = the first that ended */
     process_stream out, err;
     char err_path[512];
+    launch_position *position; /* of a worker; NULL: none */
+    int position_fd;
+    bool has_position; /* once ended: the next two */
+    int64_t step;
+    char call[POSITION_CALL_BYTES];
 } process;
 
 typedef struct {
@@ -54,6 +61,9 @@ void process_read_all(process *p, process_stream *stream,
 void process_drain(process *p);        /* reads the rest without waiting, and closes */
 
 void process_signal(const process *p, int signal); /* its whole group */
+
+/* It ended as a program that cannot be run does, here or in a shell: exit code 126 or 127.  Another try is useless. */
+bool process_cannot_run(const process *p);
 
 /* Returns a child that just ended, or NULL. */
 process *process_reap(process *all, size_t n);

@@ -145,13 +145,6 @@ static void print_kept(const run_options *o)
                 (long long)newest, o->store);
 }
 
-/* The program did not start, so there is nothing to resume. */
-static bool was_never_run(const process *p)
-{
-    static const char said[] = "penstock: cannot run '";
-    return p->exit_code >= 126 && strncmp(last_line(p), said, sizeof said - 1) == 0;
-}
-
 static int exit_code_of(const process *p, bool hung)
 {
     if (hung) return 128 + SIGKILL;
@@ -201,7 +194,7 @@ int report_write(const report_input *in, const process *cause)
     if (in->verdict != NULL && in->verdict->status == PEN_PEER_LOST && cause->role == PEN_WORKER)
         fprintf(stderr, "  rule     on_worker_loss=%s%s\n", settings_loss_rules[in->options->loss],
                 in->options->loss == LOSS_FAIL ? " (default)" : "");
-    if (!in->restarting && !was_never_run(cause)) print_kept(in->options);
+    if (!in->restarting && !process_cannot_run(cause)) print_kept(in->options);
     int code = exit_code_of(cause, hung);
     fprintf(stderr, "  exit     %d\n", code);
     return code;

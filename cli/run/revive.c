@@ -22,6 +22,11 @@ static bool has_failed(const process *p)
     return p->exit_code != 0 || p->exit_signal != 0;
 }
 
+static bool has_restarts(const launcher *l, const process *p)
+{
+    return p->restarts < l->options.max_restarts && !process_cannot_run(p);
+}
+
 static bool may_start_again(const launcher *l, const process *p)
 {
     const run_options *o = &l->options;
@@ -29,7 +34,7 @@ static bool may_start_again(const launcher *l, const process *p)
     switch (p->role) {
     case PEN_SCHEDULER: return l->state[0] != '\0' && p->exit_signal != 0;
     case PEN_SERVER: return o->replicas > 0 && has_failed(p);
-    default: return o->loss == LOSS_WAIT && has_failed(p) && p->restarts < o->max_restarts;
+    default: return o->loss == LOSS_WAIT && has_failed(p) && has_restarts(l, p);
     }
 }
 
@@ -45,7 +50,7 @@ static uint64_t pause_ms(const process *p)
 const char *launcher_end_note(const launcher *l, const process *p)
 {
     const bool is_last = p->role == PEN_WORKER && l->options.loss == LOSS_WAIT && has_failed(p) &&
-                         p->restarts >= l->options.max_restarts;
+                         !has_restarts(l, p);
     return is_last ? "no restarts left" : "";
 }
 

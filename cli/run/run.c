@@ -55,8 +55,11 @@ static void report_exit(launcher *l, const process *p)
     if (l->link == NULL || p->role == PEN_SCHEDULER) return;
     exited.u.exited.role   = p->role;
     exited.u.exited.rank   = p->rank;
+    exited.u.exited.pid    = p->ended_pid;
     exited.u.exited.code   = p->exit_code;
     exited.u.exited.signal = p->exit_signal;
+    exited.u.exited.step   = p->has_position ? p->step : -1;
+    exited.u.exited.call   = p->has_position ? p->call : "";
     exited.u.exited.note   = launcher_end_note(l, p);
     control_send(l->link, &exited, NULL);
 }
@@ -416,6 +419,16 @@ static bool was_stopped(const launcher *l)
            (l->has_verdict && l->verdict.status == PEN_ABORTED && l->verdict.role == PEN_SCHEDULER);
 }
 
+/* Not if a program cannot be run, nor for a worker that has used up its own restarts: every machine reads that in the
+ * verdict. */
+static bool may_restart(const launcher *l, const process *cause)
+{
+    const bool is_in_vain = l->has_verdict && l->verdict.status == PEN_PEER_LOST &&
+                            l->verdict.role == PEN_WORKER && l->verdict.missing_n > 0;
+    return !l->options.is_external && !was_stopped(l) && l->attempt < l->options.max_restarts &&
+           !is_in_vain && (cause == NULL || !process_cannot_run(cause));
+}
+
 /* Starts and watches everything once; returns the exit code, and whether to restart. */
 static int attempt(launcher *l, bool *again)
 {
@@ -432,21 +445,21 @@ static int attempt(launcher *l, bool *again)
     if (status != PEN_OK) {
         code = command_fail(1, "%s", why.text);
     } else {
-        *again = !l->options.is_external && !was_stopped(l) && l->attempt < l->options.max_restarts;
         /* A lost worker is a failure if the job fails. */
         for (size_t i = 0; i < l->n && l->has_verdict; i++) l->all[i].lost = false;
-        report_input in = {.options        = &l->options,
-                           .program        = l->program,
-                           .job            = l->job,
-                           .log_folder     = l->log_folder,
-                           .all            = l->all,
-                           .n              = l->n,
-                           .verdict        = l->has_verdict ? &l->verdict : NULL,
-                           .scheduler_hung = l->scheduler_hung,
-                           .interrupted    = l->interrupted,
-                           .restarting     = *again};
-        code            = report_write(&in, report_cause(&in));
-        *again          = *again && code != 0;
+        report_input in      = {.options        = &l->options,
+                                .program        = l->program,
+                                .job            = l->job,
+                                .log_folder     = l->log_folder,
+                                .all            = l->all,
+                                .n              = l->n,
+                                .verdict        = l->has_verdict ? &l->verdict : NULL,
+                                .scheduler_hung = l->scheduler_hung,
+                                .interrupted    = l->interrupted};
+        const process *cause = report_cause(&in);
+        in.restarting        = may_restart(l, cause);
+        code                 = report_write(&in, cause);
+        *again               = in.restarting && code != 0;
     }
     clean_up(l);
     return code;

@@ -342,7 +342,7 @@ typedef struct {
         struct { uint64_t seq; int64_t job_step; uint64_t clock_ns; } beat_ack;
         struct { const char *text; } notice;
         pen_error verdict; /* VERDICT, FAILURE and WILL */
-        struct { int32_t role, rank, pid, code, signal; const char *note; } exited;
+        struct { int32_t role, rank, pid, code, signal; const char *note, *call; int64_t step; } exited;
         struct { uint64_t id; } snapshot_please;
         struct {
             int64_t step;

@@ -437,7 +437,8 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 #define FIELDS_NOTICE(F) F(TEXT, text)
 #define FIELDS_FAILURE(F) F(REASON, why)
 #define FIELDS_EXITED(F) \
-    F(ROLE, role) F(RANK, rank) F(NUMBER, pid) F(NUMBER, code) F(NUMBER, signal) F(TEXT, note)
+    F(ROLE, role) F(RANK, rank) F(NUMBER, pid) F(NUMBER, code) F(NUMBER, signal) F(TEXT, note) \
+    F(NUMBER, step) F(TEXT, call)
 #define FIELDS_BYE(F)
 #define FIELDS_BYED(F)
 #define FIELDS_STOP(F)

@@ -66,6 +66,15 @@ nothing_is_left() {
     done
 }
 
+# Repeats the command until it succeeds; fails after $1 seconds:  within 10 grep -q step "$tmp/run.out"
+within() {
+    local end=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000))
+    until "${@:2}"; do
+        [ "${EPOCHREALTIME/[.,]/}" -lt "$end" ] || { echo "not within $1 s: ${*:2}"; return 1; }
+        sleep 0.02
+    done
+}
+
 # Waits for all processes that the test began; fails if one of them failed or left anything.
 all_end_well() {
     local pid

@@ -322,6 +322,7 @@ void scene_exits(scene *r, int32_t role, int32_t rank, int code, const char *not
     c.u.exited.pid      = (int32_t)r->nonce[peer];
     c.u.exited.code     = code;
     c.u.exited.note     = note_;
+    c.u.exited.call     = "";
     if (!r->incarnation[SCENE_LAUNCHER]) scene_guest_comes(r, WIRE_LAUNCHER, SCENE_LAUNCHER);
     scene_say(r, SCENE_LAUNCHER, &c);
 }

@@ -360,6 +360,8 @@ static const char *living(const wire_control *a, const wire_control *b)
         FIELD(u.exited.code);
         FIELD(u.exited.signal);
         TEXT(u.exited.note);
+        FIELD(u.exited.step);
+        TEXT(u.exited.call);
         return NULL;
     default: return NULL;
     }

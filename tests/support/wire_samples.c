@@ -317,6 +317,8 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.exited.pid    = 999;
         c.u.exited.code   = 137;
         c.u.exited.signal = 9;
+        c.u.exited.step   = 20;
+        c.u.exited.call   = "after pen_step_begin";
         c.u.exited.note   = "killed by the kernel: out of memory";
         break;
     case WIRE_SNAPSHOT_PLEASE: c.u.snapshot_please.id = 50; break;

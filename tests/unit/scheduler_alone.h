@@ -265,6 +265,7 @@ static inline void dies(job *j, int32_t rank)
     c.u.exited.rank   = rank;
     c.u.exited.signal = 9;
     c.u.exited.note   = "";
+    c.u.exited.call   = "";
     give(j, LAUNCHER_PEER, j->launcher, c);
 }
 

@@ -5,11 +5,19 @@
 #include "common/system/fp_env.h"
 
 /* ---- shared ---------------------------------------------------------------------------------- */
+/* The members of g have changed.  A job that waits for replacements ends: they are in no group of the others, so the
+ * program would fail here again after each restart. */
+static pen_status members_changed(const pen_group *g, const pen_error *why)
+{
+    if (g->ctx->has_servers) coll_engine_report_change(g->ctx->coll, g->id, why);
+    return last_error_set(why);
+}
+
 pen_status api_coll_enter(const pen_group *g, const char *function, const pen_opts *o, bool waits)
 {
     if (g == NULL)
         return last_error_report(PEN_INVALID_ARGUMENT, "%s: the group is NULL", function);
-    if (g->engine == NULL && g->has_failed) return last_error_set(&g->failure); /* world.c */
+    if (g->engine == NULL && g->has_failed) return members_changed(g, &g->failure); /* world.c */
     pen_status status = api_check_opts(o);
     return status == PEN_OK ? context_enter(g->ctx, function, waits) : status;
 }
@@ -43,6 +51,8 @@ static void request_over(void *user, pen_status status, const pen_error *why)
 {
     request *r           = user;
     request_table *table = &r->ctx->requests;
+    if (status == PEN_PEER_LOST && r->ctx->has_servers)
+        coll_engine_report_change(r->ctx->coll, r->u.coll.group->id, why);
     request_end(r, status, why);
     request_notify(table);
 }
@@ -71,7 +81,10 @@ pen_status api_coll_wait(pen_group *g, const coll_call *call, const pen_opts *o)
     pen_error why;
     const uint64_t begun = clock_ns(&clock_real);
     pen_status status    = engine_run(g, call, deadline(g, o), &why);
-    if (status != PEN_OK) last_error_set(&why);
+    if (status == PEN_PEER_LOST)
+        members_changed(g, &why);
+    else if (status != PEN_OK)
+        last_error_set(&why);
     const pen_result result = {.status  = status,
                                .count   = coll_out_elements(call, g->size, g->rank),
                                .seconds = (double)(clock_ns(&clock_real) - begun) / 1e9};

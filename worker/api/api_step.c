@@ -18,6 +18,7 @@ static void begin(pen_ctx *ctx, pen_step *step)
     s->since_ns = stat_begin(&ctx->stats);
     context_follow_members(ctx);
     step_describe(ctx, step);
+    position_set_step(ctx->position, step->index);
     s->begun_ns           = trace_begin();
     s->flags              = 0;
     s->given              = step;
@@ -139,6 +140,7 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
     if (status == PEN_OK) status = device_copies_stepped(ctx, step->lazy == 0, &why);
     ctx->step.next_index++;
     atomic_store(&ctx->step_index, ctx->step.next_index);
+    position_set_step(ctx->position, ctx->step.next_index);
     ctx->step.is_begun = ctx->step.is_open = false;
     for (uint32_t i = 0; i < model_names(&ctx->model); i++) {
         pen_tensor *t = model_name(&ctx->model, i);

@@ -61,12 +61,16 @@ static void describe_exit(const wire_control *c, char *text, size_t size)
         snprintf(text, size, "exited with code %d", (int)c->u.exited.code);
 }
 
-static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, const char *how)
+/* is_final: it cannot be run at all, so that launchers do not start the job again. */
+static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, const char *how,
+                             bool is_final)
 {
     pen_error why;
     why_set(&why, PEN_PEER_LOST, "%s %d %s before it joined", status_role_name(role), (int)rank,
             how);
     why_culprit(&why, role, rank, -1, NULL);
+    why.missing_n  = is_final;
+    why.missing[0] = rank;
     core_verdict(core, &why);
 }
 
@@ -104,7 +108,7 @@ void core_pass_by(scheduler_core *core)
     }
     if (!n || core->job.phase != PHASE_JOINING) return;
     if (roster_count(workers, MEMBER_ABSENT) < workers->n) {
-        fail_before_join(core, PEN_WORKER, passed->rank, "exited with code 0");
+        fail_before_join(core, PEN_WORKER, passed->rank, "exited with code 0", false);
     } else if (n == workers->n) {
         core_stop(core);
         core->due |= DUE_END;
@@ -132,22 +136,24 @@ void core_exited(scheduler_core *core, const wire_control *message)
 {
     const int32_t role = message->u.exited.role, rank = message->u.exited.rank;
     if (role != PEN_WORKER && role != PEN_SERVER) return;
+    const int32_t code = message->u.exited.code;
     char how[64];
     describe_exit(message, how, sizeof how);
-    const bool in_order = !message->u.exited.signal && !message->u.exited.code;
+    const bool in_order = !message->u.exited.signal && !code;
     member_slot *s      = roster_find(&core->members.roster, role, rank);
     const char *note    = message->u.exited.note ? message->u.exited.note : "";
+    if (s) s->has_no_restarts |= strcmp(note, "no restarts left") == 0;
     if (s && is_old_news(s, message->u.exited.pid)) return;
+    if (s) member_slot_place(s, message);
 
     if (!s || s->state == MEMBER_ABSENT) {
         if (!in_order && core->job.phase == PHASE_TRAINING && core->job.n_servers)
             core_log(&core->out, LOG_WARNING, "%s %d %s before it joined", status_role_name(role),
                      (int)rank, how);
         else if (!in_order)
-            fail_before_join(core, role, rank, how);
+            fail_before_join(core, role, rank, how, code == 126 || code == 127);
     } else if (!in_order ||
                (role == PEN_SERVER && !servers_may_go(core) && !core_scale_may_go(core, s))) {
-        s->has_no_restarts |= strcmp(note, "no restarts left") == 0;
         core_lose(core, s, event_of_exit(core, s), how);
     } else if (member_slot_is_here(s)) {
         if (role == PEN_WORKER)

@@ -20,6 +20,7 @@ static void notify_waiting(scheduler_core *core, const member_slot *dead)
     core_send_all(&core->out, TO_WORKERS, &c);
 }
 
+/* `missing` tells launchers that a restart of the whole job would not bring it back either. */
 static void give_up(scheduler_core *core, const member_slot *s, const char *how)
 {
     pen_error why;
@@ -27,6 +28,8 @@ static void give_up(scheduler_core *core, const member_slot *s, const char *how)
     if (s->loss) why = *s->loss;
     const size_t used = strlen(why.text);
     snprintf(why.text + used, sizeof why.text - used, "; %s", how);
+    why.missing_n  = 1;
+    why.missing[0] = s->rank;
     core_verdict(core, &why);
 }
 

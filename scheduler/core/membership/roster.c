@@ -232,6 +232,13 @@ void member_slot_beat(member_slot *s, const wire_control *beat, uint64_t now_ms)
     keep_stats(s, beat->u.beat.stat, beat->u.beat.n_stats);
 }
 
+void member_slot_place(member_slot *s, const wire_control *exited)
+{
+    if (!exited->u.exited.call || !exited->u.exited.call[0]) return;
+    if (exited->u.exited.step > s->step) s->step = exited->u.exited.step;
+    copy_text(s->call, sizeof s->call, exited->u.exited.call);
+}
+
 bool member_slot_is_counted(const member_slot *s)
 {
     return s->state == MEMBER_ACTIVE || s->state == MEMBER_AWAY;

@@ -146,6 +146,8 @@ pen_status member_slot_describe(member_slot *s, const wire_control *hello);
 void member_slot_close(member_slot *s);
 
 void member_slot_beat(member_slot *s, const wire_control *beat, uint64_t now_ms);
+/* EXITED says where it was, which is newer than its last beat. */
+void member_slot_place(member_slot *s, const wire_control *exited);
 bool member_slot_is_here(const member_slot *s);    /* joining, active or away */
 bool member_slot_is_counted(const member_slot *s); /* active or away          */
 

@@ -3,6 +3,7 @@
  * DESIGN.  Workers run collectives among themselves and notice a failure at different moments and in different words.
  * Each sends FAULT; the first one of a (group, call) goes to all workers, with the scheduler's knowledge of the
  * culprit.  The newest CORE_FAULTS_MAX are remembered, so that late askers get the same answer.
+ * Call 0 stands for any call of a group whose members have changed.  A job that waits for replacements ends with it.
  */
 #include "scheduler/core/core_state.h"
 #include <ctype.h>
@@ -103,6 +104,7 @@ void core_fault(scheduler_core *core, member_slot *s, const wire_control *messag
     note                       = note_down(core, s, said);
     const wire_control faulted = faulted_message(note);
     core_log(&core->out, LOG_INFO, "%s", note->why.text);
+    if (!said->call && core_waits(core)) core_verdict(core, &note->why);
     core_send_all(&core->out, TO_WORKERS, &faulted); /* only the group handles it */
 }
 

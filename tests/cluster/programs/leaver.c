@@ -1,6 +1,7 @@
 /* leaver.c - a training loop that one rank leaves:  leaver STEPS RANK AT HOW [meet]
  *   HOW   finalize   calls pen_finalize() in the middle of step AT, like a program that fails cleanly
  *         exit       exit(0) in step AT, without pen_finalize()
+ *         crash      exit(1) in step AT, and so does each process that replaces it
  *         kill       SIGKILL in step AT
  *         early      pen_finalize() before pen_commit()
  *         cross      stays, and calls pen_all_reduce() where the others end the step
@@ -27,6 +28,7 @@ static int leave(pen_ctx *ctx, const char *how)
 {
     if (strcmp(how, "kill") == 0) raise(SIGKILL);
     if (strcmp(how, "exit") == 0) exit(0);
+    if (strcmp(how, "crash") == 0) exit(1);
     pen_finalize(ctx);
     return 3;
 }
@@ -47,7 +49,7 @@ int main(int argc, char **argv)
         pen_info_get(ctx, &info) != PEN_OK)
         return fail(ctx);
     /* The replacement of a dead process does not die again. */
-    const int is_new = getenv("TORCHELASTIC_RESTART_COUNT") != NULL &&
+    const int is_new = strcmp(how, "crash") != 0 && getenv("TORCHELASTIC_RESTART_COUNT") != NULL &&
                        atoi(getenv("TORCHELASTIC_RESTART_COUNT")) > 0;
     if (pen_register(ctx, &line, NULL) != PEN_OK) return fail(ctx);
     if (info.rank == culprit && strcmp(how, "early") == 0) return leave(ctx, how);

@@ -86,6 +86,8 @@ uint32_t coll_engine_prove(const coll_engine *engine, const coll_member *members
 void coll_engine_joined(coll_engine *engine, const coll_member *members, int n, uint64_t job);
 /* The job continues without this member. */
 void coll_engine_lost(coll_engine *engine, int rank, const pen_error *why);
+/* A call failed because the members have changed: the scheduler decides whether the job can continue.  Any thread. */
+void coll_engine_report_change(coll_engine *engine, uint64_t group, const pen_error *why);
 void coll_engine_fault(coll_engine *engine, uint64_t group, uint64_t call, const pen_error *why);
 void coll_engine_shrunk(coll_engine *engine, uint64_t group, uint64_t new_group,
                         const int *survivors, int n, const pen_error *why);

@@ -170,6 +170,11 @@ void coll_engine_lost(coll_engine *e, int rank, const pen_error *why)
     engine_wake(e);
 }
 
+void coll_engine_report_change(coll_engine *e, uint64_t group, const pen_error *why)
+{
+    if (e->job.fault != NULL) e->job.fault(e->user, group, 0, NULL, 0, why);
+}
+
 void coll_engine_fault(coll_engine *e, uint64_t group, uint64_t call, const pen_error *why)
 {
     (void)call; /* the sentence names it; all calls of a failed group end */

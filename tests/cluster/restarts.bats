@@ -1,0 +1,101 @@
+# restarts.bats - `--max-restarts`: what is started again, how often, and what ends the job.
+
+load ../support/job
+load ../support/hosts
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+# Runs leaver, whose rank 1 exits with 1 at step 20, also when it was started again:  crash NAME RUN_FLAGS...
+# -> $code, $took_ms, $tmp/NAME.{out,err}
+crash() {
+    local name=$1 begun=${EPOCHREALTIME/[.,]/}
+    shift
+    code=0
+    pen run --nproc-per-node 2 --servers 1 "$@" "$programs/leaver" 40 1 20 crash >"$tmp/$name.out" 2>"$tmp/$name.err" || code=$?
+    took_ms=$(((${EPOCHREALTIME/[.,]/} - begun) / 1000))
+    cat "$tmp/$name.out" "$tmp/$name.err"
+    echo "$name: $code after $took_ms ms"
+}
+
+# How often the launcher started a worker again, and the job.
+was_restarted() { # NAME WORKERS JOBS
+    [ "$(grep -c 'worker 1 ended (exit code 1); restarting it$' "$tmp/$1.err")" -eq "$2" ]
+    [ "$(grep -c '^penstock: restarting, ' "$tmp/$1.err")" -eq "$3" ]
+}
+
+@test "wait: a worker that crashes again after its last restart ends the job at once, and the job does not begin anew" {
+    local restarts
+    for restarts in 0 1 2; do
+        crash "wait$restarts" --on-worker-loss wait --max-restarts $restarts
+        [ "$code" -eq 1 ]
+        [ "$took_ms" -lt 10000 ]
+        was_restarted "wait$restarts" $restarts 0
+        grep -qE '^  verdict  worker 1 .* is gone in step 20.*; it is not started again' "$tmp/wait$restarts.err"
+        nothing_is_left
+    done
+}
+
+@test "fail: the whole job is restarted --max-restarts times" {
+    crash fail --max-restarts 2
+    [ "$code" -eq 1 ]
+    [ "$took_ms" -lt 20000 ]
+    was_restarted fail 0 2
+    nothing_is_left
+}
+
+@test "wait: two kills of one worker use up one restart, and end the job within a second" {
+    local before
+    start twice --nproc-per-node 2 --servers 1 --on-worker-loss wait --max-restarts 1 "$programs/stepper" steps=100000 pause_ms=20
+    within 10 grep -q 'step 5 ' "$tmp/twice.out"
+    kill -9 "$(member worker 1)"
+    within 10 grep -q 'worker 1 .* has joined' "$tmp/twice.err"
+    kill -9 "$(member worker 1)"
+    before=${EPOCHREALTIME/[.,]/}
+    code=0
+    wait "$launcher" || code=$?
+    [ "$code" -eq 137 ]
+    [ $(((${EPOCHREALTIME/[.,]/} - before) / 1000)) -lt 4000 ]
+    grep -q 'it is not started again' "$tmp/twice.err"
+    nothing_is_left
+}
+
+@test "wait: a loop with pen_all_reduce() cannot wait for a replacement: the job begins anew, once, with one reason" {
+    code=0
+    pen run --nproc-per-node 3 --servers 2 --on-worker-loss wait --max-restarts 3 "$programs/leaver" 40 1 12 kill meet \
+        >"$tmp/meet.out" 2>"$tmp/meet.err" || code=$?
+    cat "$tmp/meet.out" "$tmp/meet.err"
+    [ "$code" -eq 0 ]
+    [ "$(grep -c '^penstock: restarting, ' "$tmp/meet.err")" -eq 1 ]
+    [ "$(grep -c 'restarting it$' "$tmp/meet.err")" -eq 1 ]
+    grep -qE 'sum a loss with pen_step_scalar|use pen_step_scalar' "$tmp/meet.err"
+    nothing_is_left
+}
+
+@test "a program that cannot be run is tried once, whatever --max-restarts says" {
+    local flags
+    for flags in "" "--servers 1 --on-worker-loss wait"; do
+        code=0
+        # shellcheck disable=SC2086
+        pen run --nproc-per-node 2 $flags --max-restarts 3 ./no_such_program 2>"$tmp/none.err" || code=$?
+        [ "$code" -eq 127 ]
+        [ "$(grep -c "^\[0\] penstock: cannot run './no_such_program'" "$tmp/none.err")" -eq 1 ]
+        ! grep -q 'restarting' "$tmp/none.err" || return 1
+    done
+    nothing_is_left
+}
+
+@test "wait on two machines: a worker of machine 1 that has used up its restarts ends the job on both" {
+    can_have_bridge >"$tmp/cannot" || skip "$(cat "$tmp/cannot")"
+    hosts_start 2
+    begin_on node0 run0 "$penstock" run --nnodes 2 --node-rank 0 --master-addr node0 --servers 1 --on-worker-loss wait \
+        --max-restarts 1 "$programs/leaver" 40 1 20 crash
+    join_line run0
+    begin_on node1 run1 "$penstock" run --nnodes 2 --node-rank 1 --join - --servers 1 --on-worker-loss wait \
+        --max-restarts 1 "$programs/leaver" 40 1 20 crash <<<"$line"
+    ends run0 1 20
+    ends run1 1 5
+    grep -q 'it is not started again' "$tmp/run0.err"
+    ! grep -q 'restarting, ' "$tmp"/run?.err || return 1
+    hosts_stop
+}
