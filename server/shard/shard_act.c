@@ -236,7 +236,7 @@ static void prepared(shard *s, const shard_core_action *a)
         shard_send_prepared(s, a->index, a->peer, a->rank);
 }
 
-/* Eager: the mean of all ranks.  Otherwise one rank's push, weighted relative to 1. */
+/* Eager: the mean of all ranks.  Otherwise one rank's push, with its relative weight. */
 void shard_update_with_mean(shard *s, shard_chunk *k, const wire_inputs *inputs)
 {
     const double divisor = k->weight_sum * inputs->loss_scale;
@@ -260,8 +260,10 @@ static void take_update(shard *s, const shard_core_action *a, const shard_arriva
         shard_log_update(s, k, a->seq, &in->d->inputs);
         shard_update_with_mean(s, k, &in->d->inputs);
     } else {
-        shard_log_apply(s, k, a->rank, a->seq, &in->d->inputs, in->data, in->payload);
-        shard_update_with_one(s, k, &in->d->inputs, in->data);
+        wire_inputs inputs = in->d->inputs;
+        inputs.weight      = shard_core_relative_weight(s->core, a->rank, inputs.weight);
+        shard_log_apply(s, k, a->rank, a->seq, &inputs, in->data, in->payload);
+        shard_update_with_one(s, k, &inputs, in->data);
     }
     trace_shard(s, TRACE_APPLY, begun, a->seq, a->rank);
     shard_log_changed(s, k);

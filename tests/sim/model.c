@@ -51,7 +51,11 @@ double model_weight(const model_task *task, uint32_t rank, uint64_t step)
 {
     if (!task->weighted) return 1;
     const uint64_t h = hash(task, 4, step, rank, 0);
-    return task->mode == MODEL_DECIDE ? (double)(h % 3) : (double)(1 + h % 3);
+    switch (task->mode) {
+    case MODEL_DECIDE: return (double)(h % 3);
+    case MODEL_EAGER: return (double)(1 + h % 3);
+    default: return 3; /* equal on all ranks: relative to each other, 1 */
+    }
 }
 
 void model_fill_gradient(const model_task *task, const wire_tensor *desc, uint32_t tensor,
@@ -358,10 +362,9 @@ uint64_t model_newest(const model_reference *self, uint32_t chunk)
 static void apply(model_reference *self, uint32_t chunk, const update_row *row)
 {
     const uint32_t step = row->step[row->rank];
-    const double weight = model_weight(&self->task, row->rank, step);
     memset(self->sum, 0, count_of(self, chunk) * sizeof *self->sum);
     add_gradient(self, chunk, row->rank, step, 1);
-    update(self, chunk, row, self->sum, weight / self->task.loss_scale);
+    update(self, chunk, row, self->sum, 1 / self->task.loss_scale);
 }
 
 const char *model_apply(model_reference *self, uint32_t chunk, uint32_t rank, uint64_t seq)

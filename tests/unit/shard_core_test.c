@@ -405,6 +405,20 @@ static void the_weight_of_a_node_counts_once(void **state)
     shard_core_destroy(c);
 }
 
+static void a_push_that_is_an_update_of_its_own_is_weighted_relative_to_the_others(void **state)
+{
+    (void)state;
+    shard_core *c = start_by_node();
+    assert_true(shard_core_relative_weight(c, 0, 128) == 1); /* the only one so far */
+    assert_true(shard_core_relative_weight(c, 1, 128) == 1);
+    assert_true(shard_core_relative_weight(c, 2, 128) == 1);
+    assert_true(shard_core_relative_weight(c, 0, 0) == 0); /* no data: no word about the others */
+    assert_true(shard_core_relative_weight(c, 1, 128) == 1);
+    assert_true(shard_core_relative_weight(c, 2, 512) == 2); /* 512 of a mean of 256 */
+    assert_true(shard_core_relative_weight(c, 1, 128) == 0.5);
+    shard_core_destroy(c);
+}
+
 static void ranks_whose_node_another_represents_are_not_waited_for(void **state)
 {
     (void)state;
@@ -587,6 +601,7 @@ int main(void)
         cmocka_unit_test(by_node_weights_are_added_inside_each_node_first),
         cmocka_unit_test(one_contribution_of_each_node_completes_a_round),
         cmocka_unit_test(the_weight_of_a_node_counts_once),
+        cmocka_unit_test(a_push_that_is_an_update_of_its_own_is_weighted_relative_to_the_others),
         cmocka_unit_test(ranks_whose_node_another_represents_are_not_waited_for),
         cmocka_unit_test(rounds_of_nodes_follow_one_another),
         cmocka_unit_test(a_sum_from_the_wrong_rank_of_a_node_is_refused),

@@ -27,27 +27,29 @@ static void order_chunks(shard_core *c)
 static bool allocate(shard_core *c)
 {
     /* The worst event folds every rank's contribution, each on its own node, then answers everything buffered. */
-    c->actions_max = c->world_size * (CORE_WAITING_PER_RANK_MAX + 3) + 8;
-    c->action      = calloc(c->actions_max, sizeof *c->action);
-    c->chunk       = calloc(c->n_chunks + 1, sizeof *c->chunk);
-    c->partition   = calloc(c->n_partitions + 1, sizeof *c->partition);
-    c->group       = calloc(c->n_groups + 1, sizeof *c->group);
-    c->order       = calloc(c->n_chunks + 1, sizeof *c->order);
-    c->clock       = calloc((size_t)c->n_chunks * c->world_size + 1, sizeof *c->clock);
-    c->incarnation = calloc(c->world_size, sizeof *c->incarnation);
-    c->node        = calloc(c->world_size, sizeof *c->node);
-    c->place       = calloc(c->world_size, sizeof *c->place);
-    c->mates       = calloc(c->world_size, sizeof *c->mates);
-    c->turns       = calloc(c->world_size, sizeof *c->turns);
-    c->turn_of     = calloc(c->world_size, sizeof *c->turn_of);
+    c->actions_max   = c->world_size * (CORE_WAITING_PER_RANK_MAX + 3) + 8;
+    c->action        = calloc(c->actions_max, sizeof *c->action);
+    c->chunk         = calloc(c->n_chunks + 1, sizeof *c->chunk);
+    c->partition     = calloc(c->n_partitions + 1, sizeof *c->partition);
+    c->group         = calloc(c->n_groups + 1, sizeof *c->group);
+    c->order         = calloc(c->n_chunks + 1, sizeof *c->order);
+    c->clock         = calloc((size_t)c->n_chunks * c->world_size + 1, sizeof *c->clock);
+    c->incarnation   = calloc(c->world_size, sizeof *c->incarnation);
+    c->newest_weight = calloc(c->world_size, sizeof *c->newest_weight);
+    c->node          = calloc(c->world_size, sizeof *c->node);
+    c->place         = calloc(c->world_size, sizeof *c->place);
+    c->mates         = calloc(c->world_size, sizeof *c->mates);
+    c->turns         = calloc(c->world_size, sizeof *c->turns);
+    c->turn_of       = calloc(c->world_size, sizeof *c->turn_of);
     for (int i = 0; i < 2; i++) {
         c->steps[i].rate   = calloc(c->n_groups + 1, sizeof(double));
         c->steps[i].weight = calloc(c->world_size, sizeof(double));
         if (c->steps[i].rate == NULL || c->steps[i].weight == NULL) return false;
     }
     return c->action != NULL && c->chunk != NULL && c->partition != NULL && c->group != NULL &&
-           c->order != NULL && c->clock != NULL && c->incarnation != NULL && c->node != NULL &&
-           c->place != NULL && c->mates != NULL && c->turns != NULL && c->turn_of != NULL;
+           c->order != NULL && c->clock != NULL && c->incarnation != NULL &&
+           c->newest_weight != NULL && c->node != NULL && c->place != NULL && c->mates != NULL &&
+           c->turns != NULL && c->turn_of != NULL;
 }
 
 static pen_status check_groups(const shard_core_config *config, pen_error *why)
@@ -156,6 +158,7 @@ void shard_core_destroy(shard_core *c)
     free(c->order);
     free(c->clock);
     free(c->incarnation);
+    free(c->newest_weight);
     free(c->node);
     free(c->place);
     free(c->mates);

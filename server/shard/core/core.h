@@ -204,6 +204,9 @@ void shard_core_peer_down(shard_core *c, uint32_t peer);
 void shard_core_vote_is(shard_core *c, uint32_t partition, uint64_t hash);
 
 const wire_inputs *shard_core_step_inputs(const shard_core *c, uint64_t step); /* NULL: not open */
+/* The weight of a push that is an update of its own: relative to the mean of all live ranks' newest weights, so that
+ * equal weights are 1, whatever they count (ranks, samples, tokens). */
+double shard_core_relative_weight(shard_core *c, int32_t rank, double weight);
 double shard_core_weight_sum(const shard_core *c, uint64_t step); /* added in the order of turns */
 /* The program's scalars, likewise; *sum is zero before. */
 void shard_core_scalars(const shard_core *c, uint64_t step, wire_scalars *sum);

@@ -59,6 +59,7 @@ struct shard_core {
     uint32_t *order;       /* chunks by partition */
     uint64_t *clock;       /* [n_chunks][world_size] */
     uint64_t *incarnation; /* [world_size], 0 = absent */
+    double *newest_weight; /* [world_size] of its newest push that counts alone; 0: none */
     int32_t *node;         /* [world_size] */
     uint32_t *place;       /* [world_size] of a live rank among those of its node */
     uint32_t *mates;       /* [world_size] live ranks of its node, itself included */

@@ -93,6 +93,20 @@ double shard_core_weight_sum(const shard_core *c, uint64_t step)
     return nodes + sum;
 }
 
+double shard_core_relative_weight(shard_core *c, int32_t rank, double weight)
+{
+    double sum = 0;
+    uint32_t n = 0;
+    if (weight == 0) return 0; /* a rank without data says nothing about the others */
+    c->newest_weight[rank] = weight;
+    for (uint32_t r = 0; r < c->world_size; r++) {
+        if (c->newest_weight[r] == 0 || (c->incarnation[r] == 0 && r != (uint32_t)rank)) continue;
+        sum += c->newest_weight[r];
+        n++;
+    }
+    return weight * n / sum;
+}
+
 void shard_core_scalars(const shard_core *c, uint64_t step, wire_scalars *sum)
 {
     const shard_core_inputs_of_step *s = &c->steps[step & 1];
