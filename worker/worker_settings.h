@@ -86,7 +86,7 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(wrap,             ENUM, "unit",   0,    0,        worker_wrap_choices,                                           \
       "How tensors are grouped into units, which are gathered and released as a whole: by the registered unit, by layer name, by size, or not at all.") \
     X(wrap_match,       TEXT, "",       0,    0,        NULL,                                                          \
-      "With wrap=layer: patterns of layers, for example h.*,encoder.layer.*; | separates alternatives, and each must match. Empty uses names up to their first number.") \
+      "With wrap=layer: patterns of layers, for example h.*,**.layer.*; * is one part of a name, a leading **. any prefix; | separates alternatives, and each must match. Empty uses names up to their first number.") \
     X(wrap_min_params,  U64,  "100000000", 1, 1e15,     NULL,                                                          \
       "With wrap=size: minimum number of elements of a unit of consecutive tensors.")                                  \
     X(prefetch_backward, ENUM, "pre",   0,    0,        worker_prefetch_choices,                                       \

@@ -143,6 +143,9 @@ static pen_status choose_mode(resolver *r)
     const resolved_value *mode = resolved_find(&r->out->settings, "mode");
     const char *given          = resolver_given(r, "mode", &layer);
     r->stage = given != NULL ? stage_of(given) : mode != NULL ? stage_of(mode->value) : 0;
+    /* The default is DeepSpeed's, which keeps what is used again soon. */
+    if (status == PEN_OK && r->stage == 3 && is_kind(r, "FSDP"))
+        status = resolver_put(r, "max_reuse", "0", "FSDP reshards after the forward pass");
     return status;
 }
 

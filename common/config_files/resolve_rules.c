@@ -270,18 +270,18 @@ pen_status resolve_schedule(resolver *r)
 
 /* ---- units of FSDP --------------------------------------------------------------------------------------- */
 
-/* The units of well-known classes, as patterns of tensor names: transformers' names, with and without the
- * enclosing model.  A * is one part of a name, and a | separates alternatives (worker/tensor/unit.h). */
+/* The units of well-known classes, as patterns of tensor names: transformers' names, inside any enclosing model
+ * (worker/tensor/unit.h). */
 static const struct {
     const char *class, *glob;
 } layers[] = {
-    {"GPT2Block", "h.*|transformer.h.*"},
-    {"GPTJBlock", "h.*|transformer.h.*"},
-    {"T5Block", "encoder.block.*|decoder.block.*"},
-    {"LlamaDecoderLayer", "layers.*|model.layers.*"},
-    {"BertLayer", "encoder.layer.*|bert.encoder.layer.*"},
-    {"BertEmbeddings", "embeddings|bert.embeddings"},
-    {"BertSelfOutput", "encoder.layer.*.attention.output|bert.encoder.layer.*.attention.output"},
+    {"GPT2Block", "**.h.*"},
+    {"GPTJBlock", "**.h.*"},
+    {"T5Block", "**.encoder.block.*|**.decoder.block.*"},
+    {"LlamaDecoderLayer", "**.layers.*"},
+    {"BertLayer", "**.encoder.layer.*"},
+    {"BertEmbeddings", "**.embeddings"},
+    {"BertSelfOutput", "**.encoder.layer.*.attention.output"},
 };
 
 static const char *glob_of(const char *class, size_t n)

@@ -52,6 +52,29 @@ biases=$((4 * 4 * 64))
     nothing_is_left
 }
 
+@test "FULL_SHARD of an accelerate file reshards each unit after its forward pass, without servers" {
+    cat >"$tmp/fsdp.yml" <<'YAML'
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_backward_prefetch_policy: BACKWARD_PRE
+  fsdp_sharding_strategy: FULL_SHARD
+  fsdp_transformer_layer_cls_to_wrap: GPT2Block
+num_machines: 1
+num_processes: 2
+YAML
+    unit_flags=(--config "$tmp/fsdp.yml")
+    units file -- steps=3
+    units kept --max-reuse 1000000000 -- steps=3
+    same_steps file kept
+    for rank in 0 1; do
+        echo "rank $rank: $(memory file $rank mem.param.peak.bytes), $(memory kept $rank mem.param.peak.bytes) bytes at most"
+        [ "$(memory file $rank mem.param.peak.bytes)" -lt "$(memory kept $rank mem.param.peak.bytes)" ]
+        [ $(($(memory file $rank mem.param.peak.bytes) + layer)) -le "$(memory kept $rank mem.param.peak.bytes)" ]
+    done
+    nothing_is_left
+}
+
 @test "gradients larger than the bucket are released as soon as a server has them, also for a lone worker" {
     units many -- mode=zero2 reduce_bucket=1000
     units own -- mode=ps-bsp own=1

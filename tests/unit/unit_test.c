@@ -134,6 +134,27 @@ static void test_unit_a_pattern_is_about_whole_parts_and_the_innermost_layer_win
     units_fini(&set);
 }
 
+static void test_unit_a_leading_double_star_stands_for_any_prefix(void **state)
+{
+    (void)state;
+    static const char *const prefixes[] = {"", "bert.", "model.language.bert."};
+    static tensors all;
+    for (size_t p = 0; p < sizeof prefixes / sizeof *prefixes; p++) {
+        char name[2][80], layer[80];
+        all.n = 0;
+        snprintf(name[0], sizeof name[0], "%sencoder.layer.10.output.weight", prefixes[p]);
+        snprintf(name[1], sizeof name[1], "%smyencoder.layer.10.weight", prefixes[p]);
+        snprintf(layer, sizeof layer, "%sencoder.layer.10", prefixes[p]);
+        add(&all, name[0], NULL, 2, false);
+        add(&all, name[1], NULL, 4, false);
+        unit_set set = make(&all, WRAP_LAYER, "**.encoder.layer.*", 1);
+        assert_int_equal(set.n, 2);
+        assert_string_equal(set.unit[1].name, layer);
+        assert_int_equal(set.unit[1].elements, 2);
+        units_fini(&set);
+    }
+}
+
 static void refuses(const tensors *all, const char *patterns, const char *sentence)
 {
     const unit_rules rules = {WRAP_LAYER, patterns, 1};
@@ -299,6 +320,7 @@ int main(void)
         cmocka_unit_test(test_unit_labels_of_registration_make_units_and_the_rest_is_outermost),
         cmocka_unit_test(test_unit_gpt2_by_layer_has_twelve_layers_and_an_outermost_unit),
         cmocka_unit_test(test_unit_a_pattern_is_about_whole_parts_and_the_innermost_layer_wins),
+        cmocka_unit_test(test_unit_a_leading_double_star_stands_for_any_prefix),
         cmocka_unit_test(test_unit_pattern_that_matches_no_layer_is_told_with_those_there_are),
         cmocka_unit_test(test_unit_by_size_takes_tensors_until_there_are_enough_elements),
         cmocka_unit_test(test_unit_tied_tensors_are_always_in_the_outermost_unit),

@@ -32,6 +32,17 @@ static void dots_to_slashes(char *text)
         if (*text == '.') *text = '/';
 }
 
+/* A leading **. stands for any number of parts, also none. */
+static bool matches_pattern(const char *pattern, const char *prefix)
+{
+    if (strncmp(pattern, "**/", 3) != 0) return fnmatch(pattern, prefix, FNM_PATHNAME) == 0;
+    for (const char *at = prefix; at != NULL; at = strchr(at, '/')) {
+        at += *at == '/';
+        if (fnmatch(pattern + 3, at, FNM_PATHNAME) == 0) return true;
+    }
+    return false;
+}
+
 /* A pattern or alternative in the first `size` bytes matches the prefix. */
 static bool matches_one(const char *patterns, size_t size, const char *prefix)
 {
@@ -41,7 +52,7 @@ static bool matches_one(const char *patterns, size_t size, const char *prefix)
         const size_t n = strcspn(patterns, ",|");
         snprintf(pattern, sizeof pattern, "%.*s", (int)n, patterns);
         dots_to_slashes(pattern);
-        if (fnmatch(pattern, prefix, FNM_PATHNAME) == 0) return true;
+        if (matches_pattern(pattern, prefix)) return true;
         patterns += n + 1;
     }
     return false;

@@ -12,8 +12,9 @@
  * Values of wrap:
  *   unit   by the label of registration
  *   layer  by name: the longest prefix of a tensor's name, ending at a dot, that a pattern of
- *          wrap_match matches.  A * does not cross a dot, a | separates alternatives.  Without
- *          patterns: the prefix up to the first part that is a number
+ *          wrap_match matches.  A * does not cross a dot, a leading **. stands for any prefix, a |
+ *          separates alternatives.  Without patterns: the prefix up to the first part that is a
+ *          number
  *   size   consecutive tensors until they have wrap_min_params elements; a smaller rest is outermost
  *   none   all tensors are outermost
  * Pure: nothing here waits, sends or logs.
