@@ -152,14 +152,12 @@ static const backend *choose_backend(const trainer *t, const char **why)
     return t->info.device < 0 ? &backend_cpu : backend_cuda(t->o.plugin, why);
 }
 
-static bool sum_peak(trainer *t)
+static bool share_peak(trainer *t)
 {
     t->peak = t->passes.peak;
     if (!t->is_elastic)
-        TRY(pen_all_reduce(pen_world(t->ctx), &t->peak, &t->peak, 1, PEN_F64, PEN_SUM,
+        TRY(pen_all_reduce(pen_world(t->ctx), &t->peak, &t->peak, 1, PEN_F64, PEN_AVG,
                            &(pen_opts){.label = "peak"}, NULL));
-    else
-        t->peak *= t->info.world_size;
     return true;
 }
 
@@ -184,7 +182,7 @@ static bool open_network(trainer *t)
     if (!plan.network || !passes_open(&t->passes, t->ctx, &plan, &why))
         return report_fail("%s", why);
     TRY(pen_info_get(t->ctx, &t->info)); /* step: where a restored run continues */
-    return sum_peak(t);
+    return share_peak(t);
 }
 
 /* The workers and their peak performance. */
@@ -198,11 +196,11 @@ static void introduce_workers(trainer *t)
     if (t->info.device < 0)
         report_line(&t->report,
                     "%s, %d worker%s with %d thread%s each, %.0f GFLOP/s of sgemm in all", batch, n,
-                    workers, threads, threads == 1 ? "" : "s", t->peak / 1e9);
+                    workers, threads, threads == 1 ? "" : "s", n * t->peak / 1e9);
     else
         report_line(&t->report,
                     "%s, %d worker%s, this one on GPU %d, %.3f TFLOP/s of matrix products in all",
-                    batch, n, workers, t->info.device, t->peak / 1e12);
+                    batch, n, workers, t->info.device, n * t->peak / 1e12);
 }
 
 static void introduce(trainer *t)
@@ -230,13 +228,12 @@ static int by_size(const void *a, const void *b)
 
 static void sum_up(trainer *t)
 {
-    report_result *r   = &t->result;
-    const double flops = gpt2_flops_per_token(&t->o.config, t->o.length);
+    report_result *r = &t->result;
     qsort(t->step_s, (size_t)t->step_count, sizeof *t->step_s, by_size);
     r->step_p50_s    = t->step_count ? t->step_s[t->step_count / 2] : 0;
     r->tokens_per_s  = r->seconds > 0 ? t->trained / r->seconds : 0;
-    r->peak_gflops   = t->peak / 1e9;
-    r->mfu           = t->peak > 0 ? r->tokens_per_s * flops / t->peak : NAN;
+    r->mfu           = trainer_mfu(t, r->tokens_per_s);
+    r->peak_gflops   = t->shares * t->peak / 1e9;
     r->held_loss     = t->held_loss;
     r->held_bits     = trainer_bits(t, t->held_loss);
     r->bits_per_byte = t->data.held_bytes > 0;

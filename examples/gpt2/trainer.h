@@ -39,7 +39,8 @@ typedef struct {
     int64_t undecided; /* the first step whose outcome is not counted */
     float *step_s;     /* [step_count] duration of each step on this rank */
     int64_t step_count, step_room;
-    double peak;      /* flops of all ranks */
+    double
+        peak; /* flops of a rank, the mean over all at the start; larger if a later look found more */
     double held_loss; /* NaN: not evaluated yet */
     int64_t held_at;  /* number of steps before the last evaluation */
     double trained;   /* tokens, all ranks */
@@ -65,6 +66,9 @@ void trainer_end(trainer *t);
 
 /* Reads the tokens of sequence number s into row `row` of the batch. */
 bool trainer_read(trainer *t, const reader_tokens *from, size_t at, int row);
+
+/* The fraction of the peak that this speed of all ranks uses; NaN: unknown. */
+double trainer_mfu(trainer *t, double tokens_per_s);
 
 double trainer_bits(const trainer *t,
                     double nats); /* per byte if bytes are known, else per token */

@@ -141,3 +141,10 @@ fp16=(f16 precision=fp16 clip=0.05 loss_scale_window=3 "$adamw" "$falls" 1:peak=
     /usr/bin/python3 "$root/tests/support/make_golden_training.py" >"$tmp/golden.h"
     diff "$tmp/golden.h" "$root/tests/support/golden_training.h"
 }
+
+@test "a precision that a program does not use is said once, and one that it uses is not" {
+    pen run --nproc-per-node 2 --precision bf16 --steps 3 "$examples/linear" >"$tmp/linear.out" 2>"$tmp/linear.err"
+    [ "$(grep -c 'precision=bf16 changes nothing here: all tensors are float32' "$tmp/linear.err")" = 1 ]
+    halves bf16 "--nproc-per-node 2" bf16 precision=bf16 "$adamw" "$falls"
+    ! grep -q 'changes nothing here' "$tmp/bf16.err" || return 1
+}

@@ -2,6 +2,7 @@
 #include "worker/api/api.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/why.h"
 #include "common/system/fp_env.h"
 #include "worker/tensor/device_copy/device_copies.h"
@@ -81,6 +82,19 @@ static pen_status run_commit(pen_ctx *ctx)
     return status == PEN_OK ? status : last_error_set(&why);
 }
 
+/* `precision` is a word to the program; one that does not listen trains in float32 as before. */
+static void tell_precision(const pen_ctx *ctx)
+{
+    if (ctx->settings.precision == PRECISION_FP32 || ctx->env.rank > 0) return;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (ctx->model.tensor[i]->desc.dtype != PEN_F32 ||
+            ctx->model.tensor[i]->desc.grad_dtype != PEN_F32)
+            return;
+    log_notice("precision=%s changes nothing here: all tensors are float32; the program chooses "
+               "their type from pen_info.precision",
+               worker_precision_name(ctx->settings.precision));
+}
+
 pen_status pen_commit(pen_ctx *ctx)
 {
     FP_ENV_OURS();
@@ -94,6 +108,7 @@ pen_status pen_commit(pen_ctx *ctx)
     if (status == PEN_OK) {
         ctx->phase        = CONTEXT_COMMITTED;
         ctx->committed_ms = clock_ms(&clock_real);
+        tell_precision(ctx);
     } else if (ctx->remembered.status == PEN_OK) {
         /* pen_commit() cannot be repeated: other ranks may have continued. */
         pen_last_error(&ctx->remembered);

@@ -131,12 +131,17 @@ static void register_tensors(passes *p)
     }
 }
 
+double passes_peak(const passes *p)
+{
+    return p->plan.network->peak(p->trained, p->plan.threads);
+}
+
 bool passes_open(passes *p, pen_ctx *ctx, const passes_plan *plan, const char **why)
 {
     *p = (passes){.ctx = ctx, .plan = *plan};
     if (!make_networks(p, why)) return false;
     /* All ranks have just met in pen_init(), so they measure at the same time, and no rank waits after pen_commit(). */
-    p->peak = plan->network->peak(p->trained, plan->threads);
+    p->peak = passes_peak(p);
     *why    = "no memory for the parameters";
     if (!make_lists(p) || (!plan->is_held && !make_values(p, why))) return false;
     register_tensors(p);

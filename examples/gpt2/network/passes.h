@@ -45,6 +45,9 @@ typedef struct {
 /* Creates the network, registers its tensors and agrees with all other ranks.  False: *why is a sentence. */
 bool passes_open(passes *p, pen_ctx *ctx, const passes_plan *plan, const char **why);
 
+/* Measures the peak once more; waits. */
+double passes_peak(const passes *p);
+
 /* After a failed call: the reason, as a sentence. */
 const char *passes_why(const passes *p);
 
