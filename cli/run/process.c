@@ -16,8 +16,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 static int guard_fd = -1;
@@ -102,6 +104,30 @@ static void exec_program(char *const *argv)
     _exit(code);
 }
 
+/* A worker's stdout is a pseudo-terminal, so that C, Python and others write each line when it ends: a pipe would hold
+ * them back for minutes, and a kill would lose them.  Bytes pass unchanged.  False: none is left; then it is a pipe. */
+static bool open_terminal(int ends[2])
+{
+    struct termios t;
+    struct winsize size;
+    char name[64];
+    ends[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (ends[0] < 0) return false;
+    ends[1] = grantpt(ends[0]) == 0 && unlockpt(ends[0]) == 0 &&
+                      ptsname_r(ends[0], name, sizeof name) == 0
+                  ? open(name, O_WRONLY | O_NOCTTY | O_CLOEXEC)
+                  : -1;
+    if (ends[1] < 0 || tcgetattr(ends[1], &t) != 0) {
+        if (ends[1] >= 0) close(ends[1]);
+        close(ends[0]);
+        return false;
+    }
+    cfmakeraw(&t);
+    tcsetattr(ends[1], TCSANOW, &t);
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) ioctl(ends[0], TIOCSWINSZ, &size);
+    return true;
+}
+
 static void become_child(const process *p, char *const *argv, const process_env *env, size_t n_env,
                          int out, int err, int go, pid_t parent)
 {
@@ -115,6 +141,7 @@ static void become_child(const process *p, char *const *argv, const process_env 
     sigprocmask(SIG_SETMASK, &none, NULL);
     for (int s = 1; s < 32; s++) signal(s, SIG_DFL);
 
+    if (isatty(out) && !isatty(STDOUT_FILENO)) setenv("TERM", "dumb", 1); /* no colours in files */
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     dup2(null, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
@@ -136,8 +163,10 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
                          pen_error *why)
 {
     int out[2], err[2], go[2];
-    pid_t parent = getpid();
-    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0 || pipe2(go, O_CLOEXEC) != 0)
+    pid_t parent            = getpid();
+    const bool has_terminal = p->role == PEN_WORKER && open_terminal(out);
+    if ((!has_terminal && pipe2(out, O_CLOEXEC) != 0) || pipe2(err, O_CLOEXEC) != 0 ||
+        pipe2(go, O_CLOEXEC) != 0)
         return why_set(why, PEN_STORE, "cannot make a pipe for %s: %m", p->name);
     p->position_fd = -1;
     if (p->role == PEN_WORKER) p->position = position_create(&p->position_fd);
