@@ -124,7 +124,7 @@ char *status_json(const wire_control *answer)
         "{s:o, s:s, s:o, s:I, s:I, s:I, s:f, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "job",
         json_text(answer->u.status.job), "phase", answer->u.status.phase, "mode",
         json_text(answer->u.status.mode), "step", (json_int_t)answer->u.status.step, "term",
-        (json_int_t)answer->u.status.term, "epoch", (json_int_t)answer->u.status.epoch, "uptime_s",
+        (json_int_t)answer->u.status.term, "view", (json_int_t)answer->u.status.epoch, "uptime_s",
         answer->u.status.uptime_s, "snapshot", (json_int_t)answer->u.status.snapshot, "refused",
         (json_int_t)answer->u.status.refused, "members", members, "waiting", waiting, "copies",
         copies_json(answer), "scheduler", scheduler_json(answer), "shard_bytes", shard_bytes,

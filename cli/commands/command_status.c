@@ -85,7 +85,7 @@ static void print_copies(const wire_control *answer)
 
 static void print_table(const wire_control *answer, const char *protection)
 {
-    printf("job %s   %s   mode %s   step %" PRId64 "   epoch %" PRIu64 "   up %.0f s   snapshot %s",
+    printf("job %s   %s   mode %s   step %" PRId64 "   view %" PRIu64 "   up %.0f s   snapshot %s",
            answer->u.status.job, answer->u.status.phase, answer->u.status.mode,
            answer->u.status.step, answer->u.status.epoch, answer->u.status.uptime_s,
            answer->u.status.snapshot < 0 ? "none" : "");

@@ -152,7 +152,7 @@ void top_print(const top *self, bool in_color, int columns, FILE *out)
     write_rate(steps, (double)self->before.step, (double)l->step,
                l->uptime_s - self->before.uptime_s, self->before.member != NULL, 1);
     int n = snprintf(line, sizeof line,
-                     "job %s   %s   mode %s   step %" PRId64 "   %s steps/s   epoch %" PRIu64
+                     "job %s   %s   mode %s   step %" PRId64 "   %s steps/s   view %" PRIu64
                      "   up %.0f s",
                      l->job, l->phase, l->mode, l->step, steps, l->epoch, l->uptime_s);
     if (l->snapshot >= 0 && n > 0 && n < (int)sizeof line)

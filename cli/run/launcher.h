@@ -35,6 +35,8 @@ typedef struct {
     bool asked, answered, scheduler_hung; /* after a failure: does the scheduler still answer? */
     int interrupted, interrupts;
     uint64_t kill_at_ms, leave_at_ms, link_until_ms;
+    uint64_t
+        verdict_until_ms; /* a process failed: output is left in its pipes until the verdict, or until then */
 } launcher;
 
 /* start.c: names, files, and processes.  A start reuses the entry of an ended process of that role and rank. */

@@ -13,6 +13,7 @@
 static bool is_json;
 static char own_line[PROCESS_LINE_BYTES];
 static size_t own_size;
+static const char *hidden;
 
 static void write_all(int fd, const char *bytes, size_t n)
 {
@@ -60,8 +61,17 @@ void lines_begin(const char *format)
     stderr = own;
 }
 
+void lines_hide(const char *verdict)
+{
+    hidden = verdict;
+}
+
 void lines_show(const process *p, process_stream *s)
 {
+    if (s == &p->err && hidden != NULL) {
+        s->line[s->line_size] = '\0';
+        if (strstr(s->line, hidden) != NULL) return;
+    }
     if (!is_json) {
         fputs(p->prefix, s->terminal);
         fwrite(s->line, 1, s->line_size, s->terminal);

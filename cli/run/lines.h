@@ -7,6 +7,9 @@
 /* format: "json", or anything else (NULL) for text. */
 void lines_begin(const char *format);
 
+/* The verdict is in the launcher's report: lines of stderr that repeat it are not shown.  BORROWED; NULL: none. */
+void lines_hide(const char *verdict);
+
 /* Prints the stream's current line, with its newline, to its terminal. */
 void lines_show(const process *p, process_stream *s);
 

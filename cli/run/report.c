@@ -108,9 +108,11 @@ static void print_others(const report_input *in, const process *cause)
         char end[96];
         if (p == cause || !p->ended || p->role != PEN_WORKER) continue;
         describe_end(p, false, end, sizeof end);
+        const bool is_known =
+            p->err.lines == 0 || (in->verdict != NULL && strstr(last_line(p), in->verdict->text));
         if (failed(p))
             fprintf(stderr, "%s   %s   %s%s%s\n", first ? "  others" : "        ", p->name, end,
-                    p->err.lines > 0 ? ": " : "", last_line(p));
+                    is_known ? "" : ": ", is_known ? "" : last_line(p));
         else
             fprintf(stderr, "%s   %s   ended normally\n", first ? "  others" : "        ", p->name);
         first = false;

@@ -31,6 +31,8 @@ enum {
     TELL_MS     = 50,    /* the scheduler notifies the other machines that the job was stopped */
     SERVERS_MS  = 10000, /* servers and scheduler after the last worker          */
     OVER_MS     = 300,   /* servers after the last worker and the scheduler      */
+    SAID_MS     = 20,    /* the verdict, when the scheduler prints a line        */
+    HEAR_MS     = 100,   /* the verdict about the first failure                   */
     VERDICT_MS  = 500,   /* the verdict of an exited scheduler                  */
     LINK_MS     = 60000, /* a restarted scheduler                                */
     LINK_TRY_MS = 1000,
@@ -160,6 +162,7 @@ static void read_link(launcher *l, uint64_t now)
         if (message.kind != WIRE_VERDICT || l->has_verdict) continue;
         l->verdict     = message.u.verdict;
         l->has_verdict = true;
+        lines_hide(l->verdict.text);
         launcher_ask_scheduler(l, now);
     }
     bool has_done = l->has_verdict && !launcher_has_survivors(l); /* the scheduler waits for us */
@@ -174,6 +177,18 @@ static void read_link(launcher *l, uint64_t now)
     }
 }
 
+/* Waits a moment for the verdict: others received it too and print it, and one report is enough. */
+static void hear_verdict(launcher *l, uint64_t patience_ms)
+{
+    const uint64_t until = clock_ms(&clock_real) + patience_ms;
+    for (uint64_t now = 0; !l->has_verdict && l->link != NULL && now < until;) {
+        struct pollfd fd = {.fd = control_fd(l->link), .events = POLLIN};
+        poll(&fd, 1, 5);
+        now = clock_ms(&clock_real);
+        read_link(l, now);
+    }
+}
+
 static void reap(launcher *l, uint64_t now)
 {
     process *p;
@@ -183,8 +198,11 @@ static void reap(launcher *l, uint64_t now)
         if (l->is_over && l->stopping && p->exit_signal == SIGTERM)
             p->exit_signal = 0; /* it was still starting */
         bool failed = p->exit_code != 0 || p->exit_signal != 0;
-        if (failed && !l->stopping && !launcher_takes_end(l, p, now))
+        if (failed && !l->stopping && launcher_end_note(l, p)[0] != '\0') hear_verdict(l, HEAR_MS);
+        if (failed && !l->stopping && !launcher_takes_end(l, p, now)) {
+            if (!l->asked) hear_verdict(l, HEAR_MS);
             launcher_ask_scheduler(l, now);
+        }
         if (l->stopping) p->reported = true;
     }
     if (launcher_alive(l, PEN_WORKER) == 0 && l->leave_at_ms == 0)
@@ -356,11 +374,15 @@ static pen_status watch(launcher *l, pen_error *why)
         size_t n = gather_fds(l, fds, streams, owners);
         poll(fds, n, poll_timeout(l, now));
         now = clock_ms(&clock_real);
-        for (size_t i = 2; i < n; i++)
-            if (fds[i].revents != 0) process_read(owners[i], streams[i]);
         read_signals(l, now);
         launcher_revive_due(l, now);
         reap(l, now); /* before the link: reports deaths here with their signal */
+        for (size_t i = 2; i < n; i++) {
+            if (fds[i].revents == 0) continue;
+            if (owners[i]->role == PEN_SCHEDULER)
+                hear_verdict(l, SAID_MS); /* it says little else */
+            process_read(owners[i], streams[i]);
+        }
         if (launcher_seeks_link(l, now)) open_link(l, LINK_TRY_MS);
         if (l->has_verdict) launcher_ask_scheduler(l, now);
         read_link(l, now);
@@ -432,7 +454,8 @@ static bool may_restart(const launcher *l, const process *cause)
 /* Starts and watches everything once; returns the exit code, and whether to restart. */
 static int attempt(launcher *l, bool *again)
 {
-    pen_error why  = {0};
+    pen_error why = {0};
+    lines_hide(NULL);
     l->has_verdict = l->stopping = l->asked = l->answered = l->scheduler_hung = false;
     l->had_link = l->is_over = l->told_waiting = false;
     l->leave_at_ms = l->kill_at_ms = l->link_until_ms = 0;

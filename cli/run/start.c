@@ -234,6 +234,8 @@ static process *add(launcher *l, int32_t role, int32_t rank, int32_t local_rank,
         snprintf(p->name, sizeof p->name, "%s %d", role_name, rank);
     if (l->options.prefix && role == PEN_WORKER)
         snprintf(p->prefix, sizeof p->prefix, "[%d] ", rank);
+    if (l->options.prefix && role == PEN_SERVER)
+        snprintf(p->prefix, sizeof p->prefix, "[server %d] ", rank);
     open_stream(l, p, &p->out, "out", RUN_STDOUT, stdout);
     open_stream(l, p, &p->err, "err", RUN_STDERR, stderr);
     return p;

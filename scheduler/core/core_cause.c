@@ -44,6 +44,7 @@ void core_lose(scheduler_core *core, member_slot *s, member_event event, const c
     core_log(&core->out, LOG_INFO, "%s: %s", MEMBER_NAME(s), how);
     if (s->state == before) return;
     s->is_lost = true;
+    s->lost_ms = core->out.now_ms;
     core->due |= DUE_LOST;
 }
 

@@ -60,7 +60,8 @@ void core_verdict_notify(scheduler_core *core)
     core_log(&core->out, LOG_NOTICE, "%s", core->job.verdict.text);
     core_persist(core);
     const wire_control c = {.kind = WIRE_VERDICT, .u.verdict = core->job.verdict};
-    core_send_all(&core->out, TO_WORKERS | TO_SERVERS | TO_OBSERVERS, &c);
+    core_send_all(&core->out, TO_OBSERVERS, &c); /* launchers report it before their workers do */
+    core_send_all(&core->out, TO_WORKERS | TO_SERVERS, &c);
     ROSTER_EACH(s, &core->members.roster) {
         s->is_told = s->is_bound;
         if (s->state == MEMBER_DEAD) core_notify(core, s);

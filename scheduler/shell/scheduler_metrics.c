@@ -15,7 +15,7 @@ enum { NAMES_MAX = 64 };
 #define ROWS(X)                                                                                        \
     X(PHASE,    "job.phase",          "",        GAUGE,   "1 for the phase the job is in, 0 for the others.")      \
     X(STEP,     "job.step",           "steps",   GAUGE,   "Step the job is at.")                                   \
-    X(EPOCH,    "job.epoch",          "epochs",  GAUGE,   "How often the members changed, from 1 on.")             \
+    X(VIEW,     "job.view",           "views",   GAUGE,   "How often the members changed, from 1 on.")             \
     X(UPTIME,   "job.uptime.seconds", "seconds", GAUGE,   "Since the scheduler began.")                            \
     X(SNAPSHOT, "job.snapshot.step",  "steps",   GAUGE,   "Step of the newest whole snapshot; -1: none.")          \
     X(REFUSED,  "job.refused.frames", "frames",  COUNTER, "Frames the scheduler refused.")                         \
@@ -182,7 +182,7 @@ void scheduler_metrics_write(FILE *out, bool is_open, const wire_control *status
     metrics_process(&w.page);
     write_phase(&w);
     one(&w, ROW_STEP, (double)status->u.status.step);
-    one(&w, ROW_EPOCH, (double)status->u.status.epoch);
+    one(&w, ROW_VIEW, (double)status->u.status.epoch);
     one(&w, ROW_UPTIME, status->u.status.uptime_s);
     one(&w, ROW_SNAPSHOT, (double)status->u.status.snapshot);
     one(&w, ROW_REFUSED, (double)status->u.status.refused);

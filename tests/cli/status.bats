@@ -11,7 +11,7 @@ teardown() { job_teardown; }
     wait_for_step 2
     pen status >"$tmp/table"
     cat "$tmp/table"
-    head -n 1 "$tmp/table" | grep -qE "^job $job-one   training   mode ps-bsp   step [0-9]+   epoch 1   up [0-9]+ s   snapshot none   refused frames 0   this user on this host$"
+    head -n 1 "$tmp/table" | grep -qE "^job $job-one   training   mode ps-bsp   step [0-9]+   view 1   up [0-9]+ s   snapshot none   refused frames 0   this user on this host$"
     for role in worker server; do
         [ "$(grep -cE "^$role +[01]  $host +[0-9]+  active +[0-9]+ +[0-9.]+ s +[0-9.]+ +[0-9.]+  " "$tmp/table")" = 2 ]
     done

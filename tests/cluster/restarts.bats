@@ -49,7 +49,7 @@ was_restarted() { # NAME WORKERS JOBS
     start twice --nproc-per-node 2 --servers 1 --on-worker-loss wait --max-restarts 1 "$programs/stepper" steps=100000 pause_ms=20
     within 10 grep -q 'step 5 ' "$tmp/twice.out"
     kill -9 "$(member worker 1)"
-    within 10 grep -q 'worker 1 .* has joined' "$tmp/twice.err"
+    within 10 grep -q 'worker 1 .* is back after' "$tmp/twice.err"
     kill -9 "$(member worker 1)"
     before=${EPOCHREALTIME/[.,]/}
     code=0
@@ -98,4 +98,23 @@ was_restarted() { # NAME WORKERS JOBS
     grep -q 'it is not started again' "$tmp/run0.err"
     ! grep -q 'restarting, ' "$tmp"/run?.err || return 1
     hosts_stop
+}
+
+@test "a failure is told once, the cause first; what recovers is told too" {
+    local servers i
+    for servers in 0 2; do
+        for i in 1 2 3; do
+            pen run --nproc-per-node 3 --servers $servers "$programs/leaver" 40 1 12 crash >"$tmp/once.out" 2>"$tmp/once.err" || [ $? -eq 1 ]
+            cat "$tmp/once.err"
+            [ "$(grep -c 'worker 1 .* is gone' "$tmp/once.err")" -eq 1 ]
+            [ "$(sed -n 2p "$tmp/once.err")" = "penstock: worker 1 ended with exit code 1 at step 12" ]
+        done
+    done
+    start back --nproc-per-node 2 --servers 2 --replicas 1 "$programs/stepper" steps=100000 pause_ms=20
+    within 10 grep -q 'step 5 ' "$tmp/back.out"
+    kill -9 "$(member server 0)"
+    within 10 grep -qE '^penstock: server 0 .* is back after [0-9.]+ s: view [0-9]+ with 2 workers and 2 servers' "$tmp/back.err"
+    kill -INT "$launcher"
+    wait "$launcher" || [ $? -eq 130 ]
+    nothing_is_left
 }

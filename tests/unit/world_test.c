@@ -50,7 +50,7 @@ static void test_world_is_of_the_members_that_the_step_is_seen_with(void **state
     pen_last_error(&why);
     assert_string_equal(why.text,
                         "collectives need fixed members, and the members of this job changed in "
-                        "epoch 7; use pen_step_scalar(), pen_command() or pen_store_add()");
+                        "view 7; use pen_step_scalar(), pen_command() or pen_store_add()");
     assert_int_equal(pen_size(alone), 2); /* a handle kept from before sees the present members */
     pen_ready(ctx, NULL, PEN_ALL);
     assert_int_equal(pen_step_end(ctx, &step), PEN_OK);

@@ -24,7 +24,7 @@ static pen_group *make_world(pen_ctx *ctx, uint32_t n, const int32_t *rank)
         if (rank[i] == ctx->env.rank) g->rank = (int)i;
     }
     why_set(&g->failure, PEN_UNSUPPORTED,
-            "collectives need fixed members, and the members of this job changed in epoch %llu; "
+            "collectives need fixed members, and the members of this job changed in view %llu; "
             "use pen_step_scalar(), pen_command() or pen_store_add()",
             (unsigned long long)members_epoch(&ctx->members));
     g->has_failed = true;

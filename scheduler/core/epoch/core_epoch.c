@@ -135,6 +135,7 @@ static void admit(scheduler_core *core)
         core_move(&core->out, s, MEMBER_EVENT_BEGIN);
         s->last_seen_ms = core->out.now_ms;
         s->awaited_ms   = 0;
+        core->epoch.change.has_joined |= s->role == PEN_SERVER;
         free(s->loss);
         s->loss = NULL;
         core->epoch.goal_is_old |= s->role == PEN_SERVER;
@@ -201,20 +202,20 @@ static void notify_late(scheduler_core *core)
     }
 }
 
-/* "server 1 (devbox) is gone; other servers took over 2 shards in 0.012 s (epoch 3)" */
+/* "server 1 (devbox) is gone; other servers took over 2 shards in 0.012 s (view 3)" */
 static void report(scheduler_core *core, const resolved *out)
 {
     const core_change *c = &core->epoch.change;
     const double took    = (double)(core->out.now_ms - c->begun_ms) / 1e3;
     char line[400];
     if (c->lost)
-        snprintf(line, sizeof line, "%s; other servers took over %s in %.3f s (epoch %" PRIu64 ")",
+        snprintf(line, sizeof line, "%s; other servers took over %s in %.3f s (view %" PRIu64 ")",
                  c->cause, MANY(out->n_moved, "shard"), took, core->epoch.number);
     else
-        snprintf(line, sizeof line, "%s: epoch %" PRIu64 " with %s and %s, %.3f s", c->cause,
+        snprintf(line, sizeof line, "%s: view %" PRIu64 " with %s and %s, %.3f s", c->cause,
                  core->epoch.number, MANY(core->epoch.view.u.epoch.n_workers, "worker"),
                  MANY(core->epoch.view.u.epoch.n_servers, "server"), took);
-    if (c->lost || core->epoch.view.u.epoch.members_changed)
+    if (c->lost || c->has_joined || core->epoch.view.u.epoch.members_changed)
         core_announce(&core->out, line);
     else
         core_log(&core->out, LOG_INFO, "%s", line);
@@ -252,7 +253,8 @@ static void decide(scheduler_core *core)
     install(core, &out, have_members_changed(core));
     if (core->job.has_verdict) return;
     core->due |= DUE_MOVED | (core->epoch.change.lost ? DUE_TAKEN_OVER : 0);
-    core->epoch.change.lost = NULL;
+    core->epoch.change.lost       = NULL;
+    core->epoch.change.has_joined = false;
     if (placement_can_move(&core->epoch.place, &core->epoch.goal))
         core_epoch_want(core, core->out.now_ms + CORE_GATHER_MS, "copies move");
 }

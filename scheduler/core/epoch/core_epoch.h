@@ -17,6 +17,7 @@ typedef struct { /* a change of the epoch, wanted or in progress */
     uint64_t due_ms;         /* wanted: when it begins; open: when all must have sealed */
     uint64_t begun_ms;       /* when its first cause came */
     const member_slot *lost; /* a server whose death is a cause; else NULL */
+    bool has_joined;         /* a server has */
     char cause[160];
 } core_change;
 

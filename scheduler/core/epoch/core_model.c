@@ -181,7 +181,11 @@ static void late_ready(scheduler_core *core, member_slot *s)
     if (s->is_ready || (s->role == PEN_WORKER && !s->is_registered)) return;
     s->is_ready = true;
     core->epoch.goal_is_old |= s->role == PEN_SERVER;
-    core_epoch_want(core, core->out.now_ms, "%.120s has joined", MEMBER_NAME(s));
+    if (s->lost_ms)
+        core_epoch_want(core, core->out.now_ms, "%.120s is back after %.1f s", MEMBER_NAME(s),
+                        (double)(core->out.now_ms - s->lost_ms) / 1e3);
+    else
+        core_epoch_want(core, core->out.now_ms, "%.120s has joined", MEMBER_NAME(s));
 }
 
 /* False: it has not restored the snapshot of the plan. */

@@ -77,6 +77,7 @@ struct member_slot {
     bool is_draining;    /* server */
     bool is_stopped;     /* STOP was sent while others stay */
     bool has_come_back;  /* another process was in this slot before */
+    uint64_t lost_ms;    /* when that one was lost; 0: it was not */
     uint64_t awaited_ms; /* worker: dead, a replacement is awaited until then; 0: none is */
     int64_t begin_step, begin_applied; /* late worker: where it begins; -1: at the beginning */
     pen_error *loss;       /* worker: dead, and the job continues: its sentence; else NULL */

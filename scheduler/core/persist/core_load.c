@@ -190,7 +190,7 @@ static void go_on(scheduler_core *core)
     if (core->job.phase == PHASE_STOPPING || core->job.phase == PHASE_FAILED)
         core->job.end_ms = core->job.amnesty_ms + CORE_END_MS;
     core_log(&core->out, LOG_NOTICE,
-             "the scheduler is back: job '%s', epoch %" PRIu64 ", %s and %s", core->job.name,
+             "the scheduler is back: job '%s', view %" PRIu64 ", %s and %s", core->job.name,
              core->epoch.number, MANY(core->members.roster.workers.n, "worker"),
              MANY(core->members.roster.servers.n, "server"));
     core_epoch_want(core, core->out.now_ms, "the scheduler is back");

@@ -34,14 +34,14 @@ void io_notify_events(io_thread *c, const io_view *before)
     for (uint32_t i = 0; i < before->n_workers; i++) {
         const wire_member *w = &before->worker[i];
         if (has(&c->view, w)) continue;
-        snprintf(text, sizeof text, "worker %d (%s) left in epoch %llu", w->rank, w->host,
+        snprintf(text, sizeof text, "worker %d (%s) left in view %llu", w->rank, w->host,
                  (unsigned long long)c->view.epoch);
         io_tell(c, PEN_EV_LEFT, w->rank, text);
     }
     for (uint32_t i = 0; i < c->view.n_workers; i++) {
         const wire_member *w = &c->view.worker[i];
         if (has(before, w)) continue;
-        snprintf(text, sizeof text, "worker %d (%s) joined in epoch %llu", w->rank, w->host,
+        snprintf(text, sizeof text, "worker %d (%s) joined in view %llu", w->rank, w->host,
                  (unsigned long long)c->view.epoch);
         io_tell(c, PEN_EV_JOINED, w->rank, text);
     }
