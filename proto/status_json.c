@@ -121,9 +121,10 @@ char *status_json(const wire_control *answer)
         json_array_append_new(shard_bytes,
                               json_integer((json_int_t)answer->u.status.shard_bytes[i]));
     json_t *all = json_pack(
-        "{s:o, s:s, s:o, s:I, s:I, s:I, s:f, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "job",
-        json_text(answer->u.status.job), "phase", answer->u.status.phase, "mode",
-        json_text(answer->u.status.mode), "step", (json_int_t)answer->u.status.step, "term",
+        "{s:o, s:s, s:o, s:I, s:I, s:f, s:I, s:I, s:f, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "job", json_text(answer->u.status.job), "phase", answer->u.status.phase, "mode",
+        json_text(answer->u.status.mode), "step", (json_int_t)answer->u.status.step, "steps",
+        (json_int_t)answer->u.status.steps, "steps_per_s", answer->u.status.steps_per_s, "term",
         (json_int_t)answer->u.status.term, "view", (json_int_t)answer->u.status.epoch, "uptime_s",
         answer->u.status.uptime_s, "snapshot", (json_int_t)answer->u.status.snapshot, "refused",
         (json_int_t)answer->u.status.refused, "members", members, "waiting", waiting, "copies",

@@ -3,7 +3,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 #include "common/trace/trace.h"
+#include "proto/scalars.h"
 #include "worker/job_mode.h"
 #include "worker/last_error.h"
 #include "worker/tensor/device_copy/device_copies.h"
@@ -125,6 +127,7 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
         return status;
     }
     ctx->requests.in_flight_max = ctx->settings.requests_max;
+    stat_store(&ctx->stats, STAT_STEPS_PLANNED, ctx->settings.steps);
     name_job(ctx);
     status     = open_trace(ctx, why);
     ctx->world = group_create_world(ctx, ctx->env.world_size, ctx->env.rank);
@@ -221,6 +224,35 @@ pen_status context_leave(pen_ctx *ctx, pen_status status)
     atomic_store_explicit(&ctx->call_since_ms, clock_ms(&clock_real), memory_order_relaxed);
     position_set_call(ctx->position, atomic_load_explicit(&ctx->call, memory_order_relaxed), false);
     return status;
+}
+
+context_metric *context_find_metric(pen_ctx *ctx, const char *name)
+{
+    uint32_t i = 0;
+    while (i < ctx->n_metrics && strcmp(ctx->metric[i].name, name) != 0) i++;
+    if (i == CONTEXT_METRICS_MAX || !utf8_is_clean(name)) return NULL;
+    if (i == ctx->n_metrics) {
+        ctx->metric[i] = (context_metric){.value = 0};
+        snprintf(ctx->metric[i].name, sizeof ctx->metric[i].name, "%s", name);
+        ctx->n_metrics++;
+    }
+    return &ctx->metric[i];
+}
+
+void context_note_scalars(pen_ctx *ctx)
+{
+    double sum;
+    uint32_t ranks;
+    if (pen_rank(ctx->world) != 0) return;
+    pthread_mutex_lock(&ctx->monitor_lock);
+    for (uint32_t i = 0; i < ctx->n_metrics; i++) {
+        context_metric *m = &ctx->metric[i];
+        if (!m->is_scalar || !scalars_find(&ctx->step.totals, scalars_name(m->name), &sum, &ranks))
+            continue;
+        m->value     = m->is_mean ? sum / ranks : sum;
+        m->has_value = true;
+    }
+    pthread_mutex_unlock(&ctx->monitor_lock);
 }
 
 pen_command_fn context_command(pen_ctx *ctx, void **user)

@@ -28,6 +28,9 @@ enum { CONTEXT_METRICS_MAX = 64 };
 typedef struct {
     char name[64];
     double value;
+    bool is_scalar; /* of pen_step_scalar(), not of pen_metric() */
+    bool is_mean;   /* the program asked for its mean, not for its sum */
+    bool has_value;
 } context_metric;
 
 typedef void (*context_event_fn)(pen_ctx *ctx, const pen_event *event, void *user);
@@ -175,6 +178,12 @@ pen_status context_check(const pen_ctx *ctx, const char *call);
  * context_leave(). */
 pen_status context_enter(pen_ctx *ctx, const char *call, bool waits);
 pen_status context_leave(pen_ctx *ctx, pen_status status);
+
+/* The row of this name, new if there is room; NULL: there is none, or the name is not clean UTF-8.  Call it under
+ * monitor_lock. */
+context_metric *context_find_metric(pen_ctx *ctx, const char *name);
+/* A step has ended: the totals of its scalars are metrics of the lowest live rank. */
+void context_note_scalars(pen_ctx *ctx);
 
 /* The function of pen_on_command(); NULL: none. */
 pen_command_fn context_command(pen_ctx *ctx, void **user);

@@ -68,6 +68,7 @@ pen_status step_conclude(pen_ctx *ctx, pen_step *step, const pen_result *result,
     stat_observe(&ctx->stats, STAT_SPREAD_STALENESS, step->staleness);
     ctx->step.applied = o->applied;
     ctx->step.totals  = o->scalars;
+    context_note_scalars(ctx);
     return o->outcome == PEN_PENDING ? PEN_OK : account(ctx, ctx->step.next_index, o, why);
 }
 

@@ -40,7 +40,7 @@ static int ask(const resize_settings *s, wire_control *question)
     wire_control answer;
     pen_error why = {0};
     control_protect(s->encryption, s->secret_file);
-    if (control_open_job(s->master_addr, s->master_port,
+    if (control_open_job(s->job, s->master_addr, s->master_port,
                          s->timeout_ms < 5000 ? s->timeout_ms : 5000, &link, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     pen_status status = control_ask(link, question, WIRE_RESIZED, s->timeout_ms, &answer, &why);

@@ -38,8 +38,8 @@ static int ask(int argc, char **argv)
     pen_error why         = {0};
     const int code        = command_settings(ask_rows, &s, argc, argv, usage_all, NULL);
     if (code >= 0) return code;
-    if (control_open_job(s.master_addr, s.master_port, s.timeout_ms < 5000 ? s.timeout_ms : 5000,
-                         &link, &why) != PEN_OK)
+    if (control_open_job(s.job, s.master_addr, s.master_port,
+                         s.timeout_ms < 5000 ? s.timeout_ms : 5000, &link, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     pen_status status =
         control_ask(link, &question, WIRE_SNAPSHOT_DONE, s.timeout_ms, &answer, &why);

@@ -1,13 +1,16 @@
 /* command_status.c - `penstock status`: the state of a running job. */
 #include "cli/command.h"
+#include "cli/job/headline.h"
 #include "cli/commands/waits.h"
 #include "cli/job/control.h"
+#include "cli/job/job_note.h"
 #include "cli/job/member_pid.h"
 #include "common/base/clock.h"
 #include "common/base/why.h"
 #include "proto/status_json.h"
 #include "proto/stuck.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -17,7 +20,7 @@
 typedef struct {
     CONTROL_PLACE(CONFIG_FIELD, "", "")
     CONTROL_PROTECTION(CONFIG_FIELD)
-    bool json, stuck;
+    bool json, stuck, all;
     config_text pid;
 } ask_settings;
 
@@ -27,7 +30,8 @@ static const config_row ask_rows[] = {
     CONTROL_PLACE(ROW, "5000", "Maximum time to wait for an answer.")
     ROW(json,  BOOL, "no", 0, 0, NULL, "Print JSON.")
     ROW(stuck, BOOL, "no", 0, 0, NULL, "Show the last collective call of each worker, and which ranks have not entered it.")
-    ROW(pid,   TEXT, "",   0, 0, NULL, "ROLE (worker or server), followed by a rank: print its process id, if it runs on this host.")
+    ROW(all,   BOOL, "no", 0, 0, NULL, "List launchers and other commands that are connected, too.")
+    ROW(pid,   TEXT, "",   0, 0, NULL, "worker RANK, server RANK or scheduler: print its process id, if it runs on this host.")
     CONTROL_PROTECTION(ROW)
     {0},
 };
@@ -39,26 +43,33 @@ typedef struct {
     control *link;
 } asking;
 
+/* The word after --pid ROLE; flags may follow it.  Returns the number of words that are left. */
+static int take_rank(asking *a, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const int at = strcmp(argv[i], "--pid") == 0 ? i + 2 : i + 1;
+        if (strncmp(argv[i], "--pid", 5) != 0 || (argv[i][5] != '\0' && argv[i][5] != '='))
+            continue;
+        if (at >= argc || (argv[at][0] == '-' && !isdigit((unsigned char)argv[at][1]))) return argc;
+        a->rank = argv[at];
+        memmove(&argv[at], &argv[at + 1], (size_t)(argc - at) * sizeof *argv); /* with the NULL */
+        return argc - 1;
+    }
+    return argc;
+}
+
 static int open_job(asking *a, int argc, char **argv, const char *usage)
 {
     pen_error why;
-    int rest;
     ask_settings *s = &a->s;
-    int code        = command_settings(ask_rows, s, argc, argv, usage, &rest);
+    argc            = take_rank(a, argc, argv);
+    int code        = command_settings(ask_rows, s, argc, argv, usage, NULL);
     if (code >= 0) return code;
-    if (s->pid[0] != '\0' && rest < argc) a->rank = argv[rest++];
-    if (rest < argc) return command_fail(EXIT_USAGE, "unexpected argument '%s'", argv[rest]);
     control_protect(s->encryption, s->secret_file);
-    if (control_open_job(s->master_addr, s->master_port, s->timeout_ms, &a->link, &why) != PEN_OK)
+    if (control_open_job(s->job, s->master_addr, s->master_port, s->timeout_ms, &a->link, &why) !=
+        PEN_OK)
         return command_fail(1, "%s", why.text);
     return -1;
-}
-
-static double stat_of(const wire_member_status *m, const char *name)
-{
-    for (uint32_t i = 0; i < m->n_stats; i++)
-        if (strcmp(m->stat[i].name, name) == 0) return m->stat[i].value;
-    return 0;
 }
 
 /* "server 1 serves 2 shards, has copies of 2, receives 0" where there are copies, or were moves. */
@@ -83,25 +94,41 @@ static void print_copies(const wire_control *answer)
     }
 }
 
-static void print_table(const wire_control *answer, const char *protection)
+static void print_member(const wire_member_status *m, bool has_servers)
 {
-    printf("job %s   %s   mode %s   step %" PRId64 "   view %" PRIu64 "   up %.0f s   snapshot %s",
-           answer->u.status.job, answer->u.status.phase, answer->u.status.mode,
-           answer->u.status.step, answer->u.status.epoch, answer->u.status.uptime_s,
-           answer->u.status.snapshot < 0 ? "none" : "");
+    char first[HEADLINE_AMOUNT_BYTES], second[HEADLINE_AMOUNT_BYTES] = "", step[24] = "";
+    if (m->step >= 0) snprintf(step, sizeof step, "%" PRId64, m->step);
+    headline_amount(first, headline_stat(m, has_servers ? "push.bytes" : "coll.bytes"));
+    if (has_servers) headline_amount(second, headline_stat(m, "pull.bytes"));
+    printf("%-8s %4d  %-16.16s %8d  %-8s %8s %8.1f s %9s", status_role_name(m->member.role),
+           m->member.rank, m->member.host, m->member.pid, m->state, step, m->last_seen_s, first);
+    if (has_servers) printf(" %9s", second);
+    printf(" %8.1f s  %s", headline_stat(m, "waited_for_s"), m->call);
+    if (m->call[0] != '\0') printf(" for %.1f s", m->call_s);
+    printf("\n");
+}
+
+static void print_table(const asking *a, const wire_control *answer)
+{
+    char line[HEADLINE_BYTES];
+    job_note note;
+    bool has_servers = false;
+    headline_write(answer, line);
+    printf("%s   view %" PRIu64 "   up %.0f s   snapshot %s", line, answer->u.status.epoch,
+           answer->u.status.uptime_s, answer->u.status.snapshot < 0 ? "none" : "");
     if (answer->u.status.snapshot >= 0) printf("of step %" PRId64, answer->u.status.snapshot);
-    printf("   refused frames %" PRIu64 "   %s\n\n", answer->u.status.refused, protection);
-    printf("%-10s %4s  %-16s %8s  %-8s %8s %9s %10s %10s %10s  %s\n", "role", "rank", "host", "pid",
-           "state", "step", "seen", "push MB", "pull MB", "waited for", "in");
-    for (uint32_t i = 0; i < answer->u.status.n_members; i++) {
-        const wire_member_status *m = &answer->u.status.member[i];
-        printf("%-10s %4d  %-16.16s %8d  %-8s %8" PRId64 " %7.1f s %10.1f %10.1f %8.1f s  %s",
-               status_role_name(m->member.role), m->member.rank, m->member.host, m->member.pid,
-               m->state, m->step, m->last_seen_s, stat_of(m, "push.bytes") / 1e6,
-               stat_of(m, "pull.bytes") / 1e6, stat_of(m, "waited_for_s"), m->call);
-        if (m->call[0] != '\0') printf(" for %.1f s", m->call_s);
-        printf("\n");
-    }
+    printf("   refused frames %" PRIu64 "   %s\n", answer->u.status.refused,
+           control_protection(a->link));
+    if (control_note(a->link, &note) && note.http[0] != '\0') printf("page %s/\n", note.http);
+    for (uint32_t i = 0; i < answer->u.status.n_members; i++)
+        has_servers |= answer->u.status.member[i].member.role == PEN_SERVER;
+    printf("\n%-8s %4s  %-16s %8s  %-8s %8s %10s %9s", "role", "rank", "host", "pid", "state",
+           "step", "seen", has_servers ? "pushed" : "sent");
+    if (has_servers) printf(" %9s", "pulled");
+    printf(" %10s  %s\n", "waited for", "in");
+    for (uint32_t i = 0; i < answer->u.status.n_members; i++)
+        if (answer->u.status.member[i].member.rank >= 0 || a->s.all)
+            print_member(&answer->u.status.member[i], has_servers);
     print_copies(answer);
     waits_print(answer, stdout);
 }
@@ -138,6 +165,15 @@ static pen_status ask_stuck(control *link, const wire_control *status, const ask
 static pen_status print_pid(const asking *a, const wire_control *status, pen_error *why)
 {
     pid_t pid;
+    job_note note;
+    if (strcmp(a->s.pid, "scheduler") == 0) {
+        if (!control_note(a->link, &note) || note.scheduler <= 0)
+            return why_set(why, PEN_NOT_FOUND,
+                           "the scheduler of job '%s' was not started by a `penstock run` here",
+                           status->u.status.job);
+        printf("%d\n", (int)note.scheduler);
+        return PEN_OK;
+    }
     const char *colon       = strrchr(control_address(a->link), ':');
     const uint16_t port     = (uint16_t)(colon != NULL ? atoi(colon + 1) : 0);
     const pen_status result = member_pid(status, a->s.pid, a->rank, port, &pid, why);
@@ -149,7 +185,7 @@ static pen_status answer_user(const asking *a, const wire_control *status, pen_e
 {
     if (a->s.pid[0] != '\0') return print_pid(a, status, why);
     if (a->s.stuck) return ask_stuck(a->link, status, &a->s, why);
-    a->s.json ? print_json(status) : print_table(status, control_protection(a->link));
+    a->s.json ? print_json(status) : print_table(a, status);
     return PEN_OK;
 }
 
@@ -158,9 +194,10 @@ int command_status(int argc, char **argv)
     asking a              = {0};
     wire_control question = {.kind = WIRE_STATUS_ASK}, answer;
     pen_error why         = {0};
-    const int code        = open_job(&a, argc, argv,
-                                     "usage: penstock status [--stuck] [--json] [--pid ROLE RANK] "
-                                            "[--master-addr HOST --master-port PORT]");
+    const int code =
+        open_job(&a, argc, argv,
+                 "usage: penstock status [--job NAME] [--all] [--stuck] [--json] [--pid ROLE RANK] "
+                 "[--master-addr HOST --master-port PORT]");
     if (code >= 0) return code;
     pen_status status = control_ask(a.link, &question, WIRE_STATUS, a.s.timeout_ms, &answer, &why);
     if (status == PEN_OK) status = answer_user(&a, &answer, &why);

@@ -121,7 +121,7 @@ int command_top(int argc, char **argv)
         NULL);
     if (code >= 0) return code;
     control_protect(s.encryption, s.secret_file);
-    if (control_open_job(s.master_addr, s.master_port, s.timeout_ms, &link, &why) != PEN_OK)
+    if (control_open_job(s.job, s.master_addr, s.master_port, s.timeout_ms, &link, &why) != PEN_OK)
         return command_fail(1, "%s", why.text);
     top *t = top_create();
     sigaction(SIGINT, &(struct sigaction){.sa_handler = end}, NULL);

@@ -1,5 +1,6 @@
 /* top.c - rates are differences of counters over the scheduler's clock (uptime_s), so slow answers do not distort them. */
 #include "cli/commands/top.h"
+#include "cli/job/headline.h"
 #include "cli/commands/waits.h"
 
 #include <inttypes.h>
@@ -15,9 +16,10 @@ typedef struct {
 } member;
 
 typedef struct {
-    char job[64], phase[20], mode[20], waits[1024];
+    char headline[HEADLINE_BYTES], waits[1024];
     double uptime_s;
-    int64_t step, snapshot;
+    int64_t snapshot;
+    bool has_servers;
     uint64_t epoch;
     uint32_t n;
     member *member;
@@ -40,23 +42,16 @@ void top_destroy(top *self)
     free(self);
 }
 
-static double stat_of(const wire_member_status *m, const char *name)
-{
-    for (uint32_t i = 0; i < m->n_stats; i++)
-        if (strcmp(m->stat[i].name, name) == 0) return m->stat[i].value;
-    return 0;
-}
-
 static void take_member(member *to, const wire_member_status *m)
 {
     *to = (member){.role        = m->member.role,
                    .rank        = m->member.rank,
                    .incarnation = m->member.incarnation,
                    .step        = m->step,
-                   .push        = stat_of(m, "push.bytes"),
-                   .pull        = stat_of(m, "pull.bytes"),
-                   .coll        = stat_of(m, "coll.bytes"),
-                   .waited_s    = stat_of(m, "waited_for_s"),
+                   .push        = headline_stat(m, "push.bytes"),
+                   .pull        = headline_stat(m, "pull.bytes"),
+                   .coll        = headline_stat(m, "coll.bytes"),
+                   .waited_s    = headline_stat(m, "waited_for_s"),
                    .call_s      = m->call_s};
     snprintf(to->host, sizeof to->host, "%s", m->member.host);
     snprintf(to->state, sizeof to->state, "%s", m->state);
@@ -72,16 +67,14 @@ bool top_take(top *self, const wire_control *c)
     look *l      = &self->now;
     *l           = (look){.member   = members,
                           .uptime_s = c->u.status.uptime_s,
-                          .step     = c->u.status.step,
                           .snapshot = c->u.status.snapshot,
                           .epoch    = c->u.status.epoch};
-    snprintf(l->job, sizeof l->job, "%s", c->u.status.job);
-    snprintf(l->phase, sizeof l->phase, "%s", c->u.status.phase);
-    snprintf(l->mode, sizeof l->mode, "%s", c->u.status.mode);
+    headline_write(c, l->headline);
     for (uint32_t i = 0; i < c->u.status.n_members; i++) {
         const wire_member_status *m = &c->u.status.member[i];
         if (m->member.role == PEN_WORKER || m->member.role == PEN_SERVER)
             take_member(&members[l->n++], m);
+        l->has_servers |= m->member.role == PEN_SERVER;
     }
     FILE *text = fmemopen(l->waits, sizeof l->waits, "w");
     if (text != NULL) {
@@ -104,11 +97,18 @@ static const member *before(const top *self, const member *m)
     return NULL;
 }
 
-static void write_rate(char text[16], double was, double is, double span_s, bool is_known,
-                       double unit)
+/* Growth a second; "-": not known. */
+static double rate_of(const top *self, bool is_known, double was, double is)
 {
-    snprintf(text, 16, "-");
-    if (is_known && span_s > 0 && is >= was) snprintf(text, 16, "%.1f", (is - was) / span_s / unit);
+    const double span_s = self->now.uptime_s - self->before.uptime_s;
+    return is_known && span_s > 0 && is >= was ? (is - was) / span_s : -1;
+}
+
+static const char *amount(char text[HEADLINE_AMOUNT_BYTES], double bytes)
+{
+    if (bytes >= 0) return headline_amount(text, bytes);
+    snprintf(text, HEADLINE_AMOUNT_BYTES, "-");
+    return text;
 }
 
 static void print_cut(FILE *out, const char *line, int columns)
@@ -125,20 +125,22 @@ static const char *color_of(const member *m, const char *steps)
 
 static void print_member(const top *self, const member *m, bool in_color, int columns, FILE *out)
 {
-    char steps[16], push[16], pull[16], coll[16], line[256];
-    const member *b   = before(self, m);
-    const double span = self->now.uptime_s - self->before.uptime_s;
-    const bool known  = b != NULL;
-    write_rate(steps, known ? (double)b->step : 0, (double)m->step, span, known && m->step >= 0, 1);
-    write_rate(push, known ? b->push : 0, m->push, span, known, 1e6);
-    write_rate(pull, known ? b->pull : 0, m->pull, span, known, 1e6);
-    write_rate(coll, known ? b->coll : 0, m->coll, span, known, 1e6);
-    int n = snprintf(line, sizeof line,
-                     "%-6s %5d  %-16.16s %-8s %9" PRId64 " %8s %9s %9s %9s %8.1f s  %s",
-                     m->role == PEN_WORKER ? "worker" : "server", m->rank, m->host, m->state,
-                     m->step, steps, push, pull, coll, m->waited_s, m->call);
-    if (m->call[0] != '\0' && n > 0 && n < (int)sizeof line)
-        snprintf(line + n, sizeof line - (size_t)n, " for %.1f s", m->call_s);
+    char steps[16] = "-", step[24] = "", line[256], text[3][HEADLINE_AMOUNT_BYTES];
+    const member *b  = before(self, m);
+    const bool known = b != NULL, has_servers = self->now.has_servers;
+    const double rate =
+        rate_of(self, known && m->step >= 0, known ? (double)b->step : 0, (double)m->step);
+    if (rate >= 0) snprintf(steps, sizeof steps, "%.1f", rate);
+    if (m->step >= 0) snprintf(step, sizeof step, "%" PRId64, m->step);
+    int n = snprintf(line, sizeof line, "%-6s %5d  %-16.16s %-8s %9s %8s %9s",
+                     m->role == PEN_WORKER ? "worker" : "server", m->rank, m->host, m->state, step,
+                     steps, amount(text[0], rate_of(self, known, known ? b->coll : 0, m->coll)));
+    if (has_servers)
+        n += snprintf(line + n, sizeof line - (size_t)n, " %9s %9s",
+                      amount(text[1], rate_of(self, known, known ? b->push : 0, m->push)),
+                      amount(text[2], rate_of(self, known, known ? b->pull : 0, m->pull)));
+    n += snprintf(line + n, sizeof line - (size_t)n, " %8.1f s  %s", m->waited_s, m->call);
+    if (m->call[0] != '\0') snprintf(line + n, sizeof line - (size_t)n, " for %.1f s", m->call_s);
     const char *color = in_color ? color_of(m, steps) : "";
     fputs(color, out);
     print_cut(out, line, columns);
@@ -148,19 +150,17 @@ static void print_member(const top *self, const member *m, bool in_color, int co
 void top_print(const top *self, bool in_color, int columns, FILE *out)
 {
     const look *l = &self->now;
-    char line[256], steps[16];
-    write_rate(steps, (double)self->before.step, (double)l->step,
-               l->uptime_s - self->before.uptime_s, self->before.member != NULL, 1);
-    int n = snprintf(line, sizeof line,
-                     "job %s   %s   mode %s   step %" PRId64 "   %s steps/s   view %" PRIu64
-                     "   up %.0f s",
-                     l->job, l->phase, l->mode, l->step, steps, l->epoch, l->uptime_s);
-    if (l->snapshot >= 0 && n > 0 && n < (int)sizeof line)
+    char line[HEADLINE_BYTES + 96];
+    int n = snprintf(line, sizeof line, "%s   view %" PRIu64 "   up %.0f s", l->headline, l->epoch,
+                     l->uptime_s);
+    if (l->snapshot >= 0)
         snprintf(line + n, sizeof line - (size_t)n, "   snapshot of step %" PRId64, l->snapshot);
     print_cut(out, line, columns);
-    snprintf(line, sizeof line, "%-6s %5s  %-16s %-8s %9s %8s %9s %9s %9s %10s  %s", "role", "rank",
-             "host", "state", "step", "steps/s", "push MB/s", "pull MB/s", "coll MB/s",
-             "waited for", "in");
+    n = snprintf(line, sizeof line, "%-6s %5s  %-16s %-8s %9s %8s %9s", "role", "rank", "host",
+                 "state", "step", "steps/s", "sent/s");
+    if (l->has_servers)
+        n += snprintf(line + n, sizeof line - (size_t)n, " %9s %9s", "pushed/s", "pulled/s");
+    snprintf(line + n, sizeof line - (size_t)n, " %10s  %s", "waited for", "in");
     if (in_color) fputs("\033[1m", out);
     print_cut(out, line, columns);
     if (in_color) fputs("\033[0m", out);

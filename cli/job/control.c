@@ -280,8 +280,9 @@ static void adopt(const job_note *n)
 }
 
 typedef struct {
+    const char *job;  /* "": any */
     const char *port; /* ":4711"; NULL: any */
-    int found;
+    int n_all, found; /* found: of this name */
     job_note last;
     char jobs[400];
 } notes;
@@ -292,8 +293,10 @@ static void take_note(void *user, const job_note *one)
     const char *at = strrchr(one->address, ':');
     const size_t n = strlen(all->jobs);
     if (all->port != NULL && (at == NULL || strcmp(at, all->port) != 0)) return;
+    all->n_all++;
     snprintf(all->jobs + n, sizeof all->jobs - n, "  %s at %s", one->job,
              one->address + strlen("tcp://"));
+    if (all->job[0] != '\0' && strcmp(all->job, one->job) != 0) return;
     all->last = *one;
     all->found++;
 }
@@ -304,29 +307,32 @@ static pen_status use_address(const job_note *n, char *address, size_t size)
     return PEN_OK;
 }
 
-static pen_status only_job(char *address, size_t size, pen_error *why)
+static pen_status only_job(const char *job, char *address, size_t size, pen_error *why)
 {
-    notes all               = {.found = 0};
+    notes all               = {.job = job};
     const pen_status status = job_note_each(take_note, &all, why);
     if (status != PEN_OK) return status;
     if (all.found == 1) {
         adopt(&all.last);
         return use_address(&all.last, address, size);
     }
+    if (all.n_all > 0 && all.found == 0)
+        return why_set(why, PEN_NOT_FOUND, "no job '%s' is running here; there is:%s", job,
+                       all.jobs);
     if (all.found == 0)
         return why_set(why, PEN_NOT_FOUND,
                        "no job of `penstock run` is running here; set --master-addr and "
                        "--master-port");
-    return why_set(why, PEN_INVALID_ARGUMENT, "%d jobs are running; choose with --master-port:%s",
+    return why_set(why, PEN_INVALID_ARGUMENT, "%d jobs are running; choose one with --job:%s",
                    all.found, all.jobs);
 }
 
-static pen_status find_job(const char *master_addr, uint64_t master_port, char *address,
-                           size_t size, pen_error *why)
+static pen_status find_job(const char *job, const char *master_addr, uint64_t master_port,
+                           char *address, size_t size, pen_error *why)
 {
     char port[24];
-    notes all = {.port = port};
-    if (master_port == 0) return only_job(address, size, why);
+    notes all = {.job = job, .port = port};
+    if (master_port == 0) return only_job(job, address, size, why);
     snprintf(port, sizeof port, ":%" PRIu64, master_port);
     if (job_note_each(take_note, &all, NULL) == PEN_OK && all.found == 1) {
         adopt(&all.last);
@@ -337,10 +343,19 @@ static pen_status find_job(const char *master_addr, uint64_t master_port, char *
     return PEN_OK;
 }
 
-pen_status control_open_job(const char *master_addr, uint64_t master_port, uint64_t timeout_ms,
-                            control **c, pen_error *why)
+pen_status control_open_job(const char *job, const char *master_addr, uint64_t master_port,
+                            uint64_t timeout_ms, control **c, pen_error *why)
 {
     char address[400];
-    const pen_status status = find_job(master_addr, master_port, address, sizeof address, why);
+    const pen_status status = find_job(job, master_addr, master_port, address, sizeof address, why);
     return status == PEN_OK ? control_open(address, WIRE_OBSERVER, timeout_ms, c, why) : status;
+}
+
+bool control_note(const control *c, job_note *note)
+{
+    notes all = {.job = "", .port = strrchr(c->address, ':')};
+    if (all.port == NULL || job_note_each(take_note, &all, NULL) != PEN_OK || all.found != 1)
+        return false;
+    *note = all.last;
+    return true;
 }

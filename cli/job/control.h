@@ -10,6 +10,7 @@
  * description of timeout_ms. */
 /* clang-format off */
 #define CONTROL_PLACE(X, wait, what)                                                                                   \
+    X(job,         TEXT, "",   0,   0,       NULL, "Name of the job, if several of this user run here.")               \
     X(master_addr, TEXT, "",   0,   0,       NULL, "Host of the scheduler; empty: 127.0.0.1.")                         \
     X(master_port, U64,  "0",  0,   65535,   NULL, "Port of the scheduler; 0: the only job running here.")     \
     X(timeout_ms,  U64,  wait, 100, 3600000, NULL, what)
@@ -20,6 +21,7 @@
 /* clang-format on */
 
 typedef struct control control;
+struct job_note;
 
 /* Whether members of a job on this host meet on local sockets: the setting local_sockets of this environment. */
 bool control_has_local_sockets(void);
@@ -52,9 +54,12 @@ const char *control_protection(const control *c); /* auth_describe() */
 int control_fd(control *c); /* readable when control_receive(c, 0, ...) may succeed */
 
 /* Opens the job at master_addr and master_port as an observer; without them the only job that `penstock run` recorded on
- * this machine, in the folder of common/system/user_folder.h; with master_port alone the job recorded with that port. */
-pen_status control_open_job(const char *master_addr, uint64_t master_port, uint64_t timeout_ms,
-                            control **c, pen_error *why);
+ * this machine, in the folder of common/system/user_folder.h, or the one named `job` ("": any); with master_port alone the
+ * job recorded with that port. */
+pen_status control_open_job(const char *job, const char *master_addr, uint64_t master_port,
+                            uint64_t timeout_ms, control **c, pen_error *why);
+/* The note of the job that control_open_job() opened; false: it was not started by `penstock run` of this user here. */
+bool control_note(const control *c, struct job_note *note);
 const char *control_address(const control *c); /* "tcp://HOST:PORT" */
 
 #endif

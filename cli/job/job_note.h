@@ -11,11 +11,11 @@
 
 enum { JOB_NOTE_PATH_BYTES = USER_FOLDER_BYTES + 128 };
 
-typedef struct {
+typedef struct job_note {
     char job[128], address[300], encryption[16], secret_file[CONFIG_TEXT_BYTES];
     char http[310]; /* "http://HOST:PORT" of its page; "": none */
     bool local_sockets;
-    pid_t pid; /* of the launcher */
+    pid_t pid, scheduler; /* of the launcher; of the scheduler here, 0: on another machine */
 } job_note;
 
 /* Writes it and returns its path.  False, with "" in path: it failed, or `gives_way` and a live launcher has written one

@@ -128,7 +128,7 @@ static pen_status read_words(const char *role, const char *rank, int32_t *number
     if ((strcmp(role, "worker") != 0 && strcmp(role, "server") != 0) || rank == NULL ||
         end == rank || *end != '\0' || n < 0 || n > INT32_MAX)
         return why_set(why, PEN_INVALID_ARGUMENT,
-                       "--pid needs a role (worker or server) and a rank, for example: penstock "
+                       "--pid needs worker RANK, server RANK or scheduler, for example: penstock "
                        "status --pid server 0");
     *number = (int32_t)n;
     return PEN_OK;

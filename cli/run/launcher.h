@@ -32,6 +32,8 @@ typedef struct {
     bool told_waiting;
     stuck *stuck; /* of SIGUSR1: collected until stuck_until_ms; NULL: none */
     uint64_t stuck_until_ms;
+    uint64_t progress_ms;                 /* when progress was last asked for */
+    bool shows_progress;                  /* the next STATUS is printed */
     bool asked, answered, scheduler_hung; /* after a failure: does the scheduler still answer? */
     int interrupted, interrupts;
     uint64_t kill_at_ms, leave_at_ms, link_until_ms;

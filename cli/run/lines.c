@@ -4,6 +4,7 @@
  * here, where its rank is known.  The launcher's own stderr is replaced by a FILE that wraps each line.
  */
 #include "cli/run/lines.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 
 #include <errno.h>
@@ -14,6 +15,7 @@ static bool is_json;
 static char own_line[PROCESS_LINE_BYTES];
 static size_t own_size;
 static const char *hidden;
+static uint64_t newest_ms;
 
 static void write_all(int fd, const char *bytes, size_t n)
 {
@@ -66,8 +68,14 @@ void lines_hide(const char *verdict)
     hidden = verdict;
 }
 
+uint64_t lines_newest_ms(void)
+{
+    return newest_ms;
+}
+
 void lines_show(const process *p, process_stream *s)
 {
+    if (p->role == PEN_WORKER) newest_ms = clock_ms(&clock_real);
     if (s == &p->err && hidden != NULL) {
         s->line[s->line_size] = '\0';
         if (strstr(s->line, hidden) != NULL) return;

@@ -13,4 +13,7 @@ void lines_hide(const char *verdict);
 /* Prints the stream's current line, with its newline, to its terminal. */
 void lines_show(const process *p, process_stream *s);
 
+/* When a worker's line was printed last, on the real clock; 0: never. */
+uint64_t lines_newest_ms(void);
+
 #endif

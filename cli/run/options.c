@@ -19,6 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { PROGRESS_S = 10 };
+
 enum {
     KEY_NPROC = 256,
     KEY_VISIBLE,
@@ -43,6 +45,7 @@ enum {
     KEY_JOIN,
     KEY_NO_PREFIX,
     KEY_GRACE,
+    KEY_PROGRESS,
     KEY_ON_LOSS,
     KEY_EMIT,
     KEY_IMAGE,
@@ -94,6 +97,7 @@ const struct argp_option run_options_rows[] = {
     {"tee",                't',              "WHICH",  0, "Write output to files and the terminal; values as in --redirects", 3},
     {"local-ranks-filter", KEY_FILTER,       "LIST",   0, "Show only the output of these local ranks", 3},
     {"no-prefix",          KEY_NO_PREFIX,    0,        0, "Omit the [rank] prefix of output lines", 3},
+    {"progress",           KEY_PROGRESS,     "SECONDS",0, "Interval of a line with step, scalars, speed and time left, while the program prints nothing; 0: none (10 on a terminal, else 0)", 3},
     {"trace",              KEY_TRACE,        "FILE",   0, "Write a timeline of all processes, for ui.perfetto.dev or chrome://tracing", 3},
     {"settings",           KEY_SETTINGS,     0,        0, "List all settings of a job; each is also a flag", 3},
     {0}
@@ -359,6 +363,7 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
     case KEY_IMAGE: o->image = text; break;
     case KEY_ON_LOSS: setenv("PENSTOCK_ON_WORKER_LOSS", text, 1); break;
     case KEY_TRACE: setenv("PENSTOCK_TRACE", text, 1); break;
+    case KEY_PROGRESS: o->progress_s = parse_number(state, "progress", text, 0, 86400); break;
     case KEY_GRACE: o->grace_s = parse_number(state, "grace", text, 0, 3600); break;
     case KEY_SETTINGS:
         for (int i = 0; command_tables[i] != NULL; i++)
@@ -703,6 +708,7 @@ int run_options_parse(int argc, char **argv, run_options *o)
 {
     *o = (run_options){.node_rank   = -1,
                        .grace_s     = 5,
+                       .progress_s  = isatty(STDERR_FILENO) ? PROGRESS_S : 0,
                        .master_port = -1,
                        .prefix      = true,
                        .keys        = {.name = "the flags"}};

@@ -26,6 +26,7 @@ typedef struct {
     int node_rank;
     int servers, servers_max, replicas;
     int max_restarts, grace_s;
+    int progress_s; /* 0: no lines about progress */
     char master_addr[256];
     int master_port;           /* 0 = a free one */
     bool is_address_torchruns; /* both come from PET_ variables, not from flags */

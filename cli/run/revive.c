@@ -91,7 +91,11 @@ uint64_t launcher_revive_ms(const launcher *l)
 static pen_status start(launcher *l, int32_t role, int32_t rank, int32_t local_rank, pen_error *why)
 {
     switch (role) {
-    case PEN_SCHEDULER: return launcher_start_scheduler(l, why);
+    case PEN_SCHEDULER: {
+        const pen_status status = launcher_start_scheduler(l, why);
+        if (status == PEN_OK) launcher_write_note(l);
+        return status;
+    }
     case PEN_SERVER: return launcher_start_server(l, rank, why);
     default: return launcher_start_worker(l, rank, local_rank, why);
     }

@@ -6,6 +6,7 @@
  */
 #include "cli/command.h"
 #include "cli/emit/emit.h"
+#include "cli/job/headline.h"
 #include "cli/run/files.h"
 #include "cli/run/launcher.h"
 #include "cli/run/lines.h"
@@ -48,6 +49,7 @@ static void print_start(const launcher *l)
             o->nproc * o->nnodes == 1 ? "" : "s");
     if (o->nproc > cores) fprintf(stderr, "   (%d workers on %ld cores)", o->nproc, cores);
     if (o->nnodes > 1) fprintf(stderr, "   machine %d of %d", o->node_rank, o->nnodes);
+    if (l->http[0] != '\0') fprintf(stderr, "   http://%s/", l->http);
     fprintf(stderr, "\n");
 }
 
@@ -146,6 +148,37 @@ static void take_lost(launcher *l, const wire_control *m)
     fprintf(stderr, "penstock: %s; the job goes on without it\n", m->u.lost.why.text);
 }
 
+/* ---- progress --------------------------------------------------------------------------------------------- */
+
+/* When the next line is due; UINT64_MAX: never. */
+static uint64_t progress_ms(const launcher *l)
+{
+    const uint64_t said = lines_newest_ms() > l->progress_ms ? lines_newest_ms() : l->progress_ms;
+    if (l->options.progress_s == 0 || !run_options_has_scheduler(&l->options) || l->link == NULL ||
+        l->stopping || l->asked)
+        return UINT64_MAX;
+    return said + (uint64_t)l->options.progress_s * 1000;
+}
+
+/* The program has printed nothing for a while: asks the scheduler, whose answer is printed. */
+static void ask_progress(launcher *l, uint64_t now)
+{
+    wire_control question = {.kind = WIRE_STATUS_ASK};
+    if (progress_ms(l) > now) return;
+    l->progress_ms    = now;
+    l->shows_progress = control_send(l->link, &question, NULL) == PEN_OK;
+}
+
+static void show_progress(launcher *l, const wire_control *status)
+{
+    char text[HEADLINE_BYTES];
+    if (!l->shows_progress || status->kind != WIRE_STATUS) return;
+    l->shows_progress = false;
+    if (strcmp(status->u.status.phase, "training") != 0) return;
+    headline_progress(status, text);
+    fprintf(stderr, "penstock: %s\n", text);
+}
+
 /* ---- messages of the scheduler ----------------------------------------------------------------------------- */
 
 static void read_link(launcher *l, uint64_t now)
@@ -155,6 +188,7 @@ static void read_link(launcher *l, uint64_t now)
     while (l->link != NULL && (status = control_receive(l->link, 0, &message, NULL)) == PEN_OK) {
         l->answered = l->asked;
         launcher_take_stuck(l, &message);
+        show_progress(l, &message);
         if (message.kind == WIRE_LOST) take_lost(l, &message);
         if (message.kind == WIRE_NOTICE) fprintf(stderr, "penstock: %s\n", message.u.notice.text);
         if (message.kind == WIRE_SCALE)
@@ -334,6 +368,7 @@ static pen_status start_all(launcher *l, pen_error *why)
 static int poll_timeout(const launcher *l, uint64_t now)
 {
     uint64_t due = l->stopping ? l->kill_at_ms : l->leave_at_ms, again = launcher_revive_ms(l);
+    if (progress_ms(l) < again) again = progress_ms(l);
     if (again != UINT64_MAX && (due == 0 || again < due)) due = again;
     if (launcher_seeks_link(l, now)) return 100;
     if (due == 0) return 1000;
@@ -386,6 +421,7 @@ static pen_status watch(launcher *l, pen_error *why)
         if (launcher_seeks_link(l, now)) open_link(l, LINK_TRY_MS);
         if (l->has_verdict) launcher_ask_scheduler(l, now);
         read_link(l, now);
+        ask_progress(l, now);
         look_for_the_end(l, now);
         if (l->stuck != NULL && now >= l->stuck_until_ms) launcher_end_stuck(l);
         if (!l->stopping && l->leave_at_ms != 0 && now >= l->leave_at_ms && !is_patient(l, now)) {
@@ -456,6 +492,8 @@ static int attempt(launcher *l, bool *again)
 {
     pen_error why = {0};
     lines_hide(NULL);
+    l->progress_ms    = clock_ms(&clock_real);
+    l->shows_progress = false;
     l->has_verdict = l->stopping = l->asked = l->answered = l->scheduler_hung = false;
     l->had_link = l->is_over = l->told_waiting = false;
     l->leave_at_ms = l->kill_at_ms = l->link_until_ms = 0;

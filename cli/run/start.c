@@ -202,6 +202,8 @@ void launcher_write_note(launcher *l)
     snprintf(n.address, sizeof n.address, "%s", l->address);
     snprintf(n.encryption, sizeof n.encryption, "%s", choice != NULL ? choice : "auto");
     snprintf(n.secret_file, sizeof n.secret_file, "%s", file != NULL ? file : "");
+    for (size_t i = 0; i < l->n; i++)
+        if (l->all[i].role == PEN_SCHEDULER) n.scheduler = l->all[i].pid;
     if (l->http[0] != '\0') snprintf(n.http, sizeof n.http, "http://%s", l->http);
     job_note_write(&n, !run_options_has_scheduler(&l->options), l->note);
 }

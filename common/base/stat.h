@@ -24,6 +24,7 @@
     X(REFUSED,         "refused",          "frames", COUNTER, "Frames refused: malformed, oversized, truncated, of an unknown version or sender.") \
     X(CORRUPT,         "corrupt",          "chunks", COUNTER, "Payloads whose checksum did not match.")         \
     X(STEPS,           "steps",            "steps", COUNTER, "Steps ended (worker) or committed (server).")    \
+    X(STEPS_PLANNED,   "steps.planned",      "steps", GAUGE, "Steps that the loop makes in all (setting steps); 0: not known.") \
     X(SKIPPED,         "steps.skipped",    "steps", COUNTER, "Steps skipped because a gradient was not finite or empty.") \
     X(HELD,            "pulls.held",       "pulls", COUNTER, "Pulls that had to wait for a slower worker (ssp).") \
     X(GAP_MAX,         "gap.max",          "steps", GAUGE, "Largest lead over the slowest worker at which a pull was served.") \

@@ -366,8 +366,8 @@ typedef struct {
         struct {
             const char *job, *phase, *mode;
             uint64_t term, epoch, refused;
-            int64_t step, snapshot;
-            double uptime_s;
+            int64_t step, steps, snapshot; /* steps: that the loop makes in all; 0: not known */
+            double uptime_s, steps_per_s;
             uint32_t n_members, n_waiting, n_replicas, n_events, n_shards;
             const wire_member_status *member;
             const char *const *waiting;

@@ -454,7 +454,7 @@ static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
     F(NUMBER, uptime_s) F(LIST, member_status, member, member, n_members) F(TEXT, mode) \
     F(NUMBER, snapshot) F(NUMBER, refused) F(TEXTS, waiting, n_waiting) \
     F(LIST, replica, replica, replica, n_replicas) F(LIST, event, event, event, n_events) \
-    F(SHARDS, shard_bytes, n_shards) F(MEMBER, scheduler)
+    F(SHARDS, shard_bytes, n_shards) F(MEMBER, scheduler) F(NUMBER, steps) F(NUMBER, steps_per_s)
 #define FIELDS_WILL(F) FIELDS_VERDICT(F)
 #define FIELDS_COMMAND(F) \
     F(NUMBER, id) F(ROLE, role) F(RANK, rank) F(NUMBER, asker) F(NUMBER, head) \

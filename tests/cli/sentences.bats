@@ -23,6 +23,20 @@ told() {
     grep -vE '^penstock: alone ' "$tmp/err" | is_text "$1" || { echo "by: ${*:2}"; return 1; }
 }
 
+# Runs a job that fails, with log files:  disagree WORDS OF RUN...
+disagree() {
+    rm -rf "$tmp/logs"
+    pen run --job apart --log-dir "$tmp/logs" --tee 3 "$@" 2>"$tmp/err" || :
+}
+
+# The launcher reports the sentence once, and both ranks have it in their logs:  both_heard PROGRAM SENTENCE
+both_heard() {
+    local r
+    for r in 0 1; do grep -vF 'penstock:' "$tmp/logs/apart/attempt_0/worker-$r.err" | is_text "$1: $2"; done
+    [ "$(grep -cF "$2" "$tmp/err")" -eq 1 ]
+    grep -qxF "penstock: $2" "$tmp/err"
+}
+
 # Rank $1 of the job reports exactly this:  heard RANK SENTENCE
 heard() {
     grep -F "[$1] " "$tmp/err" | grep -vF 'penstock:' | is_text "[$1] $2"
@@ -229,7 +243,7 @@ penstock: the scheduler at 127.0.0.1:1 has not answered for 1.2 s; start it ther
     code=0
     pen status 2>"$tmp/err" || code=$?
     [ "$code" = 1 ]
-    grep -qE "^penstock: 2 jobs are running; choose with --master-port:(  $job-[ab] at 127\.0\.0\.1:[0-9]+){2}\$" "$tmp/err"
+    grep -qE "^penstock: 2 jobs are running; choose one with --job:(  $job-[ab] at 127\.0\.0\.1:[0-9]+){2}\$" "$tmp/err"
     kill "${launchers[@]}"
     wait "${launchers[@]}" || :
     nothing_is_left
@@ -309,19 +323,14 @@ rank() {
 
 @test "ranks that disagree report both shapes and both ranks" {
     local shape="'fc1.weight' is f32[128,784] on rank 1 ($host) and f32[256,784] on rank 0 ($host); all ranks must register the same"
-    code=0
-    pen run --servers 1 --nproc-per-node 2 "$programs/stepper" 1:rows=128 2>"$tmp/err" || code=$?
-    [ "$code" = 1 ]
-    for r in 0 1; do heard $r "stepper: $shape"; done
-    grep -qxF "penstock: $shape" "$tmp/err"
+    disagree --servers 1 --nproc-per-node 2 "$programs/stepper" 1:rows=128
+    both_heard stepper "$shape"
 
-    local calls="all_reduce (call 1) differs: rank 1 has 9 f64 SUM 'loss', rank 0 has 8 f64 SUM 'loss'"
-    pen run --servers 1 --nproc-per-node 2 "$programs/mistake" size 2>"$tmp/err" || :
-    for r in 0 1; do heard $r "mistake: $calls"; done
+    disagree --servers 1 --nproc-per-node 2 "$programs/mistake" size
+    for r in 0 1; do heard $r "mistake: all_reduce (call 1) differs: rank 1 has 9 f64 SUM 'loss', rank 0 has 8 f64 SUM 'loss'"; done
 
-    local setting="setting 'bucket_bytes' is '8192' on rank 1 ($host) and '26214400' on rank 0 ($host); all ranks must register the same"
-    pen run --nproc-per-node 2 sh -c '[ $RANK = 0 ] || export PENSTOCK_BUCKET_BYTES=8k; exec "$0" steps=1' "$programs/stepper" 2>"$tmp/err" || :
-    for r in 0 1; do heard $r "stepper: $setting"; done
+    disagree --nproc-per-node 2 sh -c '[ $RANK = 0 ] || export PENSTOCK_BUCKET_BYTES=8k; exec "$0" steps=1' "$programs/stepper"
+    both_heard stepper "setting 'bucket_bytes' is '8192' on rank 1 ($host) and '26214400' on rank 0 ($host); all ranks must register the same"
 }
 
 @test "mistakes in a program are reported with their remedy" {

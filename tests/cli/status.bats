@@ -11,10 +11,14 @@ teardown() { job_teardown; }
     wait_for_step 2
     pen status >"$tmp/table"
     cat "$tmp/table"
-    head -n 1 "$tmp/table" | grep -qE "^job $job-one   training   mode ps-bsp   step [0-9]+   view 1   up [0-9]+ s   snapshot none   refused frames 0   this user on this host$"
+    head -n 1 "$tmp/table" | grep -qE "^job $job-one   training   mode ps-bsp   step [0-9]+ of 100000(   [0-9.]+ steps/s   [0-9.]+ (s|min|h) left)?   view 1   up [0-9]+ s   snapshot none   refused frames 0   this user on this host$"
+    sed -n 2p "$tmp/table" | grep -qxE 'page http://127\.0\.0\.1:[0-9]+/'
+    head -n 1 "$tmp/one.err" | grep -qF "   $(sed -n '2s/page //p' "$tmp/table")"
     for role in worker server; do
-        [ "$(grep -cE "^$role +[01]  $host +[0-9]+  active +[0-9]+ +[0-9.]+ s +[0-9.]+ +[0-9.]+  " "$tmp/table")" = 2 ]
+        [ "$(grep -cE "^$role +[01]  $host +[0-9]+  active +[0-9]+ +[0-9.]+ s +[0-9.]+( [kMG]?B)? +[0-9.]+( [kMG]?B)?  " "$tmp/table")" = 2 ]
     done
+    ! grep -qE '^(launcher|observer) ' "$tmp/table" || return 1
+    pen status --all | grep -qE '^launcher '
     status >"$tmp/json"
     [ "$(wc -l <"$tmp/json")" = 1 ]
     grep -q "^{\"job\":\"$job-one\",\"phase\":\"training\",\"mode\":\"ps-bsp\",\"step\":" "$tmp/json"
@@ -50,6 +54,9 @@ teardown() { job_teardown; }
             status | grep -q "{\"role\":\"$role\",\"rank\":$rank,\"host\":\"$host\",\"pid\":$(member $role $rank),"
         done
     done
+    [ "$(pen status --pid worker 1 --job "$launched_job" --timeout-ms 4000)" = "$(member worker 1)" ]
+    [ "$(pen status --pid=worker 0 --all)" = "$(member worker 0)" ]
+    [ "$(pen status --pid scheduler)" = "$(member scheduler)" ]
     run pen status --pid server 2
     [ "$status" = 1 ]
     [ "$output" = "penstock: job '$launched_job' has no server 2; it has 2" ]
@@ -57,7 +64,7 @@ teardown() { job_teardown; }
         # shellcheck disable=SC2086
         run pen status --pid $role
         [ "$status" = 2 ]
-        [[ $output == "penstock: --pid needs a role (worker or server) and a rank, "* ]]
+        [[ $output == "penstock: --pid needs worker RANK, server RANK or scheduler, "* ]]
     done
     kill "$launcher"
     wait_for_end 8

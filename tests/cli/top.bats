@@ -13,8 +13,9 @@ teardown() { job_teardown; }
     [ "$(grep -cE "^job $job-one   training   mode ps-bsp   step [0-9]+ " "$tmp/top")" = 3 ]
     [ "$(grep -cE "^worker +[01]  $host +active +[0-9]+ " "$tmp/top")" = 6 ]
     [ "$(grep -cE "^server +[01]  $host +active +[0-9]+ " "$tmp/top")" = 6 ]
-    head -n 1 "$tmp/top" | grep -qE '   - steps/s   '
-    grep -E '^job ' "$tmp/top" | tail -n 1 | grep -qE '   [0-9]+\.[0-9] steps/s   '
+    grep -E '^worker ' "$tmp/top" | head -n 1 | grep -qE ' active +[0-9]+ +- '
+    grep -E '^worker ' "$tmp/top" | tail -n 1 | grep -qE ' active +[0-9]+ +[0-9]+\.[0-9] '
+    grep -E '^job ' "$tmp/top" | tail -n 1 | grep -qE ' of 100000   [0-9.]+ steps/s   [0-9.]+ (min|h) left   '
     ! grep -q $'\033' "$tmp/top" || false
     kill "$launcher"
     wait_for_end 8

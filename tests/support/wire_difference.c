@@ -423,6 +423,8 @@ static const char *watching(const wire_control *a, const wire_control *b)
         FIELD(u.status.step);
         FIELD(u.status.snapshot);
         NUMBER(u.status.uptime_s);
+        NUMBER(u.status.steps_per_s);
+        NUMBER(u.status.steps);
         TEXT(u.status.job);
         TEXT(u.status.phase);
         TEXT(u.status.mode);

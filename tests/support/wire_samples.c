@@ -349,19 +349,21 @@ wire_control wire_sample_control(wire_control_kind kind)
         c.u.missing.lacks_values = true;
         break;
     case WIRE_STATUS:
-        c.u.status.job       = "fashion_mnist-5f2a";
-        c.u.status.phase     = "training";
-        c.u.status.mode      = "ps-bsp";
-        c.u.status.term      = 55;
-        c.u.status.epoch     = 56;
-        c.u.status.refused   = 57;
-        c.u.status.step      = 58;
-        c.u.status.snapshot  = 59;
-        c.u.status.uptime_s  = 60.5;
-        c.u.status.n_members = 2;
-        c.u.status.member    = make_members();
-        c.u.status.n_waiting = 2;
-        c.u.status.waiting   = waits;
+        c.u.status.job         = "fashion_mnist-5f2a";
+        c.u.status.phase       = "training";
+        c.u.status.mode        = "ps-bsp";
+        c.u.status.term        = 55;
+        c.u.status.epoch       = 56;
+        c.u.status.refused     = 57;
+        c.u.status.step        = 58;
+        c.u.status.steps       = 580;
+        c.u.status.steps_per_s = 5.8;
+        c.u.status.snapshot    = 59;
+        c.u.status.uptime_s    = 60.5;
+        c.u.status.n_members   = 2;
+        c.u.status.member      = make_members();
+        c.u.status.n_waiting   = 2;
+        c.u.status.waiting     = waits;
 
         c.u.status.n_replicas  = 2;
         c.u.status.replica     = replicas;

@@ -22,14 +22,11 @@ pen_status pen_metric(pen_ctx *ctx, const char *name, double value)
             PEN_INVALID_ARGUMENT,
             "pen_metric: invalid name; expected UTF-8 without control characters");
     pthread_mutex_lock(&ctx->monitor_lock);
-    uint32_t i = 0;
-    while (i < ctx->n_metrics && strcmp(ctx->metric[i].name, name) != 0) i++;
-    if (i < CONTEXT_METRICS_MAX) {
-        if (i == ctx->n_metrics) {
-            snprintf(ctx->metric[i].name, sizeof ctx->metric[i].name, "%s", name);
-            ctx->n_metrics++;
-        }
-        ctx->metric[i].value = value;
+    context_metric *m = context_find_metric(ctx, name);
+    if (m != NULL) {
+        m->value     = value;
+        m->is_scalar = false;
+        m->has_value = true;
     } else {
         stat_add(&ctx->stats, STAT_METRICS_REFUSED, 1);
         status = last_error_report(PEN_TOO_SMALL,

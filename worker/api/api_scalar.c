@@ -35,6 +35,10 @@ static pen_status give(pen_ctx *ctx, const char *name, double value, pen_error *
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "pen_step_scalar('%s'): step %lld already has %d scalars, the most allowed",
                        name, (long long)s->next_index, WIRE_SCALARS_MAX);
+    pthread_mutex_lock(&ctx->monitor_lock);
+    context_metric *m = context_find_metric(ctx, name);
+    if (m != NULL && !m->has_value) m->is_scalar = true;
+    pthread_mutex_unlock(&ctx->monitor_lock);
     return PEN_OK;
 }
 
@@ -73,6 +77,17 @@ static pen_status find_total(pen_ctx *ctx, const char *name, double *sum, uint32
     return status;
 }
 
+/* What is shown of a scalar is what the program asks for. */
+static void note_op(pen_ctx *ctx, const char *name, pen_op op)
+{
+    pthread_mutex_lock(&ctx->monitor_lock);
+    context_metric *m  = context_find_metric(ctx, name);
+    const bool changes = m != NULL && m->is_scalar && m->is_mean != (op == PEN_AVG);
+    if (changes) m->is_mean = op == PEN_AVG;
+    pthread_mutex_unlock(&ctx->monitor_lock);
+    if (changes) context_note_scalars(ctx);
+}
+
 pen_status pen_step_total(pen_ctx *ctx, const char *name, pen_op op, double *value)
 {
     FP_ENV_OURS();
@@ -89,5 +104,6 @@ pen_status pen_step_total(pen_ctx *ctx, const char *name, pen_op op, double *val
     if (status == PEN_OK) status = find_total(ctx, name, &sum, &ranks, &why);
     if (status != PEN_OK) return last_error_set(&why);
     *value = op == PEN_AVG ? sum / ranks : sum;
+    note_op(ctx, name, op);
     return PEN_OK;
 }

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { FIRST_EVERY_MS = 1000, METRIC_RANKS = 16 };
+enum { FIRST_EVERY_MS = 1000, RATE_MS = 3000, METRIC_RANKS = 16 };
 
 static double stat_of(const member_slot *s, stat_id id)
 {
@@ -63,8 +63,25 @@ static void thin(core_history *h)
     h->every_ms *= 2;
 }
 
+static void mark(core_history *h, uint64_t now_ms, int64_t step)
+{
+    if (h->mark[1].at_ms && now_ms < h->mark[1].at_ms + RATE_MS) return;
+    h->mark[0]       = h->mark[1];
+    h->mark[1].at_ms = now_ms;
+    h->mark[1].step  = step;
+}
+
+double core_history_rate(const core_history *self, uint64_t now_ms, int64_t step)
+{
+    const int i = self->mark[0].at_ms ? 0 : 1;
+    if (!self->mark[i].at_ms || now_ms <= self->mark[i].at_ms || step <= self->mark[i].step)
+        return 0;
+    return (double)(step - self->mark[i].step) * 1e3 / (double)(now_ms - self->mark[i].at_ms);
+}
+
 void core_history_beat(core_history *self, const core_out *out, int64_t step)
 {
+    mark(self, out->now_ms, step);
     if (out->now_ms < self->due_ms) return;
     if (!self->every_ms) self->every_ms = FIRST_EVERY_MS;
     if (self->n == SCHEDULER_POINTS_MAX) thin(self);

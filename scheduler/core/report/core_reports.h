@@ -9,6 +9,10 @@ typedef struct {
     uint32_t n, n_metrics;
     scheduler_point point[SCHEDULER_POINTS_MAX];
     char metric[SCHEDULER_METRICS_MAX][MEMBER_STAT_BYTES];
+    struct {
+        uint64_t at_ms; /* 0: none */
+        int64_t step;
+    } mark[2]; /* for the rate: the older one, and the newer that will replace it */
 } core_history;
 
 typedef struct {
@@ -21,6 +25,7 @@ typedef struct {
 
 /* core_history.c: at a worker's BEAT while the job trains */
 void core_history_beat(core_history *self, const core_out *out, int64_t step);
+double core_history_rate(const core_history *self, uint64_t now_ms, int64_t step); /* steps/s */
 
 /* core_recorder.c: the last calls of workers.  asker 0: this process. */
 void core_recorder_ask(core_reports *self, const core_out *out, uint64_t asker, uint64_t id);

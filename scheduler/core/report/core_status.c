@@ -1,4 +1,5 @@
 /* core_status.c - STATUS: the whole job on one page, for `penstock status` and the exporter. */
+#include "common/base/stat.h"
 #include "scheduler/core/core_state.h"
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +118,17 @@ static uint32_t fill_shards(const scheduler_core *core, page *p)
     return core->model.n_shards;
 }
 
+/* As a worker says that has the setting; 0: none. */
+static int64_t steps_of(const scheduler_core *core)
+{
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers)
+        for (uint32_t i = 0; i < s->n_stats; i++)
+            if (!strcmp(s->stat[i].name, stat_rows[STAT_STEPS_PLANNED].name) &&
+                s->stat[i].value > 0 && s->stat[i].value < 1e15)
+                return (int64_t)s->stat[i].value;
+    return 0;
+}
+
 bool scheduler_core_describe(const scheduler_core *core, uint64_t now_ms, scheduler_status_fn tell,
                              void *user)
 {
@@ -125,21 +137,25 @@ bool scheduler_core_describe(const scheduler_core *core, uint64_t now_ms, schedu
         page_free(&p);
         return false;
     }
-    const char *mode     = core_model_setting(&core->model.wire, "mode");
-    wire_control c       = {.kind = WIRE_STATUS};
-    c.u.status.job       = core->job.name;
-    c.u.status.phase     = core_phase_name(core->job.phase);
-    c.u.status.mode      = mode ? mode : "";
-    c.u.status.term      = core->job.term;
-    c.u.status.epoch     = core->epoch.number;
-    c.u.status.refused   = core->job.refused;
-    c.u.status.step      = core->job.step;
-    c.u.status.snapshot  = core->services.snapshots.newest;
-    c.u.status.uptime_s  = seconds(core->out.start_ms, now_ms);
-    c.u.status.n_members = fill_members(core, now_ms, &p);
-    c.u.status.member    = p.member;
-    c.u.status.n_waiting = fill_waiting(core, now_ms, &p);
-    c.u.status.waiting   = p.text;
+    const char *mode       = core_model_setting(&core->model.wire, "mode");
+    wire_control c         = {.kind = WIRE_STATUS};
+    c.u.status.job         = core->job.name;
+    c.u.status.phase       = core_phase_name(core->job.phase);
+    c.u.status.mode        = mode ? mode : "";
+    c.u.status.term        = core->job.term;
+    c.u.status.epoch       = core->epoch.number;
+    c.u.status.refused     = core->job.refused;
+    c.u.status.step        = core->job.step;
+    c.u.status.steps       = steps_of(core);
+    c.u.status.steps_per_s = core->job.phase == PHASE_TRAINING
+                                 ? core_history_rate(&core->reports.history, now_ms, core->job.step)
+                                 : 0;
+    c.u.status.snapshot    = core->services.snapshots.newest;
+    c.u.status.uptime_s    = seconds(core->out.start_ms, now_ms);
+    c.u.status.n_members   = fill_members(core, now_ms, &p);
+    c.u.status.member      = p.member;
+    c.u.status.n_waiting   = fill_waiting(core, now_ms, &p);
+    c.u.status.waiting     = p.text;
 
     c.u.status.n_replicas = core->epoch.view.u.epoch.n_replicas;
     c.u.status.replica    = core->epoch.view.u.epoch.replica;

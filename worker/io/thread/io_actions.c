@@ -298,8 +298,9 @@ static void fill_beat(void *user, wire_control *beat)
     for (; n < STAT_COUNT; n++)
         c->beat_stat[n] = (wire_stat){stat_rows[n].name, (double)stat_get(&ctx->stats, (stat_id)n)};
     pthread_mutex_lock(&ctx->monitor_lock); /* rows are only added, and names never change */
-    for (uint32_t i = 0; i < ctx->n_metrics; i++, n++)
-        c->beat_stat[n] = (wire_stat){ctx->metric[i].name, ctx->metric[i].value};
+    for (uint32_t i = 0; i < ctx->n_metrics; i++)
+        if (ctx->metric[i].has_value)
+            c->beat_stat[n++] = (wire_stat){ctx->metric[i].name, ctx->metric[i].value};
     pthread_mutex_unlock(&ctx->monitor_lock);
     snprintf(c->beat_call, sizeof c->beat_call, "%s%s", atomic_load(&ctx->in_call) ? "" : "after ",
              atomic_load(&ctx->call));
