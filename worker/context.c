@@ -66,6 +66,7 @@ static pen_status set_up(pen_ctx *ctx, const char *const *settings, pen_error *w
         log_notice("gather_16bit_on_save has no effect without snapshots: there is no store "
                    "(--store DIR)");
     ctx->states.rank = ctx->env.rank;
+    if (status == PEN_OK) status = step_log_check(s->log_to, why);
     if (status == PEN_OK) status = choose_mode(ctx, why);
     if (status == PEN_OK) status = precision_set_up(ctx, why);
     if (status == PEN_OK) status = own_state_init(ctx, why);
@@ -159,6 +160,7 @@ void context_destroy(pen_ctx *ctx)
     pthread_mutex_destroy(&ctx->monitor_lock);
     members_fini(&ctx->members);
     state_table_fini(&ctx->states);
+    step_log_close(ctx->step_log);
     position_close(ctx->position);
     free(ctx);
 }
@@ -239,6 +241,16 @@ context_metric *context_find_metric(pen_ctx *ctx, const char *name)
     return &ctx->metric[i];
 }
 
+/* The lowest rank may be another one from now on.  A log that cannot be opened is a warning: the job trains already. */
+static void open_step_log(pen_ctx *ctx)
+{
+    pen_error why;
+    if (ctx->has_step_log) return;
+    ctx->has_step_log = true;
+    if (step_log_open(ctx->settings.log_to, &ctx->step_log, &why) != PEN_OK)
+        log_warning("%s; the steps are not logged", why.text);
+}
+
 void context_note_scalars(pen_ctx *ctx)
 {
     double sum;
@@ -250,9 +262,24 @@ void context_note_scalars(pen_ctx *ctx)
         if (!m->is_scalar || !scalars_find(&ctx->step.totals, scalars_name(m->name), &sum, &ranks))
             continue;
         m->value     = m->is_mean ? sum / ranks : sum;
-        m->has_value = true;
+        m->has_value = m->is_fresh = true;
     }
     pthread_mutex_unlock(&ctx->monitor_lock);
+}
+
+void context_log_step(pen_ctx *ctx)
+{
+    const int64_t step = ctx->step.next_index - 1;
+    if (ctx->settings.log_to[0] == '\0' || step < 0 || pen_rank(ctx->world) != 0) return;
+    open_step_log(ctx);
+    pthread_mutex_lock(&ctx->monitor_lock);
+    for (uint32_t i = 0; i < ctx->n_metrics; i++) {
+        context_metric *m = &ctx->metric[i];
+        if (m->is_fresh) step_log_value(ctx->step_log, step, m->name, m->value);
+        m->is_fresh = false;
+    }
+    pthread_mutex_unlock(&ctx->monitor_lock);
+    step_log_step_ended(ctx->step_log);
 }
 
 pen_command_fn context_command(pen_ctx *ctx, void **user)

@@ -6,6 +6,7 @@
 #include "common/launch/position.h"
 #include "worker/collective/engine/engine.h"
 #include "worker/collective/engine/group.h"
+#include "worker/data/step_log.h"
 #include "worker/io/job_link.h"
 #include "worker/io/members.h"
 #include "worker/io/progress.h"
@@ -28,6 +29,7 @@ enum { CONTEXT_METRICS_MAX = 64 };
 typedef struct {
     char name[64];
     double value;
+    bool is_fresh;  /* since the last step that was logged */
     bool is_scalar; /* of pen_step_scalar(), not of pen_metric() */
     bool is_mean;   /* the program asked for its mean, not for its sum */
     bool has_value;
@@ -136,6 +138,8 @@ struct pen_ctx {
     pthread_mutex_t monitor_lock;
     context_metric metric[CONTEXT_METRICS_MAX];
     uint32_t n_metrics;
+    step_log *step_log;     /* of the setting log_to, opened when it is first written; NULL: none */
+    bool has_step_log;      /* it was opened, or could not be */
     pen_command_fn command; /* of pen_on_command; under monitor_lock, as is its argument */
     void *command_user;
     context_event_fn event; /* of pen_on_event(); likewise */
@@ -184,6 +188,8 @@ pen_status context_leave(pen_ctx *ctx, pen_status status);
 context_metric *context_find_metric(pen_ctx *ctx, const char *name);
 /* A step has ended: the totals of its scalars are metrics of the lowest live rank. */
 void context_note_scalars(pen_ctx *ctx);
+/* Writes what is new since the last call to the setting log_to, as of the newest ended step. */
+void context_log_step(pen_ctx *ctx);
 
 /* The function of pen_on_command(); NULL: none. */
 pen_command_fn context_command(pen_ctx *ctx, void **user);

@@ -70,6 +70,8 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "Number of steps after which pen_step_begin returns END; 0: no limit.")                                          \
     X(report_every,     U64,  "0",      0,    9e15,     NULL,                                                          \
       "Number of steps between rank 0's progress lines (rate, norm, speed, skipped steps); 0: none.")                  \
+    X(log_to,           TEXT, "",       0,    0,        NULL,                                                          \
+      "Write scalars and metrics of every step to csv:FILE, to tensorboard:DIR, or to both with a comma between them.") \
     X(report_times,     BOOL, "no",     0,    0,        NULL,                                                          \
       "Add the time of forward pass, backward pass and communication to the progress lines.")                          \
     X(accum,            U64,  "0",      0,    65536,    NULL,                                                          \

@@ -103,6 +103,7 @@ pen_status pen_finalize(pen_ctx *ctx)
     request_drain(&ctx->requests);
     if (!atomic_load(&ctx->has_failed) && step_settle_all(ctx, &why) != PEN_OK)
         status = last_error_set(&why);
+    context_log_step(ctx);
     if (request_begin(ctx, REQUEST_LEAVE, NULL, NULL, &r) == PEN_OK) {
         const pen_status left = api_start(r, NULL, NULL);
         if (status == PEN_OK) status = left;

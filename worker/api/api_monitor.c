@@ -26,7 +26,7 @@ pen_status pen_metric(pen_ctx *ctx, const char *name, double value)
     if (m != NULL) {
         m->value     = value;
         m->is_scalar = false;
-        m->has_value = true;
+        m->has_value = m->is_fresh = true;
     } else {
         stat_add(&ctx->stats, STAT_METRICS_REFUSED, 1);
         status = last_error_report(PEN_TOO_SMALL,

@@ -51,6 +51,7 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
     if (atomic_load(&ctx->stop_wanted)) return PEN_END;
 
     device_copies_drain(ctx);
+    context_log_step(ctx); /* here, so that it has what the program said after the last step */
     status = api_lock_step(ctx, "pen_step_begin");
     if (status != PEN_OK) return status;
     if (!ctx->step.is_open && step_settle_before(ctx, &why) != PEN_OK)
