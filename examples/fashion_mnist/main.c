@@ -295,7 +295,7 @@ static bool train_step(trainer *t, pen_step *step)
     TRY(pen_step_total(t->ctx, "loss", PEN_SUM, &sum));
     TRY(pen_step_total(t->ctx, "images", PEN_SUM, &images));
     epoch_add(&t->epoch, step->index, sum / images, epoch_clock() - begun);
-    if (n > 0) TRY(pen_metric(t->ctx, "loss", loss / n));
+    if (t->position == 0) TRY(pen_metric(t->ctx, "loss", sum / images)); /* instead of the sum */
     t->result.clipped += step->clip < 1.0;
     t->result.steps = step->index + 1;
     report_bar(&t->report, t->result.steps, t->steps);

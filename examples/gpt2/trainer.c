@@ -203,7 +203,6 @@ static bool train_step(trainer *t, pen_step *step)
     TRY(pen_step_total(t->ctx, "loss", PEN_AVG, &loss));
     note_step(t, step, loss, peak_clock() - begun);
     if (!count_decided(t, step->index)) return false;
-    TRY(pen_metric(t->ctx, "loss", loss));
     report_bar(&t->report, t->result.steps, t->o.steps);
     return true;
 }

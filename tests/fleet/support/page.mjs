@@ -60,9 +60,9 @@ const leastContrast = () => page.evaluate(() => {
   return least;
 });
 
-async function picture(colorScheme) {
+async function picture(colorScheme, suffix = '') {
   await page.emulateMedia({ colorScheme });
-  await page.screenshot({ path: shots + '/page-' + colorScheme + '.png', fullPage: true });
+  await page.screenshot({ path: shots + '/page-' + colorScheme + suffix + '.png', fullPage: true });
 }
 
 process.on('uncaughtException', async error => {
@@ -76,7 +76,10 @@ await page.goto(url);
 assert.equal(new URL(page.url()).search, '', 'a token stays in the address');
 await has('#map', 'server ' + server + ': active');
 await has('#map', 'worker 1: active');
-await has('#charts', 'Metric loss');
+await has('#charts', 'loss');
+await has('#facts', 'loss');
+await has('#facts', ' of ');
+await has('#facts', 'Time left');
 await has('#events', 'is active');
 await has('#balance', 'shards on');
 await page.waitForFunction(() => document.querySelector('#charts figure path').getAttribute('d').length > 60, undefined, { timeout: PATIENCE_MS });
@@ -108,8 +111,24 @@ await page.waitForFunction(() => document.querySelectorAll('#members tr').length
 await page.fill('#find', '');
 await page.evaluate(() => document.activeElement.blur());
 
-await page.setViewportSize({ width: 390, height: 844 });
-assert.ok(await page.evaluate(() => document.scrollingElement.scrollWidth) <= 390, 'a phone has to scroll sideways');
+/* What is big and first agrees with what the scheduler says. */
+const answer = await (await page.context().request.get(new URL('/status', url).href)).json();
+const scalar = answer.members.filter(m => m.role === 'worker').map(m => m.metrics.loss).find(x => x !== undefined);
+assert.ok(Number.isFinite(Number(scalar)), 'no loss in /status');
+assert.ok((await page.innerText('#facts')).includes(' of ' + answer.steps), 'the steps in all are not those of /status');
+assert.ok(!(await page.innerText('#members')).includes('launcher'), 'a launcher is listed unasked');
+await page.check('#all');
+await has('#members', 'launcher');
+await page.uncheck('#all');
+
+/* Each chart says its smallest value and its first time in texts of their own. */
+for (const text of await page.locator('#charts svg text').allInnerTexts()) assert.ok(!/ at /.test(text), 'a label of two axes: ' + text);
+
+await page.setViewportSize({ width: 400, height: 844 });
+assert.ok(await page.evaluate(() => document.scrollingElement.scrollWidth) <= 400, 'a phone has to scroll sideways');
+await picture('light', '-phone');
+await picture('dark', '-phone');
+await page.emulateMedia({ colorScheme: 'light' });
 await page.setViewportSize({ width: 1280, height: 900 });
 
 /* ---- a server is killed ----------------------------------------------------------------------- */
