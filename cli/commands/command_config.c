@@ -6,6 +6,7 @@
 #include "common/config_files/resolve.h"
 #include "common/system/own_files.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,12 +14,14 @@
 enum { KEYS_MAX = 256 };
 
 static const char usage[] =
-    "usage: penstock config --config_file X.yml [--force] [--KEY VALUE]...\n\n"
-    "Writes an accelerate configuration file from flags, without questions.  Without "
-    "--config_file\n"
-    "(or --out) it goes to stdout.  --force overwrites an existing file.  KEY is a key of the "
-    "file,\n"
-    "with - or _.  The first key of section deepspeed_config or fsdp_config sets distributed_type.";
+    "usage: penstock config [--config-file X.yml] [--force] [--KEY VALUE]...\n\n"
+    "Writes an accelerate configuration file from flags.  Without --config-file (or --out) it "
+    "goes\n"
+    "to stdout.  --force overwrites an existing file.  KEY is a key of the file, with - or _.  "
+    "The\n"
+    "first key of section deepspeed_config or fsdp_config sets distributed_type.  Without any "
+    "flag,\n"
+    "on a terminal, it asks.";
 
 /* The keys as a table of settings, for --help. */
 static int print_help(void)
@@ -169,12 +172,70 @@ static pen_status write_file(request *r, pen_error *why)
     return status;
 }
 
+/* ---- questions, on a terminal --------------------------------------------------------------------------- */
+static const struct {
+    const char *key, *text, *usual;
+    const char *needs; /* asked if this answer was given to `sharding`; NULL: always */
+} questions[] = {
+    {"num_machines", "Number of machines", "1", NULL},
+    {"num_processes", "Number of workers on all machines together", "1", NULL},
+    {"mixed_precision", "Precision: no, bf16 or fp16", "no", NULL},
+    {NULL, "Shard over the workers: no, zero (DeepSpeed) or fsdp", "no", NULL},
+    {"zero_stage", "ZeRO stage: 1 optimizer state, 2 and gradients, 3 and parameters", "2", "zero"},
+    {"fsdp_sharding_strategy", "FULL_SHARD, SHARD_GRAD_OP or NO_SHARD", "FULL_SHARD", "fsdp"},
+    {"fsdp_transformer_layer_cls_to_wrap", "Class of the layers to wrap (empty: by units)", "",
+     "fsdp"},
+};
+
+/* False: the end of the input. */
+static bool read_answer(const char *text, const char *usual, char answer[CONFIG_TEXT_BYTES])
+{
+    fprintf(stderr, "%s%s%s%s: ", text, usual[0] != '\0' ? " [" : "", usual,
+            usual[0] != '\0' ? "]" : "");
+    if (fgets(answer, CONFIG_TEXT_BYTES, stdin) == NULL) return false;
+    answer[strcspn(answer, "\n")] = '\0';
+    if (answer[0] == '\0') snprintf(answer, CONFIG_TEXT_BYTES, "%s", usual);
+    return true;
+}
+
+/* Repeats a question until its answer is one.  -1: go on; else the exit code. */
+static int ask(request *r)
+{
+    static char file[CONFIG_TEXT_BYTES];
+    char answer[CONFIG_TEXT_BYTES], sharding[CONFIG_TEXT_BYTES] = "no";
+    pen_error why;
+    for (size_t i = 0; i < sizeof questions / sizeof *questions; i++) {
+        const char *key = questions[i].key, *text;
+        if (questions[i].needs != NULL && strcmp(questions[i].needs, sharding) != 0) continue;
+        if (!read_answer(questions[i].text, questions[i].usual, answer))
+            return command_fail(EXIT_USAGE, "no answer; nothing was written");
+        const bool is_known =
+            strcmp(answer, "no") == 0 || strcmp(answer, "zero") == 0 || strcmp(answer, "fsdp") == 0;
+        pen_status status = PEN_OK;
+        if (key == NULL && !is_known)
+            status = why_set(&why, PEN_BAD_SETTING, "'%.40s' is not one of these", answer);
+        else if (key == NULL)
+            snprintf(sharding, sizeof sharding, "%s", answer);
+        else if (answer[0] != '\0')
+            status = key_flag_put(&r->d, key_flag_find(key, &text), answer, &why);
+        if (status == PEN_OK) continue;
+        fprintf(stderr, "penstock: %s\n", why.text);
+        i--;
+    }
+    if (!read_answer("File to write", "accelerate.yml", file))
+        return command_fail(EXIT_USAGE, "no answer; nothing was written");
+    r->out = file;
+    return -1;
+}
+
 int command_config(int argc, char **argv)
 {
     request r = {.d = {.name = "the flags"}, .out = NULL};
     pen_error why;
     int code = -1;
     if (command_asks_help(argc, argv)) return print_help();
+    const bool asks = argc == 1 && isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+    if (asks) code = ask(&r);
     for (int i = 1; i < argc && code < 0; i++) code = take_flag(&r, argc, argv, &i);
     if (code < 0) {
         pen_status status = fill(&r.d, &why);
@@ -182,6 +243,9 @@ int command_config(int argc, char **argv)
         if (status == PEN_OK)
             status = r.out != NULL ? write_file(&r, &why) : document_write_yaml(&r.d, stdout, &why);
         code = status == PEN_OK ? 0 : command_fail(EXIT_USAGE, "%s", why.text);
+        if (asks && code == 0)
+            fprintf(stderr, "penstock: wrote %s; penstock run --config %s PROG uses it\n", r.out,
+                    r.out);
     }
     document_free(&r.d);
     return code;

@@ -36,7 +36,7 @@ static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
 typedef struct {
     double params;
     uint64_t world, servers, per_node, bucket, live;
-    int strategy, precision;
+    int mode, precision;
     char optim[CONFIG_TEXT_BYTES];
     bool json;
 } memory_settings;
@@ -47,7 +47,7 @@ static const config_row rows[] = {
     ROW(params,    F64,  "0",        0, 1e15,    NULL,       "Number of parameters of the model, for example 124439808 or 7.5e9.")
     ROW(world,     U64,  "1",        1, 1048576, NULL,       "Number of workers.")
     ROW(servers,   U64,  "0",        0, 10000,   NULL,       "Number of parameter servers; 0: the workers hold the state.")
-    ROW(strategy,  ENUM, "ddp",      0, 0,       strategies, "Strategy, as in the setting mode.")
+    ROW(mode,      ENUM, "ddp",      0, 0,       strategies, "Training mode, as for penstock run.")
     ROW(precision, ENUM, "bf16",     0, 0,       precisions, "Type of parameters and gradients; master copies and optimizer state are float32.")
     ROW(optim,     TEXT, "adamw",    0, 0,       NULL,       "Update rule; determines the optimizer state per parameter.")
     ROW(per_node,  U64,  "0",        0, 1048576, NULL,       "Workers per machine, for hybrid strategies; 0: all.")
@@ -59,7 +59,7 @@ static const config_row rows[] = {
 /* clang-format on */
 
 static const char usage[] =
-    "usage: penstock memory --params N --world W [--servers S] [--strategy "
+    "usage: penstock memory --params N --world W [--servers S] [--mode "
     "zero2] [--precision bf16]\n"
     "Bytes of parameters, gradients and optimizer state per process: by the "
     "ZeRO formulas, and as\n"
@@ -156,8 +156,8 @@ static void print_json(const memory_settings *s, const account *a)
                              "bytes_per_server", (json_int_t)a->server_here);
     json_t *all  = json_pack(
          "{s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "params", (json_int_t)s->params,
-         "world", (json_int_t)s->world, "servers", (json_int_t)s->servers, "strategy",
-         strategies[s->strategy], "precision", precisions[s->precision], "optim", s->optim,
+         "world", (json_int_t)s->world, "servers", (json_int_t)s->servers, "mode",
+         strategies[s->mode], "precision", precisions[s->precision], "optim", s->optim,
          "bytes_per_worker", (json_int_t)a->worker, "bytes_per_server", (json_int_t)a->server,
          "elements_on_wire_per_worker", (json_int_t)a->wire, "here", here, "parts", parts);
     command_print_json(all, JSON_COMPACT | JSON_SORT_KEYS);
@@ -178,7 +178,7 @@ static void print_text(const memory_settings *s, const account *a)
 {
     printf("%.0f parameters in %s, %llu worker%s, %llu server%s, %s, %s\n", s->params,
            precisions[s->precision], (unsigned long long)s->world, s->world == 1 ? "" : "s",
-           (unsigned long long)s->servers, s->servers == 1 ? "" : "s", strategies[s->strategy],
+           (unsigned long long)s->servers, s->servers == 1 ? "" : "s", strategies[s->mode],
            s->optim);
     print_side(a, false);
     if (s->servers > 0) print_side(a, true);
@@ -202,15 +202,15 @@ int command_memory(int argc, char **argv)
     if (code >= 0) return code;
     if (optim_parse(s.optim, &ops, &hyper, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
-    const stage at = stages[s.strategy];
+    const stage at = stages[s.mode];
     if (s.params < 1 || s.params != floor(s.params))
         return command_fail(EXIT_USAGE,
                             "missing --params N: the number of parameters, a whole number");
     if (at == STAGE_PS && s.servers == 0)
-        return command_fail(EXIT_USAGE, "--strategy ps needs --servers S");
+        return command_fail(EXIT_USAGE, "--mode ps needs --servers S");
     if (s.servers > 0 && (at == STAGE_DDP || at == STAGE_2_NODE || at == STAGE_3_NODE))
-        return command_fail(EXIT_USAGE, "--servers %llu and --strategy %s contradict each other",
-                            (unsigned long long)s.servers, strategies[s.strategy]);
+        return command_fail(EXIT_USAGE, "--servers %llu and --mode %s contradict each other",
+                            (unsigned long long)s.servers, strategies[s.mode]);
     if (s.servers > 0)
         account_servers(&s, at, ops->slot_count, &a);
     else

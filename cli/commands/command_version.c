@@ -12,7 +12,7 @@
 int command_version(int argc, char **argv)
 {
     if (argc > 1)
-        return strcmp(argv[1], "--help") == 0
+        return command_asks_help(argc, argv)
                    ? command_help("usage: penstock version\n\nPrints version, commit and the "
                                   "supported devices.\n",
                                   NULL)

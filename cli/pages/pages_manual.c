@@ -95,9 +95,13 @@ static void write_flag(FILE *out, const page_flag *f)
     write_words(out, f->doc);
     fputc('\n', out);
     if (f->accepts[0] == '\0') return;
-    fprintf(out, "Accepts ");
-    write_words(out, f->accepts);
-    fprintf(out, "; default: ");
+    if (strcmp(f->accepts, "text") != 0) {
+        fprintf(out, "Accepts ");
+        write_words(out, f->accepts);
+        fprintf(out, "; default: ");
+    } else {
+        fprintf(out, "Default: ");
+    }
     write_words(out, f->dfl);
     fprintf(out, ".\n");
 }

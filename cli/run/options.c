@@ -714,6 +714,8 @@ int run_options_parse(int argc, char **argv, run_options *o)
                        .keys        = {.name = "the flags"}};
     memset(o->shown, true, sizeof o->shown);
 
+    static char help[] = "--help";
+    if (argc > 1 && strcmp(argv[1], "-h") == 0) argv[1] = help;
     char **words        = calloc((size_t)argc * 2 + 1,
                                  sizeof *words); /* live as long as the process: PROG points into them */
     char(*spelled)[128] = calloc((size_t)argc + 1, sizeof *spelled);

@@ -12,12 +12,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -84,24 +86,55 @@ static double seconds_now(void)
     return (double)clock_ns(&clock_real) * 1e-9;
 }
 
-/* PROG as given if it has a slash; else from PATH; else from the examples beside this binary. */
-static void exec_program(char *const *argv)
+static void exec_example(char *const *argv)
 {
     char path[1024], *slash;
-    execvp(argv[0], argv);
-    if (errno == ENOENT && strchr(argv[0], '/') == NULL) {
-        ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-        if (n > 0) {
-            path[n] = '\0';
-            if ((slash = strrchr(path, '/')) != NULL) {
-                snprintf(slash, sizeof path - (size_t)(slash - path), "/examples/%s", argv[0]);
-                execv(path, argv);
-            }
-        }
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n <= 0) return;
+    path[n] = '\0';
+    if ((slash = strrchr(path, '/')) == NULL) return;
+    snprintf(slash, sizeof path - (size_t)(slash - path), "/examples/%s", argv[0]);
+    execv(path, argv);
+}
+
+static bool is_file_of(const char *name, const char *ending)
+{
+    struct stat st;
+    const size_t n = strlen(name), m = strlen(ending);
+    return n > m && strcmp(name + n - m, ending) == 0 && stat(name, &st) == 0 &&
+           S_ISREG(st.st_mode);
+}
+
+/* A script that is not executable, as torchrun runs it. */
+static void exec_python(char *const *argv)
+{
+    char *words[256] = {"python3"};
+    int n            = 1;
+    while (argv[n - 1] != NULL && n < 255) {
+        words[n] = argv[n - 1];
+        n++;
     }
-    int code = errno == ENOENT ? 127 : 126;
-    dprintf(STDERR_FILENO, "penstock: cannot run '%s': %s\n", argv[0], strerror(errno));
-    _exit(code);
+    if (argv[n - 1] == NULL) execvp(words[0], words);
+}
+
+/* PROG as given if it has a slash; else from PATH; else from the examples beside this binary; else from this folder. */
+static void exec_program(char *const *argv)
+{
+    char here[PATH_MAX];
+    const bool is_plain = strchr(argv[0], '/') == NULL;
+    execvp(argv[0], argv);
+    if (errno == ENOENT && is_plain) exec_example(argv);
+    if (errno == ENOENT && is_plain && is_file_of(argv[0], "")) {
+        snprintf(here, sizeof here, "./%s", argv[0]);
+        execv(here, argv);
+    }
+    const int error = errno;
+    if (error == EACCES && is_file_of(argv[0], ".py")) exec_python(argv);
+    dprintf(STDERR_FILENO, "penstock: cannot run '%s': %s\n", argv[0],
+            error == EACCES && is_file_of(argv[0], "")
+                ? "it is not executable; use chmod +x, or name its interpreter first"
+                : strerror(error));
+    _exit(error == ENOENT ? 127 : 126);
 }
 
 /* A worker's stdout is a pseudo-terminal, so that C, Python and others write each line when it ends: a pipe would hold

@@ -663,6 +663,12 @@ static void write_wrapped(FILE *out, const char *text, int column, int *at)
     }
 }
 
+/* As a flag is written; _ works too. */
+static void write_hyphens(FILE *out, const char *name)
+{
+    for (; *name != '\0'; name++) fputc(*name == '_' ? '-' : *name, out);
+}
+
 void config_write_help(const config_row *rows, FILE *out)
 {
     enum { DEFAULT_WIDTH_MAX = 16 };
@@ -677,15 +683,20 @@ void config_write_help(const config_row *rows, FILE *out)
     for (const config_row *r = rows; r->name != NULL; r++) {
         char accepted[512];
         config_accepted(r, accepted, sizeof accepted);
-        int at =
-            fprintf(out, "  --%-*s  %-*s", name_width, r->name, default_width, config_default(r));
+        int at = fprintf(out, "  --") + (int)strlen(r->name);
+        write_hyphens(out, r->name);
+        at += fprintf(out, "%*s  %-*s", name_width - (int)strlen(r->name), "", default_width,
+                      config_default(r));
         if (at > column - 2) at = fprintf(out, "\n") - 1; /* a long default gets its own line */
         fprintf(out, "%*s", column - at, "");
         at = column;
         write_wrapped(out, r->doc, column, &at);
-        write_wrapped(out, "Accepts", column, &at);
-        write_wrapped(out, accepted, column, &at);
-        fprintf(out, ".\n");
+        if (r->type != CONFIG_TEXT) {
+            write_wrapped(out, "Accepts", column, &at);
+            write_wrapped(out, accepted, column, &at);
+            fprintf(out, ".");
+        }
+        fprintf(out, "\n");
     }
 }
 
@@ -704,7 +715,9 @@ void config_write_markdown(const config_row *row, const char *readers, FILE *out
     char variable[CONFIG_VARIABLE_BYTES];
     config_accepted(row, accepted, sizeof accepted);
     config_variable(row->name, variable);
-    fprintf(out, "| `--%s` | `%s` | %s | `", row->name, variable, readers);
+    fprintf(out, "| `--");
+    write_hyphens(out, row->name);
+    fprintf(out, "` | `%s` | %s | `", variable, readers);
     write_cell(out, config_default(row));
     fprintf(out, "` | ");
     write_cell(out, accepted);

@@ -73,14 +73,15 @@ static pen_status check_autos(const config_files *files, pen_error *why)
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-/* Looks in the current folder, as accelerate does, then beside the file that names it. */
+/* Looks in the current folder, as accelerate does, then beside the file that names it; there also for an absolute path
+ * that does not exist here, as a copied file has. */
 static const char *seek(const document *yaml, const char *name, char path[CONFIG_TEXT_BYTES * 2])
 {
     struct stat info;
-    const char *slash = strrchr(yaml->name, '/');
+    const char *slash = strrchr(yaml->name, '/'), *last = strrchr(name, '/');
     snprintf(path, CONFIG_TEXT_BYTES * 2, "%.*s/%s", slash != NULL ? (int)(slash - yaml->name) : 1,
-             slash != NULL ? yaml->name : ".", name);
-    return name[0] != '/' && stat(name, &info) != 0 && stat(path, &info) == 0 ? path : name;
+             slash != NULL ? yaml->name : ".", name[0] == '/' ? last + 1 : name);
+    return stat(name, &info) != 0 && stat(path, &info) == 0 ? path : name;
 }
 
 static bool is_same_file(const char *a, const char *b)

@@ -198,13 +198,13 @@ static pen_status check_nvme(resolver *r, const char *target, int stage)
 
 static pen_status by_hidden_size(resolver *r, const fact *f, double square, double linear)
 {
-    char value[CONFIG_TEXT_BYTES], source[RESOLVED_LINE_BYTES], remedy[128], *end;
+    char value[CONFIG_TEXT_BYTES], source[RESOLVED_LINE_BYTES], *end;
     const char *text = r->flags->hidden_size;
-    if (text == NULL)
-        return why_set(r->why, PEN_BAD_SETTING,
-                       "%s: %s is auto, which is made from the hidden size of the model: %s",
-                       document_place(f->from, f->key).text, f->key->path,
-                       resolver_remedy(r, "hidden-size", "N", remedy));
+    if (text == NULL) {
+        resolver_open(r, f, "hidden-size", "N",
+                      ", which is made from the hidden size of the model");
+        return PEN_OK;
+    }
     const double h = strtod(text, &end);
     snprintf(value, sizeof value, "%.0f", floor(square * h * h + linear * h));
     snprintf(source, sizeof source, "auto: %s of hidden size %s, %s",
@@ -303,6 +303,7 @@ pen_status resolve(const document *yaml, const document *json, const resolve_fla
     if (yaml != NULL) status = facts_collect(&r, yaml, accelerate_keys);
     if (status == PEN_OK && json != NULL) status = facts_collect(&r, json, deepspeed_keys);
     if (status == PEN_OK) status = apply_rules(&r);
+    if (status == PEN_OK) status = resolver_refuse_open(&r);
     free(r.facts);
     return status;
 }

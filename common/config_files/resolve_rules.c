@@ -81,7 +81,6 @@ static const char *flag_of(const resolver *r, const char *name)
 /* The value of a key whose "auto" is a flag: the flag's, else the file's.  *value is NULL if the key is absent. */
 static pen_status flagged(resolver *r, const char *path, const char **value)
 {
-    char remedy[128];
     const fact *f = facts_find(r, path);
     *value        = NULL;
     if (f == NULL) return PEN_OK;
@@ -90,9 +89,8 @@ static pen_status flagged(resolver *r, const char *path, const char **value)
     *value              = flag != NULL ? flag : f->is_auto ? NULL : f->value;
     if (f->is_auto && f->row->automatic == AUTO_CONSTANT) *value = f->row->usual;
     if (*value != NULL || !has_flag) return PEN_OK;
-    return why_set(r->why, PEN_BAD_SETTING, "%s: %s is auto: %s",
-                   document_place(f->from, f->key).text, f->key->path,
-                   resolver_remedy(r, f->row->usual, "", remedy));
+    resolver_open(r, f, f->row->usual, "", "");
+    return PEN_OK;
 }
 
 /* ---- optimizer ------------------------------------------------------------------------------------------- */

@@ -32,6 +32,36 @@ const char *resolver_given(const resolver *r, const char *setting, const char **
     return r->given.find(r->given.user, setting, source);
 }
 
+/* Appends a word to a list with commas, once. */
+static void add_once(char *list, size_t size, const char *word)
+{
+    const size_t used = strlen(list), n = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)) != NULL; at += n)
+        if ((at == list || at[-1] == ' ') && (at[n] == '\0' || at[n] == ',')) return;
+    snprintf(list + used, size - used, "%s%s", used > 0 ? ", " : "", word);
+}
+
+void resolver_open(resolver *r, const fact *f, const char *flag, const char *value, const char *how)
+{
+    char remedy[128];
+    const char *words = resolver_remedy(r, flag, value, remedy); /* "say --lr" */
+    if (r->n_open++ == 0)
+        snprintf(r->open_file, sizeof r->open_file, "%s: %s is auto%s: %s",
+                 document_place(f->from, f->key).text, f->key->path, how, words);
+    add_once(r->open, sizeof r->open, f->key->path);
+    add_once(r->open_flags, sizeof r->open_flags, words + strcspn(words, " ") + 1);
+}
+
+pen_status resolver_refuse_open(const resolver *r)
+{
+    if (r->n_open == 0) return PEN_OK;
+    const bool has_flags = strncmp(r->open_flags, "--", 2) == 0;
+    if (strchr(r->open, ',') == NULL) return why_set(r->why, PEN_BAD_SETTING, "%s", r->open_file);
+    return why_set(r->why, PEN_BAD_SETTING, "%.*s: these are auto: %s; %s %s",
+                   (int)strcspn(r->open_file, " ") - 1, r->open_file, r->open,
+                   has_flags ? "say" : "set", r->open_flags);
+}
+
 pen_status resolver_put(resolver *r, const char *setting, const char *value, const char *source)
 {
     const char *layer, *over = resolver_given(r, setting, &layer);

@@ -22,7 +22,10 @@ typedef struct {
     pen_error *why;
     fact *facts;
     size_t n;
-    int stage; /* the ZeRO stage of the effective mode; 0: none */
+    int stage;                           /* the ZeRO stage of the effective mode; 0: none */
+    int n_open;                          /* values that are auto and that nothing says */
+    char open[400], open_flags[160];     /* "lr, weight_decay"; "--lr, --weight-decay" */
+    char open_file[RESOLVED_LINE_BYTES]; /* the sentence of the first */
 } resolver;
 
 /* facts.c */
@@ -36,6 +39,10 @@ void facts_place(const fact *f, char *text, size_t size); /* "ds.json:24" */
 void facts_ignore(resolver *r, const fact *f, size_t bytes, const char *reason); /* one notice */
 void facts_leave(resolver *r, fact *f,
                  const char *reason); /* the same for one key, which has no effect from then on */
+/* Notes an auto that nothing says; all are refused together, at the end.  how: "; it is made from ...", or "". */
+void resolver_open(resolver *r, const fact *f, const char *flag, const char *value,
+                   const char *how);
+pen_status resolver_refuse_open(const resolver *r);
 /* Reports a value left open. */
 void resolver_notice(resolver *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The remedy's words: "say --weight-decay", or "set PENSTOCK_WEIGHT_DECAY"; value "N" is named with it, "" is not. */

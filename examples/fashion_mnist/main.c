@@ -197,7 +197,7 @@ static void introduce(trainer *t)
         &t->report, "%s: %lld images a step, %d worker%s with %d BLAS thread%s each (%s kernels)",
         t->info.mode, (long long)t->o.batch, t->info.world_size, t->info.world_size == 1 ? "" : "s",
         threads, threads == 1 ? "" : "s", openblas_get_corename());
-    report_head(&t->report);
+    report_head(&t->report, t->info.servers > 0);
 }
 
 static bool trainer_open(trainer *t)

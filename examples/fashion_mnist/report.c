@@ -64,19 +64,22 @@ void report_bar(report *r, int64_t done, int64_t total)
     r->bar_tenth = tenth;
 }
 
-void report_head(report *r)
+void report_head(report *r, bool has_servers)
 {
-    report_line(r, "epoch    train loss   test accuracy   images/s   push GB/s   pull GB/s   step "
-                   "p50   step p99");
+    r->has_servers = has_servers;
+    report_line(r, "epoch    train loss   test accuracy   images/s%s   step p50   step p99",
+                has_servers ? "   push GB/s   pull GB/s" : "");
 }
 
 void report_row(report *r, const report_epoch *e)
 {
-    char epoch[48];
+    char epoch[48], servers[40] = "";
     snprintf(epoch, sizeof epoch, "%lld/%lld", (long long)e->epoch, (long long)e->epochs);
-    report_line(r, "%-7s  %10.4f   %13.4f   %7.1fk   %9.2f   %9.2f   %5.1f ms   %5.1f ms", epoch,
-                e->train_loss, e->test_accuracy, e->images_per_s / 1e3, e->push_gbps, e->pull_gbps,
-                e->step_p50_s * 1e3, e->step_p99_s * 1e3);
+    if (r->has_servers)
+        snprintf(servers, sizeof servers, "   %9.2f   %9.2f", e->push_gbps, e->pull_gbps);
+    report_line(r, "%-7s  %10.4f   %13.4f   %7.1fk%s   %5.1f ms   %5.1f ms", epoch, e->train_loss,
+                e->test_accuracy, e->images_per_s / 1e3, servers, e->step_p50_s * 1e3,
+                e->step_p99_s * 1e3);
 }
 
 void report_end(report *r, const report_result *x)

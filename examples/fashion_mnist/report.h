@@ -8,6 +8,7 @@
 
 typedef struct {
     FILE *text;        /* table and sentences; NULL: this rank is silent */
+    bool has_servers;  /* rows show what was pushed and pulled */
     bool has_bar;      /* stderr is a terminal                              */
     int64_t bar_tenth; /* tenths of a percent currently shown */
 } report;
@@ -16,7 +17,7 @@ typedef struct {
     int64_t epoch, epochs; /* epoch from 1                        */
     double train_loss, test_accuracy;
     double images_per_s;
-    double push_gbps, pull_gbps;   /* all workers together        */
+    double push_gbps, pull_gbps;   /* all workers together; shown with servers */
     double step_p50_s, step_p99_s; /* of rank 0                   */
 } report_epoch;
 
@@ -36,7 +37,7 @@ typedef struct {
 void report_init(report *r, bool speaks, bool json);
 void report_line(report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void report_bar(report *r, int64_t done, int64_t total); /* cheap: draws only what changed */
-void report_head(report *r);
+void report_head(report *r, bool has_servers);
 void report_row(report *r, const report_epoch *e);
 void report_end(report *r, const report_result *result);
 

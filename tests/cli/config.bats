@@ -109,7 +109,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
 }
 
 @test "invalid configurations are a sentence that names file and line, before anything starts" {
-    says 2 "penstock: zero_stage2_config.json:13: optimizer.params.lr is auto: say --lr" run --ds-config zero_stage2_config.json true
+    says 2 "penstock: zero_stage2_config.json:13: these are auto: optimizer.params.lr, optimizer.params.weight_decay, scheduler.params.warmup_max_lr, scheduler.params.warmup_num_steps, scheduler.params.total_num_steps, zero_optimization.reduce_bucket_size; say --lr, --weight-decay, --warmup-steps, --total-steps, --hidden-size N" run --ds-config zero_stage2_config.json true
     sed 's/"stage"/"stge"/' zero_stage2_config.json >"$tmp/ds.json"
     says 2 "penstock: $tmp/ds.json:29: unknown key 'zero_optimization.stge'; did you mean 'zero_optimization.stage'?" \
         run --ds-config "$tmp/ds.json" "${autos[@]}" true
@@ -204,7 +204,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     done
     [ "$(grep -c "no effect here: .*pin_memory (zero2_bf16.json:26), .*dataloader_drop_last" "$tmp/run.err")" = 1 ]
     (unset PENSTOCK_LR; PENSTOCK_CONFIG=zero2_bf16.yml "$programs/stepper" 2>&1 || :) |
-        is_text "stepper: zero2_bf16.json:8: optimizer.params.lr is auto: set PENSTOCK_LR"
+        is_text "stepper: zero2_bf16.json:8: these are auto: optimizer.params.lr, scheduler.params.warmup_max_lr; set PENSTOCK_LR"
     nothing_is_left
 }
 
@@ -252,4 +252,23 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
     grep -qxF "[0] units: wrap_match: no layer of this model is named '**.encoder.layer.*'; it has h, h.*" "$tmp/err" ||
         { cat "$tmp/err"; false; }
     pen run --standalone --config fsdp.yml --wrap-match 'h.*' "$programs/units" >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; false; }
+}
+
+@test "penstock config without flags asks on a terminal, repeats a question until its answer is one, and writes the file" {
+    cd "$tmp"
+    printf '1\n2\nhello\nbf16\nzero\n3\n\n' >"$tmp/answers"
+    script -qec "$penstock config" /dev/null <"$tmp/answers" >"$tmp/asked"
+    grep -q "mixed_precision is 'hello', but must be one of" "$tmp/asked"
+    grep -q 'penstock: wrote accelerate.yml; penstock run --config accelerate.yml PROG uses it' "$tmp/asked"
+    prints --config "$tmp/accelerate.yml"
+    [ "$(printed settings mode | cut -d' ' -f2)" = zero3 ]
+    [ "$(printed settings precision | cut -d' ' -f2)" = bf16 ]
+    [ "$(printed launch num_processes | cut -d' ' -f2)" = 2 ]
+}
+
+@test "a DeepSpeed file with the absolute path of another machine is found beside the YAML file that names it" {
+    cp "$BATS_TEST_DIRNAME/config/zero2_bf16.json" "$tmp/ds.json"
+    printf 'distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: /home/other/project/ds.json\nnum_machines: 1\nnum_processes: 2\n' >"$tmp/x.yml"
+    prints --config "$tmp/x.yml" "${autos[@]}"
+    [ "$(printed settings mode | cut -d' ' -f2)" = zero2 ]
 }

@@ -22,7 +22,7 @@ memory() {
 row() {
     local strategy i=3 bytes
     for strategy in ddp zero1 zero2 zero3; do
-        bytes=$(memory bytes_per_worker --params "$1" --world "$2" --strategy $strategy | tail -n 1)
+        bytes=$(memory bytes_per_worker --params "$1" --world "$2" --mode $strategy | tail -n 1)
         awk -v bytes="$bytes" -v gb="${!i}" 'BEGIN {
             digits = length(gb) - index(gb, "."); if (!index(gb, ".")) digits = 0
             tolerance = 0.5001 * 10 ^ -digits; off = bytes / 1e9 - gb; if (off < 0) off = -off
@@ -42,19 +42,19 @@ row() {
 
 @test "with servers, the servers hold the state, and workers the parts that the strategy leaves them" {
     # P = 1e9, S = 4: 4P per worker (16 bits), 12P/S and the sum of gradients, 2P/S, per server
-    [ "$(memory bytes_per_worker --params 1e9 --world 8 --servers 4 --strategy ps)" = 4000000000 ]
-    [ "$(memory bytes_per_server --params 1e9 --world 8 --servers 4 --strategy ps)" = 3500000000 ]
-    [ "$(memory bytes_per_worker --params 1e9 --world 8 --servers 4 --strategy zero2 --bucket 1000000)" = 2002000000 ]
-    [ "$(memory bytes_per_worker --params 1e9 --world 8 --servers 4 --strategy zero3 --bucket 1000000 --live 100000000)" = 202000000 ]
-    [ "$(memory bytes_per_worker --params 1e9 --world 8 --servers 4 --strategy ps --precision fp32)" = 8000000000 ]
-    [ "$(memory bytes_per_server --params 1e9 --world 8 --servers 4 --strategy ps --precision fp32)" = 4000000000 ]
+    [ "$(memory bytes_per_worker --params 1e9 --world 8 --servers 4 --mode ps)" = 4000000000 ]
+    [ "$(memory bytes_per_server --params 1e9 --world 8 --servers 4 --mode ps)" = 3500000000 ]
+    [ "$(memory bytes_per_worker --params 1e9 --world 8 --servers 4 --mode zero2 --bucket 1000000)" = 2002000000 ]
+    [ "$(memory bytes_per_worker --params 1e9 --world 8 --servers 4 --mode zero3 --bucket 1000000 --live 100000000)" = 202000000 ]
+    [ "$(memory bytes_per_worker --params 1e9 --world 8 --servers 4 --mode ps --precision fp32)" = 8000000000 ]
+    [ "$(memory bytes_per_server --params 1e9 --world 8 --servers 4 --mode ps --precision fp32)" = 4000000000 ]
 }
 
 @test "in float32 a parameter is its own master, and rules count their state" {
-    [ "$(memory bytes_per_worker --params 1e9 --strategy ddp --precision fp32)" = 16000000000 ]
-    [ "$(memory bytes_per_worker --params 1e9 --world 4 --strategy zero1 --precision fp32)" = 10000000000 ]
-    [ "$(memory bytes_per_worker --params 1e9 --world 4 --strategy zero2 --precision fp32)" = 7000000000 ]
-    [ "$(memory bytes_per_worker --params 1e9 --world 4 --strategy zero3 --precision fp32)" = 4000000000 ]
+    [ "$(memory bytes_per_worker --params 1e9 --mode ddp --precision fp32)" = 16000000000 ]
+    [ "$(memory bytes_per_worker --params 1e9 --world 4 --mode zero1 --precision fp32)" = 10000000000 ]
+    [ "$(memory bytes_per_worker --params 1e9 --world 4 --mode zero2 --precision fp32)" = 7000000000 ]
+    [ "$(memory bytes_per_worker --params 1e9 --world 4 --mode zero3 --precision fp32)" = 4000000000 ]
     [ "$(memory bytes_per_worker --params 1e9 --precision fp32 --optim 'sgd lr=1 momentum=0.9')" = 12000000000 ]
 }
 
@@ -69,31 +69,31 @@ here() {
     for precision in fp32 bf16; do
         [ $precision = fp32 ] && set -- 8 8 4 12 0 16 || set -- 4 16 2 16 0 16
         for strategy in zero1 zero2 zero3; do
-            here $(($1 * 1000000000 + $2 * 250000000)) --params 1e9 --world 4 --strategy $strategy --precision $precision
+            here $(($1 * 1000000000 + $2 * 250000000)) --params 1e9 --world 4 --mode $strategy --precision $precision
             shift 2
         done
     done
-    here 16000000000 --params 1e9 --world 1 --strategy zero2 --precision fp32
-    here 20000000000 --params 1e9 --world 1 --strategy zero3 --precision bf16
+    here 16000000000 --params 1e9 --world 1 --mode zero2 --precision fp32
+    here 20000000000 --params 1e9 --world 1 --mode zero3 --precision bf16
 }
 
 @test "FSDP's names mean the same, and hybrids shard inside a machine" {
-    [ "$(memory bytes_per_worker --params 1e9 --world 8 --strategy full_shard)" = 2000000000 ]
-    [ "$(memory bytes_per_worker --params 1e9 --world 8 --per-node 4 --strategy hybrid_shard)" = 4000000000 ]
-    [ "$(memory elements_on_wire_per_worker --params 1e9 --world 8 --strategy zero3)" = 3000000000 ]
-    [ "$(memory elements_on_wire_per_worker --params 1e9 --world 8 --strategy zero2)" = 2000000000 ]
+    [ "$(memory bytes_per_worker --params 1e9 --world 8 --mode full_shard)" = 2000000000 ]
+    [ "$(memory bytes_per_worker --params 1e9 --world 8 --per-node 4 --mode hybrid_shard)" = 4000000000 ]
+    [ "$(memory elements_on_wire_per_worker --params 1e9 --world 8 --mode zero3)" = 3000000000 ]
+    [ "$(memory elements_on_wire_per_worker --params 1e9 --world 8 --mode zero2)" = 2000000000 ]
 }
 
 @test "without --json the parts are named, and the differences of Penstock" {
-    pen memory --params 124439808 --world 4 --strategy zero2 >"$tmp/out"
+    pen memory --params 124439808 --world 4 --mode zero2 >"$tmp/out"
     grep -qE "^  total +0\.68442 +0\.[0-9]+\$" "$tmp/out"
     grep -qx "Penstock sums gradients in float32 (4 bytes each); buckets in flight are not included." "$tmp/out"
 }
 
 @test "impossible requests are a usage error" {
     says 2 "penstock: missing --params N: the number of parameters, a whole number" memory
-    says 2 "penstock: --strategy ps needs --servers S" memory --params 1e9 --strategy ps
-    says 2 "penstock: --servers 2 and --strategy ddp contradict each other" memory --params 1e9 --servers 2 --strategy ddp
+    says 2 "penstock: --mode ps needs --servers S" memory --params 1e9 --mode ps
+    says 2 "penstock: --servers 2 and --mode ddp contradict each other" memory --params 1e9 --servers 2 --mode ddp
     says 2 "penstock: unknown setting 'parms'; did you mean 'params'?" memory --parms 1
     says 2 "penstock: optim is 'adamv'; choose one of sum, sgd, adam, adamw, adagrad, rmsprop, adadelta, adamax, ftrl, lion, lamb" \
         memory --params 1 --optim adamv

@@ -374,3 +374,18 @@ penstock: restarting, 2 of 3"
     [ "$code" = 4 ]
     nothing_is_left
 }
+
+@test "a program of this folder runs by its name alone: an executable, and a Python script; what is neither is told how" {
+    cp "$programs/quiet" "$tmp/my_program"
+    printf 'import sys\nprint("hi", sys.argv[1:])\n' >"$tmp/train.py"
+    cd "$tmp"
+    ends_with 0 here --nproc-per-node 1 my_program 3
+    if command -v python3 >/dev/null; then
+        ends_with 0 script --nproc-per-node 1 --no-prefix train.py --lr 1
+        is_text "hi ['--lr', '1']" <"$tmp/script.out"
+    fi
+    echo text >"$tmp/notes"
+    ends_with 126 text --nproc-per-node 1 notes
+    grep -qF "penstock: cannot run 'notes': it is not executable; use chmod +x, or name its interpreter first" "$tmp/text.err"
+    nothing_is_left
+}

@@ -183,14 +183,14 @@ settings_of() {
     helps run --nproc-per-node --servers --mode --nnodes --node-rank --master-addr --master-port --standalone --job \
         --max-restarts --grace --store --resume --fresh --log-dir --redirects -r --tee -t --local-ranks-filter --no-prefix \
         --settings --config --ds-config --print-config --hidden-size --lr --weight-decay --warmup-steps --total-steps
-    helps status --master_addr --master_port --timeout_ms --json
-    helps snapshot --master_addr --master_port --timeout_ms --json
-    helps doctor --master_addr --master_port
+    helps status --master-addr --master-port --timeout-ms --json
+    helps snapshot --master-addr --master-port --timeout-ms --json
+    helps doctor --master-addr --master-port
     helps bench push-pull optim
     helps "bench push-pull" --servers --ranks --bytes --keys --pairs --seconds --commit --limit --json
     helps "bench optim" --rule --elements --threads --simd --pairs --json
-    helps config --num_processes --mixed_precision --zero_stage --fsdp_sharding_strategy
-    helps memory --params --world --servers --strategy --precision --optim --per_node --bucket --live --json
+    helps config --num-processes --mixed-precision --zero-stage --fsdp-sharding-strategy
+    helps memory --params --world --servers --mode --precision --optim --per-node --bucket --live --json
     helps docs settings.md status.md stats.md optim.md families.md member.dot
     for role in server scheduler; do
         [ "$(settings_of "$role" | wc -l)" -ge 5 ]

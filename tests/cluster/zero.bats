@@ -62,7 +62,7 @@ words_of_mode() {
                 "$programs/resident" elements=1000000 reduce_bucket=262144 >"$tmp/held" 2>"$tmp/held.err" ||
                 { cat "$tmp/held.err"; return 1; }
             [ "$(grep -c '^rank . counted' "$tmp/held")" = $n ]
-            foretold=$(pen memory --json --params 4000000 --world $n --strategy "$mode" --precision fp32 |
+            foretold=$(pen memory --json --params 4000000 --world $n --mode "$mode" --precision fp32 |
                 sed 's/.*"here":{[^}]*"bytes_per_worker":\([0-9]*\).*/\1/')
             # In the sum over the ranks shared memory counts once.
             awk -v mode="$mode" -v n=$n -v foretold="$foretold" '

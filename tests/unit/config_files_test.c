@@ -600,7 +600,7 @@ static void test_fsdp_words_and_numbers_are_equivalent(void **state)
     gives("distributed_type: FSDP\n", NULL, "mode", "full_shard");
     gives("fsdp_config:\n  fsdp_offload_params: true\n", NULL, "offload_optimizer", "cpu");
     gives("fsdp_config:\n  fsdp_transformer_layer_cls_to_wrap: BertLayer,my.*\n", NULL,
-          "wrap_match", "encoder.layer.*|bert.encoder.layer.*,my.*");
+          "wrap_match", "**.encoder.layer.*,my.*");
 }
 
 /* ---- written files --------------------------------------------------------------------------------------- */

@@ -240,7 +240,7 @@ static void test_config_help_is_aligned_and_fits_in_100_columns(void **state)
 {
     (void)state;
     char *text = printed(config_write_help);
-    assert_non_null(strstr(text, "  --lease_ms        3000   Time without a heartbeat"));
+    assert_non_null(strstr(text, "  --lease-ms        3000   Time without a heartbeat"));
     assert_non_null(strstr(text, "  --lr              none   Rate. Accepts 0 to 1000000.\n"));
     assert_non_null(strstr(text, "  --clip            inf    Largest norm. Accepts at least 0.\n"));
     assert_non_null(strstr(text, "Accepts local, ps-bsp, ps-ssp.\n"));
