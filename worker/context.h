@@ -122,6 +122,7 @@ struct pen_ctx {
     bool is_saved; /* the step that has just ended took a snapshot; see api_state.c */
     struct snapshot_writer *snapshot_writer; /* NULL: servers write snapshots */
     atomic_bool stop_wanted;                 /* pen_step_begin() returns END */
+    atomic_bool has_stopped;                 /* it has, and others go on */
     int64_t digest_step;                     /* of the newest pen_digest() */
     uint32_t n_digests;                      /* before it, at the same step */
     struct coll_engine *coll;                /* the link's */

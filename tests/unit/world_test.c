@@ -67,6 +67,14 @@ static void test_world_a_worker_asked_to_leave_has_no_further_step(void **state)
     pen_ctx *ctx = begin(w, g, &step);
     atomic_store(&ctx->stop_wanted, true);
     assert_int_equal(pen_step_begin(ctx, &step), PEN_END);
+    assert_int_equal(step.flags, PEN_STEP_STOPPING);
+    pen_error why;
+    assert_int_equal(pen_export(ctx, "/tmp/never", NULL, NULL), PEN_NOT_A_MEMBER);
+    pen_last_error(&why);
+    assert_string_equal(why.text,
+                        "pen_export: this worker was asked to leave before step 1, and the "
+                        "others go on; call it on one that stays (PEN_STEP_STOPPING tells "
+                        "them apart)");
     assert_int_equal(pen_finalize(ctx), PEN_OK);
 }
 

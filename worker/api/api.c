@@ -59,6 +59,16 @@ pen_status api_start(request *r, const pen_opts *o, const pen_req *req)
     return status;
 }
 
+pen_status api_check_stays(const pen_ctx *ctx, const char *call)
+{
+    if (!atomic_load(&ctx->has_stopped)) return PEN_OK;
+    return last_error_report(
+        PEN_NOT_A_MEMBER,
+        "%s: this worker was asked to leave before step %lld, and the others go "
+        "on; call it on one that stays (PEN_STEP_STOPPING tells them apart)",
+        call, (long long)ctx->step.next_index);
+}
+
 pen_status api_check_committed(const pen_ctx *ctx, const char *call)
 {
     if (ctx->phase == CONTEXT_COMMITTED) return PEN_OK;

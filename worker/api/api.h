@@ -45,4 +45,7 @@ pen_status api_start(request *r, const pen_opts *o, const pen_req *req);
 /* Calls o->done, if there is one, for a call that was waited for. */
 void api_notify(const pen_opts *o, const pen_result *result);
 
+/* Refuses what the job keeps to a worker that was asked to leave. */
+pen_status api_check_stays(const pen_ctx *ctx, const char *call);
+
 #endif

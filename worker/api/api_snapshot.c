@@ -14,6 +14,7 @@ pen_status pen_snapshot(pen_ctx *ctx, const pen_opts *o, pen_req *req)
 {
     FP_ENV_OURS();
     pen_status status = context_check(ctx, "pen_snapshot");
+    if (status == PEN_OK) status = api_check_stays(ctx, "pen_snapshot");
     if (status != PEN_OK) return status;
     if (req == NULL && ctx->mode != MODE_LOCAL)
         return last_error_report(

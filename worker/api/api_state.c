@@ -78,6 +78,7 @@ static pen_status run_export(pen_ctx *ctx, const char *path, const char *format)
     if (path == NULL || path[0] == '\0')
         return last_error_report(PEN_INVALID_ARGUMENT, "pen_export: path is empty");
     if (api_check_committed(ctx, "pen_export") != PEN_OK) return PEN_WRONG_STATE;
+    if (api_check_stays(ctx, "pen_export") != PEN_OK) return PEN_NOT_A_MEMBER;
     if (export_parse(format != NULL ? format : "safetensors", &as, &why) != PEN_OK)
         return last_error_set(&why);
     pen_status status = api_wait_for_values(ctx, "pen_export");

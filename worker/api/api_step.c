@@ -47,8 +47,12 @@ pen_status pen_step_begin(pen_ctx *ctx, pen_step *step)
     if (atomic_load(&ctx->is_aborting) && ctx->mode == MODE_LOCAL)
         return last_error_report(PEN_ABORTED, "pen_abort: %s", ctx->abort_why);
     const uint64_t steps = ctx->settings.steps;
-    if (steps > 0 && (uint64_t)ctx->step.next_index >= steps) return PEN_END;
-    if (atomic_load(&ctx->stop_wanted)) return PEN_END;
+    const bool is_over   = steps > 0 && (uint64_t)ctx->step.next_index >= steps;
+    if (is_over || atomic_load(&ctx->stop_wanted)) {
+        step->flags = is_over ? 0 : PEN_STEP_STOPPING;
+        if (!is_over) atomic_store(&ctx->has_stopped, true);
+        return PEN_END;
+    }
 
     device_copies_drain(ctx);
     context_log_step(ctx); /* here, so that it has what the program said after the last step */

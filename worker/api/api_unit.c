@@ -137,6 +137,10 @@ static void *view_param(pen_ctx *ctx, pen_tensor *name, pen_error *why)
     void *data = device_copies_param_of(t);
     pthread_mutex_unlock(&ctx->grad_lock);
     if (data != NULL) return data;
+    pthread_mutex_lock(&ctx->step.lock);
+    *why = ctx->step.remembered; /* a pen_use() that failed is the reason */
+    pthread_mutex_unlock(&ctx->step.lock);
+    if (why->status != PEN_OK) return NULL;
     const unit_set *set = &ctx->model.units;
     const char *unit    = set->unit[set->of[t->index]].name;
     why_set(why, PEN_WRONG_STATE,

@@ -107,6 +107,7 @@ void core_drain_ask(scheduler_core *core, member_slot *asker, const wire_control
         answer(core, asker, PEN_AGAIN, "too many servers are being drained");
     } else {
         core->members.drain[core->members.n_drains++] = (core_drain){asker->incarnation, rank};
+        if (rank + 1 == core->members.wanted_servers) core->members.wanted_servers = rank;
         if (!server->is_draining) begin_drain(core, server);
     }
 }
@@ -180,7 +181,9 @@ void core_scale(scheduler_core *core, member_slot *asker, const wire_control *me
     core_send_all(&core->out, 1u << WIRE_LAUNCHER, &c);
     if (workers >= 0) scale_workers(core, workers);
     if (servers >= 0) scale_servers(core, servers);
-    answer(core, asker, PEN_OK, "the job's target is %s and %s",
-           MANY((uint64_t)core->members.wanted_workers, "worker"),
-           MANY((uint64_t)core->members.wanted_servers, "server"));
+    const uint64_t target = (uint64_t)core->members.wanted_servers,
+                   copies = core->job.settings.replicas;
+    const char *fewer     = copies && target <= copies ? "; copies need more servers" : "";
+    answer(core, asker, PEN_OK, "the job's target is %s and %s%s",
+           MANY((uint64_t)core->members.wanted_workers, "worker"), MANY(target, "server"), fewer);
 }

@@ -10,9 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TELL_MS = 1000 };
+
 static uint64_t now_ms(void)
 {
     return clock_ms(&clock_real);
+}
+
+uint64_t engine_tell_after(const coll_engine *e, uint64_t waited_ms)
+{
+    const uint64_t most = e->verdict_ms / 2, next = waited_ms > TELL_MS ? waited_ms : TELL_MS;
+    return next < most ? next : most;
 }
 
 /* ---- beginning ------------------------------------------------------------------------------- */
@@ -31,7 +39,7 @@ void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint6
     c->call.label  = c->label;
     c->deadline_ms = deadline_ms;
     c->warn_at_ms  = c->begun_ms + (e != NULL ? e->warn_ms : 0);
-    c->tell_at_ms  = c->begun_ms + (e != NULL ? e->verdict_ms / 2 : 0);
+    c->tell_at_ms  = c->begun_ms + (e != NULL ? engine_tell_after(e, 0) : 0);
     memset(c->op, 0, sizeof c->op);
 }
 

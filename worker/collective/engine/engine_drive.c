@@ -163,7 +163,7 @@ static void warn(coll_engine *e, engine_call *c, uint64_t now, bool is_quiet)
     char name[160];
     const uint64_t waited = now - c->begun_ms;
     if (!is_quiet) c->warn_at_ms = now + waited; /* intervals double */
-    c->tell_at_ms = now + e->verdict_ms / 2;     /* finds a wait that cannot end within a lease */
+    c->tell_at_ms = now + engine_tell_after(e, waited);
     if (e->job.overdue == NULL) return;
     write_name(c, name, sizeof name);
     pthread_mutex_unlock(&e->lock);
