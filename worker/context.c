@@ -255,7 +255,7 @@ void context_note_scalars(pen_ctx *ctx)
 {
     double sum;
     uint32_t ranks;
-    if (pen_rank(ctx->world) != 0) return;
+    if (atomic_load(&ctx->world)->rank != 0) return;
     pthread_mutex_lock(&ctx->monitor_lock);
     for (uint32_t i = 0; i < ctx->n_metrics; i++) {
         context_metric *m = &ctx->metric[i];
@@ -270,7 +270,7 @@ void context_note_scalars(pen_ctx *ctx)
 void context_log_step(pen_ctx *ctx)
 {
     const int64_t step = ctx->step.next_index - 1;
-    if (ctx->settings.log_to[0] == '\0' || step < 0 || pen_rank(ctx->world) != 0) return;
+    if (ctx->settings.log_to[0] == '\0' || step < 0 || atomic_load(&ctx->world)->rank != 0) return;
     open_step_log(ctx);
     pthread_mutex_lock(&ctx->monitor_lock);
     for (uint32_t i = 0; i < ctx->n_metrics; i++) {

@@ -32,6 +32,9 @@ typedef struct {
     bool told_waiting;
     stuck *stuck; /* of SIGUSR1: collected until stuck_until_ms; NULL: none */
     uint64_t stuck_until_ms;
+    uint64_t
+        tell_ms;   /* when the verdict is told unless the report is written by then; 0: no more */
+    bool has_told; /* the verdict */
     uint64_t progress_ms;                 /* when progress was last asked for */
     bool shows_progress;                  /* the next STATUS is printed */
     bool asked, answered, scheduler_hung; /* after a failure: does the scheduler still answer? */

@@ -26,6 +26,18 @@ static bool is_cause_itself(const pen_error *verdict)
     return verdict != NULL && verdict->status != PEN_PEER_LOST;
 }
 
+/* The last line of a child's stderr. */
+static const char *last_line(const process *p)
+{
+    return p->err.lines == 0 ? "" : p->err.tail[(p->err.lines - 1) % PROCESS_TAIL_LINES];
+}
+
+/* It ended because of the verdict, and said so. */
+static bool repeats(const process *p, const pen_error *verdict)
+{
+    return verdict != NULL && strstr(last_line(p), verdict->text) != NULL;
+}
+
 process *report_cause(const report_input *in)
 {
     process *first = NULL;
@@ -33,7 +45,7 @@ process *report_cause(const report_input *in)
         process *p = &in->all[i];
         if (in->scheduler_hung && p->role == PEN_SCHEDULER) return p;
         if (is_verdicts_culprit(p, in->verdict)) return p; /* it may hang, and exit last */
-        if (!is_cause_itself(in->verdict) && failed(p) &&
+        if (!is_cause_itself(in->verdict) && failed(p) && !repeats(p, in->verdict) &&
             (first == NULL || p->order < first->order))
             first = p;
     }
@@ -94,12 +106,6 @@ static void print_tail(const process *p)
         fprintf(stderr, "             | %s\n", s->tail[i % PROCESS_TAIL_LINES]);
 }
 
-/* The last line of a child's stderr. */
-static const char *last_line(const process *p)
-{
-    return p->err.lines == 0 ? "" : p->err.tail[(p->err.lines - 1) % PROCESS_TAIL_LINES];
-}
-
 static void print_others(const report_input *in, const process *cause)
 {
     bool first = true;
@@ -108,8 +114,7 @@ static void print_others(const report_input *in, const process *cause)
         char end[96];
         if (p == cause || !p->ended || p->role != PEN_WORKER) continue;
         describe_end(p, false, end, sizeof end);
-        const bool is_known =
-            p->err.lines == 0 || (in->verdict != NULL && strstr(last_line(p), in->verdict->text));
+        const bool is_known = p->err.lines == 0 || repeats(p, in->verdict);
         if (failed(p))
             fprintf(stderr, "%s   %s   %s%s%s\n", first ? "  others" : "        ", p->name, end,
                     is_known ? "" : ": ", is_known ? "" : last_line(p));
@@ -164,7 +169,8 @@ static int write_interrupted(const report_input *in)
 
 static int write_verdict(const report_input *in)
 {
-    fprintf(stderr, "penstock: %s\n\n", in->verdict->text);
+    if (!in->is_told) fprintf(stderr, "penstock: %s\n", in->verdict->text);
+    fprintf(stderr, "\n");
     print_others(in, NULL);
     if (!in->restarting) print_kept(in->options);
     fprintf(stderr, "  exit     1\n");
@@ -191,7 +197,7 @@ int report_write(const report_input *in, const process *cause)
     if (cause->ended) fprintf(stderr, "  after %.1f s", cause->ended_s - cause->started_s);
     fprintf(stderr, "\n");
     print_tail(cause);
-    if (in->verdict != NULL) fprintf(stderr, "  verdict  %s\n", in->verdict->text);
+    if (in->verdict != NULL && !in->is_told) fprintf(stderr, "  verdict  %s\n", in->verdict->text);
     print_others(in, cause);
     if (in->verdict != NULL && in->verdict->status == PEN_PEER_LOST && cause->role == PEN_WORKER)
         fprintf(stderr, "  rule     on_worker_loss=%s%s\n", settings_loss_rules[in->options->loss],

@@ -11,6 +11,7 @@ typedef struct {
     process *all;
     size_t n;
     const pen_error *verdict; /* of the scheduler; NULL: none */
+    bool is_told;             /* the verdict: it was printed already */
     int interrupted;          /* the signal that stopped the job; 0: none */
     bool scheduler_hung;      /* alive but not answering */
     bool restarting;

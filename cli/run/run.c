@@ -32,6 +32,7 @@ enum {
     TELL_MS     = 50,    /* the scheduler notifies the other machines that the job was stopped */
     SERVERS_MS  = 10000, /* servers and scheduler after the last worker          */
     OVER_MS     = 300,   /* servers after the last worker and the scheduler      */
+    SOON_MS     = 500,   /* the report, after the verdict                         */
     SAID_MS     = 20,    /* the verdict, when the scheduler prints a line        */
     HEAR_MS     = 100,   /* the verdict about the first failure                   */
     VERDICT_MS  = 500,   /* the verdict of an exited scheduler                  */
@@ -196,6 +197,7 @@ static void read_link(launcher *l, uint64_t now)
         if (message.kind != WIRE_VERDICT || l->has_verdict) continue;
         l->verdict     = message.u.verdict;
         l->has_verdict = true;
+        l->tell_ms     = now + SOON_MS;
         lines_hide(l->verdict.text);
         launcher_ask_scheduler(l, now);
     }
@@ -369,6 +371,7 @@ static int poll_timeout(const launcher *l, uint64_t now)
 {
     uint64_t due = l->stopping ? l->kill_at_ms : l->leave_at_ms, again = launcher_revive_ms(l);
     if (progress_ms(l) < again) again = progress_ms(l);
+    if (l->tell_ms != 0 && l->tell_ms < again) again = l->tell_ms;
     if (again != UINT64_MAX && (due == 0 || again < due)) due = again;
     if (launcher_seeks_link(l, now)) return 100;
     if (due == 0) return 1000;
@@ -394,6 +397,15 @@ static size_t gather_fds(const launcher *l, struct pollfd *fds, process_stream *
     return n;
 }
 
+/* The report waits for processes to end; the sentence does not wait that long. */
+static void tell_verdict(launcher *l, uint64_t now)
+{
+    if (l->tell_ms == 0 || now < l->tell_ms) return;
+    l->tell_ms  = 0;
+    l->has_told = l->interrupted == 0;
+    if (l->has_told) fprintf(stderr, "penstock: %s\n", l->verdict.text);
+}
+
 static pen_status watch(launcher *l, pen_error *why)
 {
     size_t cap               = 2 * l->capacity + 2;
@@ -414,14 +426,14 @@ static pen_status watch(launcher *l, pen_error *why)
         reap(l, now); /* before the link: reports deaths here with their signal */
         for (size_t i = 2; i < n; i++) {
             if (fds[i].revents == 0) continue;
-            if (owners[i]->role == PEN_SCHEDULER)
-                hear_verdict(l, SAID_MS); /* it says little else */
+            if (owners[i]->role != PEN_WORKER) hear_verdict(l, SAID_MS); /* ours say little else */
             process_read(owners[i], streams[i]);
         }
         if (launcher_seeks_link(l, now)) open_link(l, LINK_TRY_MS);
         if (l->has_verdict) launcher_ask_scheduler(l, now);
         read_link(l, now);
         ask_progress(l, now);
+        tell_verdict(l, now);
         look_for_the_end(l, now);
         if (l->stuck != NULL && now >= l->stuck_until_ms) launcher_end_stuck(l);
         if (!l->stopping && l->leave_at_ms != 0 && now >= l->leave_at_ms && !is_patient(l, now)) {
@@ -493,7 +505,8 @@ static int attempt(launcher *l, bool *again)
     pen_error why = {0};
     lines_hide(NULL);
     l->progress_ms    = clock_ms(&clock_real);
-    l->shows_progress = false;
+    l->shows_progress = l->has_told = false;
+    l->tell_ms                      = 0;
     l->has_verdict = l->stopping = l->asked = l->answered = l->scheduler_hung = false;
     l->had_link = l->is_over = l->told_waiting = false;
     l->leave_at_ms = l->kill_at_ms = l->link_until_ms = 0;
@@ -516,6 +529,7 @@ static int attempt(launcher *l, bool *again)
                                 .n              = l->n,
                                 .verdict        = l->has_verdict ? &l->verdict : NULL,
                                 .scheduler_hung = l->scheduler_hung,
+                                .is_told        = l->has_told,
                                 .interrupted    = l->interrupted};
         const process *cause = report_cause(&in);
         in.restarting        = may_restart(l, cause);

@@ -268,7 +268,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
 
 @test "a DeepSpeed file with the absolute path of another machine is found beside the YAML file that names it" {
     cp "$BATS_TEST_DIRNAME/config/zero2_bf16.json" "$tmp/ds.json"
-    printf 'distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: /home/other/project/ds.json\nnum_machines: 1\nnum_processes: 2\n' >"$tmp/x.yml"
+    printf 'distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: /elsewhere/project/ds.json\nnum_machines: 1\nnum_processes: 2\n' >"$tmp/x.yml"
     prints --config "$tmp/x.yml" "${autos[@]}"
     [ "$(printed settings mode | cut -d' ' -f2)" = zero2 ]
 }

@@ -22,9 +22,9 @@ teardown() { job_teardown; }
 }
 
 @test "a job in which only some programs join ends at once and says which one did not" {
-    ends_with 1 some --nproc-per-node 2 --servers 1 sh -c '[ $RANK = 1 ] || exec '"$programs/stepper"
+    ends_with 1 some --log-dir "$tmp/logs" --nproc-per-node 2 --servers 1 sh -c '[ $RANK = 1 ] || exec '"$programs/stepper"
     [ "$took_ms" -lt 3000 ]
-    grep -qxF "[0] stepper: worker 1 exited with code 0 before it joined" "$tmp/some.err"
+    said_by "$tmp/logs" | is_text "[0] stepper: worker 1 exited with code 0 before it joined"
     report some | grep -qxF "  verdict  worker 1 exited with code 0 before it joined"
     nothing_is_left
 }

@@ -7,11 +7,13 @@ teardown() { job_teardown; }
 
 @test "admission=finite ends a bsp job with one sentence on all ranks, naming rank, tensor and step" {
     local sentence="the gradient of 'embed' from worker 1 for step 2 is not finite; admission accepts finite ones only"
-    start bsp --servers 2 --nproc-per-node 2 --admission finite "$programs/stepper" steps=5 1:nan=2,0,5
+    start bsp --log-dir "$tmp/logs" --servers 2 --nproc-per-node 2 --admission finite "$programs/stepper" steps=5 1:nan=2,0,5
     wait_for_end 30
     [ "$code" != 0 ]
-    grep -q "^\[0\] stepper: $sentence$" "$tmp/bsp.err"
-    grep -q "^\[1\] stepper: $sentence$" "$tmp/bsp.err"
+    said_by "$tmp/logs" >"$tmp/said"
+    grep -q "^\[0\] stepper: $sentence$" "$tmp/said"
+    grep -q "^\[1\] stepper: $sentence$" "$tmp/said"
+    [ "$(grep -cF "$sentence" "$tmp/bsp.err")" = 1 ]
     [ "$(grep -c 'step 1 ' "$tmp/bsp.out")" = 2 ]
     [ "$(grep -c 'step 2 ' "$tmp/bsp.out")" = 0 ]
     nothing_is_left
@@ -29,9 +31,9 @@ teardown() { job_teardown; }
     pen run --standalone --servers 2 --nproc-per-node 2 --no-prefix "$programs/stepper" steps=5 | sort >"$tmp/off"
     pen run --standalone --servers 2 --nproc-per-node 2 --no-prefix --admission norm:1e9 "$programs/stepper" steps=5 | sort >"$tmp/wide"
     cmp "$tmp/off" "$tmp/wide"
-    start narrow --servers 2 --nproc-per-node 2 --admission norm:1e-9 "$programs/stepper" steps=5
+    start narrow --log-dir "$tmp/logs" --servers 2 --nproc-per-node 2 --admission norm:1e-9 "$programs/stepper" steps=5
     wait_for_end 30
-    grep -qE "^\[0\] stepper: a piece of the gradient of '[a-z0-9.]+' from worker [01] for step 0 has norm [0-9.e+-]+; admission accepts norms up to 1e-09$" "$tmp/narrow.err"
+    grep -qE "^\[0\] stepper: a piece of the gradient of '[a-z0-9.]+' from worker [01] for step 0 has norm [0-9.e+-]+; admission accepts norms up to 1e-09$" < <(said_by "$tmp/logs")
 }
 
 @test "an invalid setting is refused by the server, and the launcher shows why" {

@@ -63,8 +63,10 @@ soon() { [ "$took_ms" -lt 20000 ]; }
 }
 
 @test "wait: who sits in a collective with a worker that died is told at once, which one, where, and what to do instead" {
-    go meets --servers 2 --on-worker-loss wait --max-restarts 1 -- 40 1 12 kill meet
-    [ "$(grep -cE '^\[[02]\] worker 1 .* is gone in step [0-9]+, .*; training waits for a replacement, a collective cannot; sum a loss with pen_step_scalar' "$tmp/meets.err")" -eq 2 ]
+    go meets --log-dir "$tmp/logs" --servers 2 --on-worker-loss wait --max-restarts 1 -- 40 1 12 kill meet
+    said_by "$tmp/logs" >"$tmp/said"
+    cat "$tmp/said"
+    [ "$(grep -cE '^\[[02]\] (worker 1 .* is gone in step [0-9]+, .*; training waits for a replacement, a collective cannot; sum a loss with|collectives need fixed members, .*; use) pen_step_scalar' "$tmp/said")" -eq 2 ]
     [ "$code" -eq 0 ] # all were restarted
     soon
     nothing_is_left

@@ -160,7 +160,7 @@ both_failed() {
 
 # What the scheduler and its neighbours print: the far host, by the name of a process there.
 n1_is_named() {
-    grep -qE "^penstock: (worker|server) 1 \(n1\) is gone.*; last seen [56]\.[0-9] s ago by the scheduler at [^;]*; (.*; )?\`penstock doctor --master-addr [^ ]+\` on n1 tests the connection$" "$tmp/run0.err"
+    grep -qE "^(penstock: |  verdict  )(worker|server) 1 \(n1\) is gone.*; last seen [56]\.[0-9] s ago by the scheduler at [^;]*; (.*; )?\`penstock doctor --master-addr [^ ]+\` on n1 tests the connection$" "$tmp/run0.err"
 }
 
 lost_host() {

@@ -8,7 +8,7 @@ teardown() { job_teardown; }
 # Runs the stepper:  steps NAME SERVERS WORKERS WORDS...   -> $tmp/NAME.{out,err}, $code of the job
 steps() {
     code=0
-    pen run --standalone --no-prefix --job "$job-$1" --servers "$2" --nproc-per-node "$3" "$programs/stepper" "${@:4}" \
+    pen run --standalone --no-prefix --log-dir "$tmp/logs-$1" --job "$job-$1" --servers "$2" --nproc-per-node "$3" "$programs/stepper" "${@:4}" \
         >"$tmp/$1.out" 2>"$tmp/$1.err" || code=$?
 }
 
@@ -63,7 +63,7 @@ disagree() {
     steps "$1" 2 2 "${@:5}"
     [ "$code" = 1 ]
     sentence="stepper: $2 is $3 on rank 0 and $4 on rank 1; all ranks must give the same"
-    grep "^stepper: " "$tmp/$1.err" | sort | uniq -c >"$tmp/$1.said"
+    said_by "$tmp/logs-$1" | sed -n "s/^.*\] stepper: /stepper: /p" | sort | uniq -c >"$tmp/$1.said"
     cat "$tmp/$1.said"
     [ "$(wc -l <"$tmp/$1.said")" = 1 ]
     grep -q "^ *2 $sentence\$" "$tmp/$1.said"
@@ -80,7 +80,7 @@ disagree() {
     for other in 0 3; do
         steps "four$other" 3 4 "$other:loss_scale=2"
         [ "$code" = 1 ]
-        grep "^stepper: " "$tmp/four$other.err" | sort | uniq -c >"$tmp/four$other.said"
+        said_by "$tmp/logs-four$other" | sed -n "s/^.*\] stepper: /stepper: /p" | sort | uniq -c >"$tmp/four$other.said"
         cat "$tmp/four$other.said"
         [ "$(wc -l <"$tmp/four$other.said")" = 1 ]
         grep -q "^ *4 stepper: the loss scale is [12] on rank [0-3] and [12] on rank [0-3]; all ranks must" "$tmp/four$other.said"
@@ -95,7 +95,7 @@ disagree() {
 @test "another clip bound on one rank is a mismatch that both ranks report" {
     steps clip 2 2 0:clip=0.5 1:clip=0.25
     [ "$code" = 1 ]
-    grep "^stepper: " "$tmp/clip.err" | sort | uniq -c >"$tmp/said"
+    said_by "$tmp/logs-clip" | sed -n "s/^.*\] stepper: /stepper: /p" | sort | uniq -c >"$tmp/said"
     cat "$tmp/said"
     [ "$(wc -l <"$tmp/said")" = 1 ]
     grep -qE "^ *2 stepper: .*clip.* '?0.5'? on rank 0 .*'?0.25'? on rank 1|'?0.25'? on rank 1 .*'?0.5'? on rank 0" "$tmp/said"

@@ -75,6 +75,6 @@ bare() {
     done
     cat "$tmp"/node-?.err
     [ "${codes[*]}" = "1 42" ]
-    grep -qE "^penstock: worker 1 \($host\) is gone" "$tmp/node-0.err"
+    grep -qE "^(penstock: |  verdict  )worker 1 \($host\) is gone" "$tmp/node-0.err"
     nothing_is_left
 }

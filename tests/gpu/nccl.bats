@@ -100,7 +100,7 @@ carried() { grep -c "^$1 $2 " "$tmp/calls" || :; } # KIND ELEMENTS
 @test "a worker that dies inside a call of NCCL: the others abort it, and have one sentence in time" {
     local before who
     export PENSTOCK_DEVICE=cuda PENSTOCK_DEVICE_BACKEND=nccl PENSTOCK_DETERMINISTIC=no
-    start death --nproc-per-node 3 "$penstock" bench coll-rank all-reduce --ranks 3 --bytes 6m --device cuda --seconds 60 --pairs 1
+    start death --log-dir "$tmp/logs" --nproc-per-node 3 "$penstock" bench coll-rank all-reduce --ranks 3 --bytes 6m --device cuda --seconds 60 --pairs 1
     for _ in $(seq 1000); do
         [ "$(carried all_reduce 1572864)" -ge 30 ] && break
         sleep 0.02
@@ -113,7 +113,7 @@ carried() { grep -c "^$1 $2 " "$tmp/calls" || :; } # KIND ELEMENTS
     done
     kill -9 "$(member worker 1)"
     wait_for_end 10
-    for who in 0 2; do sed -n "s/^\[$who\] penstock: //p" "$tmp/death.err" | tail -n 1; done >"$tmp/said"
+    for who in 0 2; do said_by "$tmp/logs" | sed -n "s/^\[$who\] penstock: //p" | tail -n 1; done >"$tmp/said"
     cat "$tmp/death.err"
     [ "$(wc -l <"$tmp/said")" = 2 ]
     [ "$(sort -u "$tmp/said" | wc -l)" = 1 ]

@@ -225,7 +225,7 @@ look for a kernel that does not end, or raise deadline_ms"
     for name in spin-ps-hier spin-allreduce spin-zero2 stream-ps-hier; do
         mode=${name#*-}
         export CUDA_ON_HOST_DEVICES=3 PENSTOCK_DEVICE_BACKEND=${name%%-*}
-        start $name --servers $([ $mode = ps-hier ] && echo 1 || echo 0) --nproc-per-node 3 \
+        start $name --log-dir "$tmp/logs-$name" --servers $([ $mode = ps-hier ] && echo 1 || echo 0) --nproc-per-node 3 \
             "$programs/units" "${unit_words[@]/steps=3/steps=1000000}" mode=$mode device=cuda lazy=1
         for _ in $(seq 1000); do
             grep -q 'rank 1 step 5 ' "$tmp/$name.out" && break
@@ -234,7 +234,7 @@ look for a kernel that does not end, or raise deadline_ms"
         kill_asleep worker 1
         wait_for_end 10
         cat "$tmp/$name.err"
-        [ "$(grep -c '^\[[02]\] units: worker 1 (.*) is gone in step ' "$tmp/$name.err")" = 2 ]
+        [ "$(said_by "$tmp/logs-$name" | grep -c '^\[[02]\] units: worker 1 (.*) is gone in step ')" = 2 ]
         nothing_is_left
     done
 }

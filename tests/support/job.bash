@@ -89,6 +89,16 @@ pen() {
     MARK=$mark timeout --foreground -k 5 "${LIMIT:-60}" "$penstock" "$@" 3>&-
 }
 
+# What the workers of jobs with --log-dir $1 printed to stderr, as the launcher would show it.  Its own output has a verdict
+# only once, and leaves out lines that repeat it.
+said_by() {
+    local file rank
+    for file in "$1"/*/attempt_*/worker-*.err; do
+        rank=${file##*/worker-}
+        sed "s/^/[${rank%.err}] /" "$file"
+    done
+}
+
 # Puts the words before `--` into the caller's array $flags.
 take_flags() {
     flags=()

@@ -189,9 +189,8 @@ static void go_on(scheduler_core *core)
     core->reports.last_will_ms = core->job.amnesty_ms;
     if (core->job.phase == PHASE_STOPPING || core->job.phase == PHASE_FAILED)
         core->job.end_ms = core->job.amnesty_ms + CORE_END_MS;
-    core_log(&core->out, LOG_NOTICE,
-             "the scheduler is back: job '%s', view %" PRIu64 ", %s and %s", core->job.name,
-             core->epoch.number, MANY(core->members.roster.workers.n, "worker"),
+    core_log(&core->out, LOG_NOTICE, "the scheduler is back: job '%s', view %" PRIu64 ", %s and %s",
+             core->job.name, core->epoch.number, MANY(core->members.roster.workers.n, "worker"),
              MANY(core->members.roster.servers.n, "server"));
     core_epoch_want(core, core->out.now_ms, "the scheduler is back");
     if (core_runs(core)) core->due |= DUE_END; /* the last worker may have left before the crash */

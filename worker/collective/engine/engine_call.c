@@ -10,17 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TELL_MS = 1000 };
-
 static uint64_t now_ms(void)
 {
     return clock_ms(&clock_real);
-}
-
-uint64_t engine_tell_after(const coll_engine *e, uint64_t waited_ms)
-{
-    const uint64_t most = e->verdict_ms / 2, next = waited_ms > TELL_MS ? waited_ms : TELL_MS;
-    return next < most ? next : most;
 }
 
 /* ---- beginning ------------------------------------------------------------------------------- */

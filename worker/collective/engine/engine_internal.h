@@ -159,7 +159,12 @@ int engine_await(coll_engine *e, uint64_t until_ms);
 /* ---- engine_call.c ------------------------------------------------------------------------------------------- */
 /* Fills a call; what it points to stays BORROWED. */
 /* After how long the scheduler is told that a call waits, which then finds waits that cannot end: 1 s, then doubling. */
-uint64_t engine_tell_after(const coll_engine *e, uint64_t waited_ms);
+static inline uint64_t engine_tell_after(const coll_engine *e, uint64_t waited_ms)
+{
+    const uint64_t most = e->verdict_ms / 2, next = waited_ms > 1000 ? waited_ms : 1000;
+    return next < most ? next : most;
+}
+
 void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
 /* Queues it; not PEN_OK: the call has not begun. */
 pen_status engine_call_begin(engine_call *c, pen_error *why);
