@@ -18,8 +18,8 @@ typedef struct {
     bool json;
 } doctor_settings;
 
-static const char *const level_names[] = {"ok", "note", "look", "bad"};
-static const char *const fail_names[]  = {"look", "bad", "never", NULL};
+static const char *const level_names[] = {"ok", "info", "note", "bad"};
+static const char *const fail_names[]  = {"note", "bad", "never", NULL};
 
 #define ROW(name, type, dfl, max, choices, doc)                                                    \
     CONFIG_ROW(doctor_settings, name, type, dfl, 0, max, choices, doc)
@@ -28,7 +28,7 @@ static const config_row doctor_rows[] = {
     ROW(master_addr, TEXT, "",     0,     NULL,          "Host of the scheduler to test; empty: MASTER_ADDR, if set.")
     ROW(master_port, U64,  "0",    65535, NULL,          "Port of the scheduler to test; 0: MASTER_PORT, or 29500.")
     ROW(store,       TEXT, "",     0,     NULL,          "Snapshot directory; empty: the current directory.")
-    ROW(fail_on,     ENUM, "bad",  0,     fail_names,    "Mildest finding with exit code 1: look (a job may be slow), bad (it will fail), or never.")
+    ROW(fail_on,     ENUM, "bad",  0,     fail_names,    "Mildest finding with exit code 1: note (a job may be slow), bad (it will fail), or never.")
     ROW(json,        BOOL, "no",   0,     NULL,          "Print JSON.")
     ROW(encryption,  ENUM, "auto", 0,     auth_choices, "Encryption to the scheduler: auto (as recorded by `penstock run`), on, or clear.")
     ROW(secret_file, TEXT, "",     0,     NULL,          "File with the job's secret; empty: as recorded by `penstock run`.")

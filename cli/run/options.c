@@ -56,9 +56,9 @@ enum {
 /* clang-format off */
 const struct argp_option run_options_rows[] = {
     {0, 0, 0, 0, "What to start", 1},
-    {"nproc-per-node",     KEY_NPROC,        "N",      0, "Workers per machine (1); gpu: one per CUDA device, cpu: one per core, auto: gpu if there is one, else cpu; MIN:MAX or MIN:N:MAX: elastic, starting with MAX or N", 1},
+    {"nproc-per-node",     KEY_NPROC,        "N",      0, "Workers per machine (1); gpu: one per CUDA device, cpu: one per core, auto: gpu if there is one, else cpu; MIN:MAX or MIN:N:MAX: elastic, starting with MIN or N", 1},
     {"visible-devices",    KEY_VISIBLE,      "WHICH",  0, "CUDA devices each worker sees: own, the one of its local rank, or all (own)", 1},
-    {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers on all machines together (0); MIN:MAX or MIN:N:MAX: elastic", 1},
+    {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers on all machines together (0); MIN:MAX or MIN:N:MAX: elastic, starting with MIN or N", 1},
     {"replicas",           KEY_REPLICAS,     "R",      0, "Copies of each shard on other servers: 0, 1 or 2 (0)", 1},
     {"mode",               KEY_MODE,         "MODE",   0, "Training mode: ddp, zero1, zero2 or zero3 (or FSDP's names) without servers; ps-bsp, ps-hier, ps-ssp, ps-async, zero2 or zero3 with servers", 1},
     {"nnodes",             KEY_NNODES,       "N",      0, "Machines in the job (1); MIN:MAX: elastic, starting with MIN", 1},
@@ -181,7 +181,7 @@ static int parse_number(struct argp_state *state, const char *flag, const char *
     return (int)value;
 }
 
-/* "4", "2:6" (starts with 6) or "2:4:6" (starts with 4). */
+/* "4", "2:6" (starts with 2) or "2:4:6" (starts with 4). */
 static void parse_range(struct argp_state *state, const char *flag, const char *text, long floor,
                         long ceiling, int *min, int *now, int *max)
 {
@@ -191,7 +191,7 @@ static void parse_range(struct argp_state *state, const char *flag, const char *
     const char *first = n == 1 ? text : part[0];
     *min              = parse_number(state, flag, first, floor, ceiling);
     *max              = n == 1 ? *min : parse_number(state, flag, part[n - 1], floor, ceiling);
-    *now              = n == 3 ? parse_number(state, flag, part[1], floor, ceiling) : *max;
+    *now              = n == 3 ? parse_number(state, flag, part[1], floor, ceiling) : *min;
     char name[64];
     if (*min > *now || *now > *max)
         argp_failure(state, EXIT_USAGE, 0,

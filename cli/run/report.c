@@ -32,10 +32,16 @@ static const char *last_line(const process *p)
     return p->err.lines == 0 ? "" : p->err.tail[(p->err.lines - 1) % PROCESS_TAIL_LINES];
 }
 
-/* It ended because of the verdict, and said so. */
+/* Its last word is the verdict. */
 static bool repeats(const process *p, const pen_error *verdict)
 {
     return verdict != NULL && strstr(last_line(p), verdict->text) != NULL;
+}
+
+/* It ended because of the verdict: it says so, or it was stopped after it. */
+static bool follows(const process *p, const pen_error *verdict)
+{
+    return verdict != NULL && (p->reported || repeats(p, verdict));
 }
 
 process *report_cause(const report_input *in)
@@ -45,7 +51,7 @@ process *report_cause(const report_input *in)
         process *p = &in->all[i];
         if (in->scheduler_hung && p->role == PEN_SCHEDULER) return p;
         if (is_verdicts_culprit(p, in->verdict)) return p; /* it may hang, and exit last */
-        if (!is_cause_itself(in->verdict) && failed(p) && !repeats(p, in->verdict) &&
+        if (!is_cause_itself(in->verdict) && failed(p) && !follows(p, in->verdict) &&
             (first == NULL || p->order < first->order))
             first = p;
     }

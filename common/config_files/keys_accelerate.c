@@ -56,7 +56,7 @@ const key_row accelerate_keys[] = {
     IDLE("command_file", NULL, TPU), IDLE("commands", NULL, TPU),
 
     /* DeepSpeed's plug-in */
-    STARTS("deepspeed_config.deepspeed_config_file", TEXT, NULL, "A DeepSpeed JSON file, as --ds-config; sought here and beside this file."),
+    STARTS("deepspeed_config.deepspeed_config_file", TEXT, NULL, "A DeepSpeed JSON file, as --ds-config; looked up here and beside this file."),
     WORD("deepspeed_config.zero_stage", "mode", "0=ddp 1=zero1 2=zero2 3=zero3", 0, "As zero_optimization.stage; absent, with no JSON file, it is 2."),
     SETS("deepspeed_config.gradient_accumulation_steps", WHOLE, "accum", 0, "Micro-batches per step."),
     SETS("deepspeed_config.gradient_clipping", NUMBER, "clip", 0, "Largest norm of all gradients together; absent it is 1."),
@@ -64,7 +64,7 @@ const key_row accelerate_keys[] = {
     SETS("deepspeed_config.offload_optimizer_nvme_path", TEXT, "offload_path", 0, "Folder of what is offloaded to nvme."),
     WORD("deepspeed_config.offload_param_device", "offload_param", DEVICES, 3, "Where parameters lie; nvme needs stage 3."),
     SETS("deepspeed_config.offload_param_nvme_path", TEXT, "offload_path", 0, "Folder of what is offloaded to nvme; one for all of it."),
-    ALWAYS("deepspeed_config.zero3_init_flag", "yes", 3, "tensors registered without memory are drawn where they are held"),
+    ALWAYS("deepspeed_config.zero3_init_flag", "yes", 3, "tensors registered without memory are initialised on their owner"),
     SETS("deepspeed_config.zero3_save_16bit_model", SWITCH, "gather_16bit_on_save", 3, "Saving also writes one file of all parameters in 16 bits."),
     IDLE("deepspeed_config.deepspeed_hostfile", NULL, PDSH), IDLE("deepspeed_config.deepspeed_multinode_launcher", "standard", PDSH),
     IDLE("deepspeed_config.deepspeed_exclusion_filter", NULL, PDSH), IDLE("deepspeed_config.deepspeed_inclusion_filter", NULL, PDSH),

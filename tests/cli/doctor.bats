@@ -60,7 +60,7 @@ advises() {
     finds ok interfaces "eth0 1500"
     finds ok route "default route through eth0"
     finds ok "file system" "on ext4"
-    ! grep -E '^  (look|bad) ' "$tmp/out" | grep -v /dev/shm | grep -v room || return 1
+    ! grep -E '^  (note|bad) ' "$tmp/out" | grep -v /dev/shm | grep -v room || return 1
 }
 
 @test "every fault has a remedy: quota, memory, limits, MTU, huge pages, NUMA, ports, file systems" {
@@ -78,13 +78,13 @@ advises() {
     put /proc/sys/net/ipv4/ip_local_port_range "29000	29999"
     put /proc/self/mounts "/dev/vda1 / ext4 rw 0 0
 server:/x $tmp nfs4 rw 0 0"
-    finds look "cpu quota" "2\.5 of 8 cores"
+    finds note "cpu quota" "2\.5 of 8 cores"
     advises "cpu quota" "--nproc-per-node"
-    finds look "memory limit" "1\.00 GB"
+    finds note "memory limit" "1\.00 GB"
     advises "memory limit" "raise the limit"
-    finds look "open files" "to 1024"
+    finds note "open files" "to 1024"
     advises "open files" "LimitNOFILE"
-    finds look processes "200 threads"
+    finds note processes "200 threads"
     advises processes "ulimit -u"
     finds note interfaces "have different MTUs \((eth0 1500, ib0 9000|ib0 9000, eth0 1500)\)"
     advises interfaces "one MTU"
@@ -92,8 +92,8 @@ server:/x $tmp nfs4 rw 0 0"
     advises "huge pages" madvise
     finds note numa "2 NUMA nodes"
     advises numa numactl
-    finds look ports "29000 to 29999.*may take"
-    finds look "file system" "on nfs4, a network file system"
+    finds note ports "29000 to 29999.*may take"
+    finds note "file system" "on nfs4, a network file system"
     advises "file system" "local disk"
 }
 
@@ -108,7 +108,7 @@ server:/x $tmp nfs4 rw 0 0"
     put /sys/fs/cgroup/cpu.max "100000 100000"
     pen doctor --root "$fake" --store "$tmp" >"$tmp/out"
     code=0
-    pen doctor --root "$fake" --store "$tmp" --fail-on look >"$tmp/out" || code=$?
+    pen doctor --root "$fake" --store "$tmp" --fail-on note >"$tmp/out" || code=$?
     [ "$code" = 1 ]
 }
 
@@ -129,7 +129,7 @@ server:/x $tmp nfs4 rw 0 0"
     cat "$tmp/out"
     grep -qE "^  ok +scheduler +its packets stay on this machine$" "$tmp/out"
     grep -qE "^  ok +scheduler +answers at 127\.0\.0\.1:$port$" "$tmp/out"
-    grep -qE "^  (ok|look) +scheduler +the scheduler's clock is [0-9.]+ s (ahead of|behind) this machine's \(\+/- [0-9.]+ s\)$" "$tmp/out"
+    grep -qE "^  (ok|note) +scheduler +the scheduler's clock is [0-9.]+ s (ahead of|behind) this machine's \(\+/- [0-9.]+ s\)$" "$tmp/out"
     grep -qE "^  ok +scheduler +all [0-9]+ ports of its members are open$" "$tmp/out"
     kill "$launcher"
     wait_for_end 8

@@ -26,7 +26,7 @@ says() {
     start fixed --servers 1 --nproc-per-node 1 "$programs/stepper" steps=100000 pause_ms=20
     wait_for_step 2
     says 1 "penstock: the job has a fixed number of workers; start it with --nproc-per-node MIN:MAX" scale --workers 2
-    says 1 "penstock: the job has 1 .. 1 servers, not 2; start it with --servers MIN:MAX for more" scale --servers 2
+    says 1 "penstock: --servers must be between 1 and 1, got 2; start the job with --servers MIN:MAX for more" scale --servers 2
     says 1 "penstock: server 0 is the only one; start another first (penstock scale --servers 2)" drain 0
     says 1 "penstock: the job has no server 4" drain 4
     says 0 "the job's target is 1 worker and 1 server" scale --servers 1

@@ -100,6 +100,6 @@ same_curve() {
 @test "a job of a fixed size reports that it cannot be scaled, and continues" {
     begin fixed --servers 1 --nproc-per-node 1 -- "${example[@]}" --steps 200 --slow-ms 5
     ! resize scale --servers 2 2>"$tmp/said" || return 1
-    is_text "penstock: the job has 1 .. 1 servers, not 2; start it with --servers MIN:MAX for more" <"$tmp/said"
+    is_text "penstock: --servers must be between 1 and 1, got 2; start the job with --servers MIN:MAX for more" <"$tmp/said"
     ends_well fixed
 }

@@ -174,7 +174,7 @@ last_of() {
         cat "$tmp/$victim.err"
         [ "$(grep -c "rank [0-3] step 11 APPLIED applied 12 " "$tmp/$victim.out")" = 3 ]
         [ "$(last_of "$victim" 12 | wc -l)" = 1 ]
-        [ "$(grep -c '3 workers are left; step 5 is repeated by them' "$tmp/$victim.err")" = 3 ]
+        [ "$(grep -c '3 workers are left; step 5 is repeated' "$tmp/$victim.err")" = 3 ]
         nothing_is_left 5
     done
 }

@@ -392,7 +392,7 @@ static pen_status regroup(trainer *t, pen_error *why)
     if (status == PEN_OK)
         log_notice("%d worker%s left; step %lld %s", t->n, t->n == 1 ? " is" : "s are",
                    (long long)t->ctx->step.next_index,
-                   t->is_behind ? "stays as it was" : "is repeated by them");
+                   t->is_behind ? "stays as it was" : "is repeated");
     return status;
 }
 

@@ -228,11 +228,15 @@ void optim_write_markdown(FILE *out)
 {
     fprintf(
         out,
-        "# Update rules\n\n"
-        "Written by `optim_write_markdown()` from the tables in `common/compute/optim/`.\n"
         "A rule and its settings are one string: `optim=\"adamw lr=3e-4 beta2=0.95\"`.\n"
         "A later source (program, file, environment, flag) changes the settings that it names;\n"
         "another rule begins with its own defaults.\n\n"
+        "Rounding, for comparison with a program's own rule: what is equal for all elements (rates,\n"
+        "bias corrections, `lr x weight_decay`) is computed in double and rounded once to float32;\n"
+        "each operation on an element is one float32 operation, rounded to nearest, in the order of\n"
+        "the formula in `common/compute/simd/formulas.inc`, without fused multiply-add. The gradient\n"
+        "is multiplied first, by 1 / (weights x loss scale) and the clip factor. 16-bit parameters\n"
+        "have float32 masters and are rounded once, to nearest even.\n\n"
         "| rule | slots | settings (default) | what it does | source |\n"
         "|---|---|---|---|---|\n");
     for (int i = 0; optim_all[i] != NULL; i++) write_rule(optim_all[i], out);

@@ -128,7 +128,7 @@ static bool check_workers(scheduler_core *core, const member_slot *asker, int32_
     }
     if ((uint32_t)wanted >= workers_min(core) && (uint32_t)wanted <= core->members.ranks_max)
         return true;
-    answer(core, asker, PEN_INVALID_ARGUMENT, "the job has %u .. %u workers, not %d",
+    answer(core, asker, PEN_INVALID_ARGUMENT, "--workers must be between %u and %u, got %d",
            workers_min(core), core->members.ranks_max, (int)wanted);
     return false;
 }
@@ -140,8 +140,8 @@ static bool check_servers(scheduler_core *core, const member_slot *asker, int32_
                               : core->job.n_servers;
     if (wanted < 0 || (wanted >= 1 && (uint32_t)wanted <= most)) return true;
     answer(core, asker, PEN_INVALID_ARGUMENT,
-           "the job has 1 .. %u servers, not %d; start it with --servers MIN:MAX for more", most,
-           (int)wanted);
+           "--servers must be between 1 and %u, got %d; start the job with --servers MIN:MAX for more",
+           most, (int)wanted);
     return false;
 }
 
