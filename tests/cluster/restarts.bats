@@ -118,3 +118,45 @@ was_restarted() { # NAME WORKERS JOBS
     wait "$launcher" || [ $? -eq 130 ]
     nothing_is_left
 }
+
+# The newest step that a rank printed.
+newest_step() { sed -n 's/^.*rank [0-9]* step \([0-9]*\) .*/\1/p' "$tmp/$1.out" | sort -n | tail -n 1; }
+
+# Kills random members of a job, some twice; after each kill the job trains on or has ended, within the lease and 3 s:
+# shake NAME RULE RESTARTS KILLS
+shake() {
+    local name=$1 before victim i
+    start "$name" --nproc-per-node 3 --servers 2 --replicas 1 --on-worker-loss "$2" --max-restarts "$3" --lease-ms 3000 \
+        "$programs/stepper" steps=1000000 pause_ms=5
+    within 15 grep -q 'step 5 ' "$tmp/$name.out"
+    for ((i = 0; i < $4; i++)); do
+        sleep "0.$((RANDOM % 10))"
+        victim=$((RANDOM % 5))
+        [ "$victim" -lt 3 ] && victim="worker $victim" || victim="server $((victim - 3))"
+        # shellcheck disable=SC2086
+        victim_pid=$(member $victim) || continue # not back yet
+        echo "$name: kills $victim in step $(newest_step "$name")"
+        kill -9 "$victim_pid" || continue
+        before=$(newest_step "$name")
+        within 6 bash -c "! kill -0 $launcher 2>/dev/null || [ \$(sed -n 's/^.*rank [0-9]* step \\([0-9]*\\) .*/\\1/p' '$tmp/$name.out' | sort -n | tail -n 1) -gt $before ] || tail -n 1 '$tmp/$name.err' | grep -q '^penstock: restarting, '" ||
+            { tail -n 20 "$tmp/$name.err"; return 1; }
+        kill -0 "$launcher" 2>/dev/null || break
+    done
+    kill -INT "$launcher" 2>/dev/null || :
+    wait "$launcher" || :
+    nothing_is_left 5
+}
+
+# SHAKES=n: as many rounds of every rule and number of restarts; SEED: of the moments and victims.
+@test "random kills, also of the same worker: no job stands longer than its lease and 3 s" {
+    local rule restarts round
+    RANDOM=${SEED:-7}
+    for round in $(seq "${SHAKES:-1}"); do
+        for rule in wait continue fail; do
+            for restarts in 0 1 3 30; do
+                [ -n "${SHAKES:-}" ] || [ "$restarts" = 1 ] || [ "$restarts$rule" = 30wait ] || continue
+                shake "$rule$restarts-$round" $rule $restarts 5
+            done
+        done
+    done
+}
