@@ -165,7 +165,8 @@ static void print_json(const memory_settings *s, const account *a)
 
 static void print_side(const account *a, bool of_server)
 {
-    printf("\nper %-25s %14s %14s\n", of_server ? "server" : "worker", "formula GB", "this job, GB");
+    printf("\nper %-25s %14s %14s\n", of_server ? "server" : "worker", "formula GB",
+           "this job, GB");
     for (int i = 0; i < a->n; i++)
         if (a->part[i].of_server == of_server)
             printf("  %-27s %14.5f %14.5f\n", a->part[i].what, a->part[i].formula / 1e9,

@@ -32,6 +32,7 @@ typedef struct {
     bool told_waiting;
     stuck *stuck; /* of SIGUSR1: collected until stuck_until_ms; NULL: none */
     uint64_t stuck_until_ms;
+    uint64_t heard_ms; /* when a line of the scheduler or a server last waited for the verdict */
     uint64_t
         tell_ms;   /* when the verdict is told unless the report is written by then; 0: no more */
     bool has_told; /* the verdict */

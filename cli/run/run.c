@@ -33,7 +33,8 @@ enum {
     SERVERS_MS  = 10000, /* servers and scheduler after the last worker          */
     OVER_MS     = 300,   /* servers after the last worker and the scheduler      */
     SOON_MS     = 500,   /* the report, after the verdict                         */
-    SAID_MS     = 20,    /* the verdict, when the scheduler prints a line        */
+    SAID_MS     = 20,    /* the verdict, when the scheduler or a server prints a line ... */
+    HEARD_MS    = 1000,  /* ... after it was silent for so long                   */
     HEAR_MS     = 100,   /* the verdict about the first failure                   */
     VERDICT_MS  = 500,   /* the verdict of an exited scheduler                  */
     LINK_MS     = 60000, /* a restarted scheduler                                */
@@ -426,7 +427,10 @@ static pen_status watch(launcher *l, pen_error *why)
         reap(l, now); /* before the link: reports deaths here with their signal */
         for (size_t i = 2; i < n; i++) {
             if (fds[i].revents == 0) continue;
-            if (owners[i]->role != PEN_WORKER) hear_verdict(l, SAID_MS); /* ours say little else */
+            if (owners[i]->role != PEN_WORKER && now >= l->heard_ms + HEARD_MS) {
+                hear_verdict(l, SAID_MS);
+                l->heard_ms = now;
+            }
             process_read(owners[i], streams[i]);
         }
         if (launcher_seeks_link(l, now)) open_link(l, LINK_TRY_MS);

@@ -30,7 +30,7 @@ is_offered() {
     is_offered "--lease_ms" penstock run --lease_
     is_offered "zero1 zero2 zero3" penstock run --mode zero
     is_offered "zero1 zero2 zero3" penstock run --mode = zero
-    is_offered "bad look never" penstock doctor --fail-on ""
+    is_offered "bad never note" penstock doctor --fail-on ""
     is_offered "bf16" penstock bench all-reduce --json --dtype b
     is_offered "--json" penstock status --js
     is_offered "no yes" penstock status --json = ""

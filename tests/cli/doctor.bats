@@ -86,11 +86,11 @@ server:/x $tmp nfs4 rw 0 0"
     advises "open files" "LimitNOFILE"
     finds note processes "200 threads"
     advises processes "ulimit -u"
-    finds note interfaces "have different MTUs \((eth0 1500, ib0 9000|ib0 9000, eth0 1500)\)"
+    finds info interfaces "have different MTUs \((eth0 1500, ib0 9000|ib0 9000, eth0 1500)\)"
     advises interfaces "one MTU"
-    finds note "huge pages" never
+    finds info "huge pages" never
     advises "huge pages" madvise
-    finds note numa "2 NUMA nodes"
+    finds info numa "2 NUMA nodes"
     advises numa numactl
     finds note ports "29000 to 29999.*may take"
     finds note "file system" "on nfs4, a network file system"

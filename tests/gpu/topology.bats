@@ -60,7 +60,7 @@ advises() { grep -A1 -E "^  [a-z]+ +$1 +$2" "$tmp/out" | grep -qE -- "-> .*$3" |
     says ok "gpu network" 'ib0 is on NUMA node 0$'
     says ok "gpu network" 'nearest to gpu 0 is ib0, on the same PCIe switch$'
     says ok "gpu network" 'nearest to gpu 2 is eth0, on the same root complex$'
-    [ "$(grep -cE '^  (look|note) +gpu' "$tmp/out")" = 0 ]
+    [ "$(grep -cE '^  (note|info) +gpu' "$tmp/out")" = 0 ]
 }
 
 @test "an adapter on the other NUMA node, peer access that is off, and narrow or slow PCIe links have a remedy" {
@@ -68,17 +68,17 @@ advises() { grep -A1 -E "^  [a-z]+ +$1 +$2" "$tmp/out" | grep -qE -- "-> .*$3" |
     echo 8 >"$sys/bus/pci/devices/0000:18:00.0/current_link_width"
     echo "2.5 GT/s PCIe" >"$sys/bus/pci/devices/0000:19:00.0/current_link_speed"
     CUDA_ON_HOST_LINKS=host doctor
-    says look "gpu network" 'gpu 2 is on NUMA node 1, but no network adapter is; the nearest, ib0, is on node 0$'
-    says look "gpu network" 'gpu 3 is on NUMA node 1'
+    says note "gpu network" 'gpu 2 is on NUMA node 1, but no network adapter is; the nearest, ib0, is on node 0$'
+    says note "gpu network" 'gpu 3 is on NUMA node 1'
     advises "gpu network" "gpu 3" "move an adapter to a slot of NUMA node 1"
-    says look gpu '1: PCIe link of 8 lanes; the card has 16$'
+    says note gpu '1: PCIe link of 8 lanes; the card has 16$'
     advises gpu "1: PCIe" "seat the card"
-    says note gpu '2: PCIe link at 2\.5 GT/s; the card has 32$'
+    says info gpu '2: PCIe link at 2\.5 GT/s; the card has 32$'
     advises gpu "2: PCIe" "look again while a job runs"
-    says look "gpu links" '6 pairs through host memory: peer access is off: 0-1 0-2 0-3 1-2 1-3 2-3$'
+    says note "gpu links" '6 pairs through host memory: peer access is off: 0-1 0-2 0-3 1-2 1-3 2-3$'
     advises "gpu links" "6 pairs" "IOMMU"
     CUDA_ON_HOST_DEVICES=16 CUDA_ON_HOST_LINKS=host doctor # a list too long for a line ends in dots
-    says look "gpu links" '120 pairs .* \.\.\.$'
+    says note "gpu links" '120 pairs .* \.\.\.$'
 }
 
 @test "CUDA_VISIBLE_DEVICES chooses and numbers the GPUs that are shown" {

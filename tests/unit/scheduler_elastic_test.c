@@ -346,7 +346,8 @@ static void impossible_sizes_are_answered_with_a_sentence(void **state)
     } cases[] = {
         {5, -1, "--workers must be between 1 and 4, got 5"},
         {0, -1, "--workers must be between 1 and 4, got 0"},
-        {-1, 3, "--servers must be between 1 and 2, got 3; start the job with --servers MIN:MAX for more"},
+        {-1, 3,
+         "--servers must be between 1 and 2, got 3; start the job with --servers MIN:MAX for more"},
     };
     scene *r = scene_train(2, 1, "workers_max=4", "servers_max=2", NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

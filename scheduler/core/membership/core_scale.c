@@ -139,9 +139,10 @@ static bool check_servers(scheduler_core *core, const member_slot *asker, int32_
                               ? (uint32_t)core->job.settings.servers_max
                               : core->job.n_servers;
     if (wanted < 0 || (wanted >= 1 && (uint32_t)wanted <= most)) return true;
-    answer(core, asker, PEN_INVALID_ARGUMENT,
-           "--servers must be between 1 and %u, got %d; start the job with --servers MIN:MAX for more",
-           most, (int)wanted);
+    answer(
+        core, asker, PEN_INVALID_ARGUMENT,
+        "--servers must be between 1 and %u, got %d; start the job with --servers MIN:MAX for more",
+        most, (int)wanted);
     return false;
 }
 
