@@ -34,8 +34,7 @@ static json_t *copies_json(const wire_control *answer)
     return copies;
 }
 
-/* A metric of the program: neither a counter nor made by the scheduler. */
-static bool is_metric(const char *name)
+bool status_is_metric(const char *name)
 {
     return stat_find(name) < 0 && strcmp(name, "waited_for_s") != 0;
 }
@@ -51,7 +50,7 @@ static json_t *metrics_json(const wire_member_status *m)
 {
     json_t *metrics = json_object();
     for (uint32_t i = 0; i < m->n_stats; i++)
-        if (is_metric(m->stat[i].name))
+        if (status_is_metric(m->stat[i].name))
             json_text_set(metrics, m->stat[i].name, value_json(m->stat[i].value));
     return metrics;
 }

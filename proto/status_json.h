@@ -9,4 +9,7 @@ char *status_json(const wire_control *status);
 
 const char *status_role_name(int32_t role); /* "worker", "launcher", ... */
 
+/* A member's number of this name is the program's: neither a counter nor made by the scheduler. */
+bool status_is_metric(const char *name);
+
 #endif

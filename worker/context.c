@@ -271,14 +271,17 @@ void context_log_step(pen_ctx *ctx)
 {
     const int64_t step = ctx->step.next_index - 1;
     if (ctx->settings.log_to[0] == '\0' || step < 0 || atomic_load(&ctx->world)->rank != 0) return;
+    context_metric fresh[CONTEXT_METRICS_MAX];
+    uint32_t n = 0;
     open_step_log(ctx);
-    pthread_mutex_lock(&ctx->monitor_lock);
+    pthread_mutex_lock(&ctx->monitor_lock); /* heartbeats need it: not while a disk is slow */
     for (uint32_t i = 0; i < ctx->n_metrics; i++) {
-        context_metric *m = &ctx->metric[i];
-        if (m->is_fresh) step_log_value(ctx->step_log, step, m->name, m->value);
-        m->is_fresh = false;
+        if (ctx->metric[i].is_fresh) fresh[n++] = ctx->metric[i];
+        ctx->metric[i].is_fresh = false;
     }
     pthread_mutex_unlock(&ctx->monitor_lock);
+    for (uint32_t i = 0; i < n; i++)
+        step_log_value(ctx->step_log, step, fresh[i].name, fresh[i].value);
     step_log_step_ended(ctx->step_log);
 }
 

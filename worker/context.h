@@ -187,7 +187,7 @@ pen_status context_leave(pen_ctx *ctx, pen_status status);
 /* The row of this name, new if there is room; NULL: there is none, or the name is not clean UTF-8.  Call it under
  * monitor_lock. */
 context_metric *context_find_metric(pen_ctx *ctx, const char *name);
-/* A step has ended: the totals of its scalars are metrics of the lowest live rank. */
+/* A step has ended: the totals of its scalars are metrics of the lowest live rank.  Under the step's lock. */
 void context_note_scalars(pen_ctx *ctx);
 /* Writes what is new since the last call to the setting log_to, as of the newest ended step. */
 void context_log_step(pen_ctx *ctx);

@@ -1,6 +1,6 @@
 #include "cli/job/headline.h"
 
-#include "common/base/stat.h"
+#include "proto/status_json.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -57,8 +57,7 @@ static void add_scalars(char text[HEADLINE_BYTES], const wire_control *c)
         const wire_member_status *m = &c->u.status.member[w];
         if (m->member.role != PEN_WORKER) continue;
         for (uint32_t i = 0; i < m->n_stats && n < SCALARS_MAX; i++) {
-            if (stat_find(m->stat[i].name) >= 0 || strcmp(m->stat[i].name, "waited_for_s") == 0)
-                continue;
+            if (!status_is_metric(m->stat[i].name)) continue;
             add(text, "   %.32s %.4g", m->stat[i].name, m->stat[i].value);
             n++;
         }

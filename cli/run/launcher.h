@@ -32,17 +32,14 @@ typedef struct {
     bool told_waiting;
     stuck *stuck; /* of SIGUSR1: collected until stuck_until_ms; NULL: none */
     uint64_t stuck_until_ms;
-    uint64_t heard_ms; /* when a line of the scheduler or a server last waited for the verdict */
-    uint64_t
-        tell_ms;   /* when the verdict is told unless the report is written by then; 0: no more */
-    bool has_told; /* the verdict */
+    uint64_t heard_ms; /* when a line of ours last waited for the verdict */
+    uint64_t tell_ms;  /* when the verdict is told without the report; 0: no more */
+    bool has_told;
     uint64_t progress_ms;                 /* when progress was last asked for */
     bool shows_progress;                  /* the next STATUS is printed */
     bool asked, answered, scheduler_hung; /* after a failure: does the scheduler still answer? */
     int interrupted, interrupts;
     uint64_t kill_at_ms, leave_at_ms, link_until_ms;
-    uint64_t
-        verdict_until_ms; /* a process failed: output is left in its pipes until the verdict, or until then */
 } launcher;
 
 /* start.c: names, files, and processes.  A start reuses the entry of an ended process of that role and rank. */

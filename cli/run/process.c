@@ -278,10 +278,17 @@ void process_read_all(process *p, process_stream *s, int timeout_ms)
     while (poll(&ready, 1, timeout_ms) > 0 && process_read(p, s)) {}
 }
 
+static void close_position(process *p)
+{
+    if (p->position != NULL) position_destroy(p->position, p->position_fd);
+    p->position = NULL;
+}
+
 void process_drain(process *p)
 {
     drain(p, &p->out);
     drain(p, &p->err);
+    close_position(p); /* of one that is not reaped; else it was read */
     if (p->out.file != NULL) fclose(p->out.file);
     if (p->err.file != NULL) fclose(p->err.file);
     p->out.file = p->err.file = NULL;
@@ -320,8 +327,7 @@ process *process_reap(process *all, size_t n)
             kill(-pid, SIGKILL); /* remaining processes of its group */
             guard_tell(-pid);
             p->has_position = position_read(p->position, &p->step, p->call);
-            position_destroy(p->position, p->position_fd);
-            p->position    = NULL;
+            close_position(p);
             p->ended_pid   = pid;
             p->pid         = 0;
             p->ended       = true;

@@ -142,11 +142,6 @@ static void write_members(writer *w, int row)
 }
 
 /* ---- of programs ----------------------------------------------------------------------------- */
-static bool is_ours(const char *name)
-{
-    return stat_find(name) >= 0 || strcmp(name, "waited_for_s") == 0;
-}
-
 static bool admit(writer *w, const char *name)
 {
     for (uint32_t i = 0; i < w->n_names; i++)
@@ -166,7 +161,7 @@ static void write_metrics(writer *w)
         const wire_member_status *m = &w->status->u.status.member[i];
         for (uint32_t j = 0; is_counted(m) && j < m->n_stats; j++) {
             char labels[METRICS_LABELS_BYTES];
-            if (is_ours(m->stat[j].name) || !admit(w, m->stat[j].name)) continue;
+            if (!status_is_metric(m->stat[j].name) || !admit(w, m->stat[j].name)) continue;
             label_member(labels, m);
             metrics_label(labels, "name", m->stat[j].name);
             metrics_sample(&w->page, labels, m->stat[j].value);

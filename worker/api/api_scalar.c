@@ -60,24 +60,7 @@ pen_status pen_step_scalar(pen_ctx *ctx, const char *name, double value)
     return status;
 }
 
-static pen_status find_total(pen_ctx *ctx, const char *name, double *sum, uint32_t *ranks,
-                             pen_error *why)
-{
-    pen_status status = api_lock_step(ctx, "pen_step_total");
-    if (status != PEN_OK) {
-        pen_last_error(why);
-        return status;
-    }
-    if (!scalars_find(&ctx->step.totals, scalars_name(name), sum, ranks))
-        status = why_set(why, PEN_NOT_FOUND,
-                         "pen_step_total('%s'): no rank set it in the last step; call "
-                         "pen_step_scalar('%s', ...) between pen_step_begin() and pen_ready()",
-                         name, name);
-    pthread_mutex_unlock(&ctx->step.lock);
-    return status;
-}
-
-/* What is shown of a scalar is what the program asks for. */
+/* What is shown of a scalar is what the program asks for.  Under the step's lock. */
 static void note_op(pen_ctx *ctx, const char *name, pen_op op)
 {
     pthread_mutex_lock(&ctx->monitor_lock);
@@ -88,12 +71,33 @@ static void note_op(pen_ctx *ctx, const char *name, pen_op op)
     if (changes) context_note_scalars(ctx);
 }
 
+static pen_status find_total(pen_ctx *ctx, const char *name, pen_op op, double *value,
+                             pen_error *why)
+{
+    double sum        = 0;
+    uint32_t ranks    = 0;
+    pen_status status = api_lock_step(ctx, "pen_step_total");
+    if (status != PEN_OK) {
+        pen_last_error(why);
+        return status;
+    }
+    if (!scalars_find(&ctx->step.totals, scalars_name(name), &sum, &ranks))
+        status = why_set(why, PEN_NOT_FOUND,
+                         "pen_step_total('%s'): no rank set it in the last step; call "
+                         "pen_step_scalar('%s', ...) between pen_step_begin() and pen_ready()",
+                         name, name);
+    if (status == PEN_OK) {
+        *value = op == PEN_AVG ? sum / ranks : sum;
+        note_op(ctx, name, op);
+    }
+    pthread_mutex_unlock(&ctx->step.lock);
+    return status;
+}
+
 pen_status pen_step_total(pen_ctx *ctx, const char *name, pen_op op, double *value)
 {
     FP_ENV_OURS();
     pen_error why;
-    double sum        = 0;
-    uint32_t ranks    = 0;
     pen_status status = context_enter(ctx, "pen_step_total", false);
     if (status != PEN_OK) return status;
     status = check_name("pen_step_total", name, &why);
@@ -101,9 +105,6 @@ pen_status pen_step_total(pen_ctx *ctx, const char *name, pen_op op, double *val
         status =
             why_set(&why, PEN_INVALID_ARGUMENT, "pen_step_total('%s'): %s", name,
                     value == NULL ? "value is NULL" : "invalid op; expected PEN_SUM or PEN_AVG");
-    if (status == PEN_OK) status = find_total(ctx, name, &sum, &ranks, &why);
-    if (status != PEN_OK) return last_error_set(&why);
-    *value = op == PEN_AVG ? sum / ranks : sum;
-    note_op(ctx, name, op);
-    return PEN_OK;
+    if (status == PEN_OK) status = find_total(ctx, name, op, value, &why);
+    return status == PEN_OK ? status : last_error_set(&why);
 }

@@ -135,6 +135,7 @@ static void admit(scheduler_core *core)
         core_move(&core->out, s, MEMBER_EVENT_BEGIN);
         s->last_seen_ms = core->out.now_ms;
         s->awaited_ms   = 0;
+        s->lost_ms      = 0;
         core->epoch.change.has_joined |= s->role == PEN_SERVER;
         free(s->loss);
         s->loss = NULL;
