@@ -60,6 +60,7 @@ int launcher_node_of_server(const run_options *o, int rank);
 int launcher_node_of_worker(const run_options *o, int rank, int *local_rank);
 
 /* revive.c: restarts, and processes that start or leave because the job was scaled. */
+bool launcher_may_restart(const launcher *l, const process *p);
 /* A process ended; true: it will be restarted, or the scheduler decides what its end means. */
 bool launcher_takes_end(launcher *l, process *p, uint64_t now);
 void launcher_revive_due(launcher *l, uint64_t now); /* starts processes that are due */

@@ -27,7 +27,7 @@ static bool has_restarts(const launcher *l, const process *p)
     return p->restarts < l->options.max_restarts && !process_cannot_run(p);
 }
 
-static bool may_start_again(const launcher *l, const process *p)
+bool launcher_may_restart(const launcher *l, const process *p)
 {
     const run_options *o = &l->options;
     if (l->stopping || l->asked || l->has_verdict || p->is_leaving) return false;
@@ -64,7 +64,7 @@ static bool is_for_scheduler(const launcher *l, const process *p, uint64_t now)
 
 bool launcher_takes_end(launcher *l, process *p, uint64_t now)
 {
-    if (may_start_again(l, p)) {
+    if (launcher_may_restart(l, p)) {
         p->due_ms = now + pause_ms(p);
         p->lost   = true; /* not a failure if the job ends before the restart */
         if (p->role == PEN_SCHEDULER)

@@ -230,16 +230,13 @@ static void reap(launcher *l, uint64_t now)
 {
     process *p;
     while ((p = process_reap(l->all, l->n)) != NULL) {
-        process_drain(p);
         report_exit(l, p);
         if (l->is_over && l->stopping && p->exit_signal == SIGTERM)
             p->exit_signal = 0; /* it was still starting */
-        bool failed = p->exit_code != 0 || p->exit_signal != 0;
-        if (failed && !l->stopping && launcher_end_note(l, p)[0] != '\0') hear_verdict(l, HEAR_MS);
-        if (failed && !l->stopping && !launcher_takes_end(l, p, now)) {
-            if (!l->asked) hear_verdict(l, HEAR_MS);
-            launcher_ask_scheduler(l, now);
-        }
+        const bool fails = !l->stopping && (p->exit_code != 0 || p->exit_signal != 0);
+        if (fails && !l->asked && !launcher_may_restart(l, p)) hear_verdict(l, HEAR_MS);
+        process_drain(p); /* its last lines often repeat the verdict */
+        if (fails && !launcher_takes_end(l, p, now)) launcher_ask_scheduler(l, now);
         if (l->stopping) p->reported = true;
     }
     if (launcher_alive(l, PEN_WORKER) == 0 && l->leave_at_ms == 0)
