@@ -104,8 +104,9 @@ int command_help(const char *usage, const config_row *rows)
 static pen_status take_files(const config_row *rows, void *settings, pen_error *why)
 {
     static resolution r;
-    const config_files files = worker_files_named(NULL);
-    pen_status status        = worker_files_load(&files, &r, why);
+    config_files files          = worker_files_named(NULL);
+    files.autos.program_may_say = true; /* of workers */
+    pen_status status           = worker_files_load(&files, &r, why);
     for (size_t i = 0; i < r.settings.n && status == PEN_OK; i++)
         for (const config_row *row = rows; row->name != NULL && status == PEN_OK; row++)
             if (strcmp(row->name, r.settings.values[i].name) == 0)

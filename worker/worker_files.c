@@ -59,6 +59,8 @@ config_files worker_files_named(const worker_settings *s)
                       .weight_decay  = named("weight_decay", s != NULL ? s->weight_decay : NULL),
                       .warmup_steps  = named("warmup_steps", s != NULL ? s->warmup_steps : NULL),
                       .total_steps   = named("total_steps", s != NULL ? s->total_steps : NULL),
+                      .optim         = s != NULL ? s->optim : NULL,
+                      .schedule      = s != NULL ? s->schedule : NULL,
                       .are_variables = true}};
     if (files.config != NULL && !config_files_is_accelerate(files.config)) files.config = NULL;
     return files;
@@ -96,10 +98,14 @@ static void note_devices(worker_settings *s, const resolution *r)
     note(line, s);
 }
 
-pen_status worker_files_apply(worker_settings *s, pen_error *why)
+pen_status worker_files_apply(worker_settings *s, bool program_may_say, pen_error *why)
 {
-    const config_files files = worker_files_named(s);
-    resolution *r            = calloc(1, sizeof *r); /* too large for the stack of a thread */
+    char steps[24];
+    config_files files = worker_files_named(s);
+    snprintf(steps, sizeof steps, "%llu", (unsigned long long)s->steps);
+    files.autos.steps           = steps;
+    files.autos.program_may_say = program_may_say;
+    resolution *r               = calloc(1, sizeof *r); /* too large for the stack of a thread */
     if (r == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the configuration");
     pen_status status = worker_files_load(&files, r, why);
     for (size_t i = 0; i < r->settings.n && status == PEN_OK; i++)

@@ -16,8 +16,9 @@ config_files worker_files_named(const worker_settings *s);
  * Errors  those of config_files_load() and worker_files_check(). */
 pen_status worker_files_load(const config_files *files, resolution *out, pen_error *why);
 
-/* Reads the files into a worker's settings; notices go into s->notes. */
-pen_status worker_files_apply(worker_settings *s, pen_error *why);
+/* Reads the files into a worker's settings, which hold the program's own; notices go into s->notes.  program_may_say:
+ * before a job starts. */
+pen_status worker_files_apply(worker_settings *s, bool program_may_say, pen_error *why);
 
 /* Logs s->notes, one notice per line. */
 void worker_files_tell(const worker_settings *s);

@@ -208,7 +208,7 @@ static pen_status check_texts(const worker_settings *s, pen_error *why)
 }
 
 /* A file of settings may name a DeepSpeed file. */
-static pen_status load_files(worker_settings *s, pen_error *why)
+static pen_status load_files(worker_settings *s, bool program_may_say, pen_error *why)
 {
     char file[CONFIG_TEXT_BYTES];
     const char *named = config_env("PENSTOCK_CONFIG");
@@ -219,7 +219,7 @@ static pen_status load_files(worker_settings *s, pen_error *why)
     if (file[0] != '\0' && !config_files_is_accelerate(file) &&
         config_from_file(worker_settings_rows, s, file, why) != PEN_OK)
         return why->status;
-    return worker_files_apply(s, why);
+    return worker_files_apply(s, program_may_say, why);
 }
 
 pen_status worker_settings_load(worker_settings *s, const char *const *strings, pen_error *why)
@@ -238,7 +238,7 @@ pen_status worker_settings_load_after(worker_settings *s, const char *const *str
     if (status != PEN_OK) return status;
     char usual[CONFIG_TEXT_BYTES];
     memcpy(usual, s->optim, sizeof usual);
-    status = load_files(s, why);
+    status = load_files(s, launcher != NULL, why);
     if (status == PEN_OK) status = override_optim(s, usual, why);
     if (status == PEN_OK) status = config_from_env(worker_settings_rows, s, known, why);
     if (status == PEN_OK) status = override_optim(s, usual, why);

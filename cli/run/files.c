@@ -89,7 +89,7 @@ static const char *find_given(const void *user, const char *setting, const char 
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-/* A variable replaces a missing flag.  The processes get the resolved value instead of the variable. */
+/* A variable replaces a missing flag.  The processes get the resolved value instead of the variable (leave_open()). */
 static void take_variable(const char **said, const char *given, const char *setting)
 {
     char variable[CONFIG_VARIABLE_BYTES];
@@ -109,7 +109,24 @@ static void take_variables(run_options *o)
     take_variable(&o->files.autos.weight_decay, named.autos.weight_decay, "weight_decay");
     take_variable(&o->files.autos.warmup_steps, named.autos.warmup_steps, "warmup_steps");
     take_variable(&o->files.autos.total_steps, named.autos.total_steps, "total_steps");
-    o->files.flags = &o->keys;
+    o->files.flags                 = &o->keys;
+    o->files.autos.program_may_say = o->keys.n == 0; /* workers read files, not flags */
+}
+
+/* The program may say what is still auto: its workers read the files once more, with what it says. */
+static void leave_open(const run_options *o)
+{
+    const struct {
+        const char *setting, *value;
+    } all[] = {{"config", o->files.config},
+               {"ds_config", o->files.ds_config},
+               {"hidden_size", o->files.autos.hidden_size},
+               {"lr", o->files.autos.lr},
+               {"weight_decay", o->files.autos.weight_decay},
+               {"warmup_steps", o->files.autos.warmup_steps},
+               {"total_steps", o->files.autos.total_steps}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].value != NULL) put_variable(all[i].setting, all[i].value);
 }
 
 static uint64_t whole_of(const char *setting)
@@ -256,7 +273,8 @@ int run_files_apply(run_options *o)
     if (status == PEN_OK) status = take_start(o, &why);
     if (status == PEN_OK && has_files) status = plan_batch(o, &why);
     if (status == PEN_OK && has_files) status = put_settings(o, &why);
-    if (status == PEN_OK && o->node_rank == 0 && !o->print_config)
+    if (status == PEN_OK && resolved.is_open) leave_open(o);
+    if (status == PEN_OK && o->node_rank == 0 && !o->print_config && !resolved.is_open)
         config_files_tell(&resolved, print_line, NULL);
     if (status != PEN_OK || !o->print_config) resolution_free(&resolved);
     return status == PEN_OK ? -1 : command_fail(EXIT_USAGE, "%s", why.text);

@@ -303,7 +303,7 @@ pen_status resolve(const document *yaml, const document *json, const resolve_fla
     if (yaml != NULL) status = facts_collect(&r, yaml, accelerate_keys);
     if (status == PEN_OK && json != NULL) status = facts_collect(&r, json, deepspeed_keys);
     if (status == PEN_OK) status = apply_rules(&r);
-    if (status == PEN_OK) status = resolver_refuse_open(&r);
+    if (status == PEN_OK) status = resolver_end_open(&r);
     free(r.facts);
     return status;
 }

@@ -37,12 +37,20 @@ typedef struct {
                              * main_process_ip, main_process_port, cuda_visible_devices         */
     resolved_notice *notices;
     size_t n_notices;
+    bool
+        is_open; /* some auto has no value yet, and its setting is absent: resolve_flags.program_may_say */
 } resolution;
 
-/* Values for "auto" from flags of `penstock run` or variables; NULL: not given.  They override a value in the file. */
+/* Values for "auto"; NULL: not given. */
 typedef struct {
+    /* From flags of `penstock run` or variables.  They override a value in the file. */
     const char *hidden_size, *lr, *weight_decay, *warmup_steps, *total_steps;
     bool are_variables; /* error messages name PENSTOCK_LR instead of --lr */
+
+    /* The program's own, from pen_init(): they fill in an auto that nothing above says. */
+    const char *optim, *schedule, *steps;
+    bool
+        program_may_say; /* the program has not been heard yet: what it may say is left open, and is no error */
 } resolve_flags;
 
 /* The value of a setting given by a flag or the environment, and its source; NULL: not given. */
@@ -52,7 +60,7 @@ typedef struct {
 } resolve_given;
 
 /* Resolves `yaml` of accelerate and `json` of DeepSpeed; either may be NULL.  Free with resolution_free() in any case.
- * Errors  BAD_SETTING  unknown key, value not accepted, contradiction, unresolved auto. */
+ * Errors  BAD_SETTING  unknown key, value not accepted, contradiction, an auto without a value. */
 pen_status resolve(const document *yaml, const document *json, const resolve_flags *flags,
                    resolve_given given, resolution *out, pen_error *why);
 

@@ -78,41 +78,62 @@ static const char *flag_of(const resolver *r, const char *name)
     return NULL;
 }
 
-/* The value of a key whose "auto" is a flag: the flag's, else the file's.  *value is NULL if the key is absent. */
-static pen_status flagged(resolver *r, const char *path, const char **value)
-{
-    const fact *f = facts_find(r, path);
-    *value        = NULL;
-    if (f == NULL) return PEN_OK;
-    const bool has_flag = f->row->automatic == AUTO_FLAG;
-    const char *flag    = has_flag ? flag_of(r, f->row->usual) : NULL;
-    *value              = flag != NULL ? flag : f->is_auto ? NULL : f->value;
-    if (f->is_auto && f->row->automatic == AUTO_CONSTANT) *value = f->row->usual;
-    if (*value != NULL || !has_flag) return PEN_OK;
-    resolver_open(r, f, f->row->usual, "", "");
-    return PEN_OK;
-}
-
-/* ---- optimizer ------------------------------------------------------------------------------------------- */
-
 typedef struct {
     char text[CONFIG_TEXT_BYTES];
     size_t used;
     bool has_auto;     /* some value was auto */
+    bool is_open;      /* and has no value yet */
     const char *given; /* settings given by a flag or the environment */
+    const char *own;   /* the program's own words; NULL: none, or of another rule */
+    char value[CONFIG_TEXT_BYTES];
 } words;
 
-static bool is_given(const words *w, const char *name)
+/* A rule's name and settings begin; `own` is what the program says of it. */
+static words begin_words(const char *rule, const char *own)
+{
+    const size_t n = strlen(rule);
+    words w        = {.used = (size_t)snprintf(w.text, sizeof w.text, "%s", rule)};
+    if (own != NULL && strncmp(own, rule, n) == 0 && (own[n] == ' ' || own[n] == '\0')) w.own = own;
+    return w;
+}
+
+/* The value of `name` in "adamw lr=1e-3 ..."; NULL: not there. */
+static const char *word_of(const char *text, const char *name, char value[CONFIG_TEXT_BYTES])
 {
     const size_t n = strlen(name);
-    for (const char *at = w->given; at != NULL && (at = strstr(at, name)) != NULL; at += n)
-        if (at > w->given && at[-1] == ' ' && at[n] == '=') return true;
-    return false;
+    for (const char *at = text; at != NULL && (at = strchr(at, ' ')) != NULL;) {
+        if (strncmp(++at, name, n) != 0 || at[n] != '=') continue;
+        at += n + 1;
+        snprintf(value, CONFIG_TEXT_BYTES, "%.*s", (int)strcspn(at, " "), at);
+        return value;
+    }
+    return NULL;
 }
+
+/* The value of a key that may be auto: its flag's, else the file's, else the program's.  *value is NULL if the key is
+ * absent, or open. */
+static void flagged(resolver *r, words *w, const char *path, const char **value)
+{
+    const fact *f = facts_find(r, path);
+    *value        = NULL;
+    if (f == NULL) return;
+    const bool has_flag = f->row->automatic == AUTO_FLAG;
+    const char *flag    = has_flag ? flag_of(r, f->row->usual) : NULL;
+    *value              = flag != NULL ? flag : f->is_auto ? NULL : f->value;
+    if (f->is_auto) w->has_auto = true;
+    if (f->is_auto && f->row->automatic == AUTO_CONSTANT) *value = f->row->usual;
+    if (*value == NULL) *value = word_of(w->own, strrchr(path, '.') + 1, w->value);
+    if (*value != NULL || !has_flag) return;
+    w->is_open = true;
+    resolver_open(r, f, f->row->usual, "", "");
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------------------- */
 
 static pen_status put_words(resolver *r, const words *w, const char *setting, const char *place)
 {
     char source[RESOLVED_LINE_BYTES + 32];
+    if (w->is_open) return PEN_OK;
     snprintf(source, sizeof source, "%s%s", place, w->has_auto ? " (auto filled in)" : "");
     if (w->used < sizeof w->text) return resolver_put(r, setting, w->text, source);
     return why_set(r->why, PEN_BAD_SETTING, "%s: %s is longer than %zu bytes", place, setting,
@@ -125,29 +146,27 @@ static void add_word(words *w, const char *name, const char *value)
     w->used += (size_t)snprintf(w->text + w->used, sizeof w->text - w->used, " %s=%s", name, value);
 }
 
-static pen_status add_flagged(resolver *r, words *w, const char *section, const char *name)
+static void add_flagged(resolver *r, words *w, const char *name)
 {
     char path[DOCUMENT_PATH_BYTES];
     const char *value;
-    if (is_given(w, name)) return PEN_OK;
-    snprintf(path, sizeof path, "%s.%s", section, name);
-    const fact *f     = facts_find(r, path);
-    pen_status status = flagged(r, path, &value);
-    if (f != NULL && f->is_auto) w->has_auto = true;
-    if (f == NULL && strcmp(name, "lr") == 0) value = r->flags->lr;
-    if (f == NULL && strcmp(name, "weight_decay") == 0) value = r->flags->weight_decay;
-    if (status == PEN_OK) add_word(w, name, value);
-    return status;
+    if (word_of(w->given, name, w->value) != NULL) return;
+    snprintf(path, sizeof path, "optimizer.params.%s", name);
+    flagged(r, w, path, &value);
+    const bool is_absent = facts_find(r, path) == NULL;
+    if (is_absent && strcmp(name, "lr") == 0) value = r->flags->lr;
+    if (is_absent && strcmp(name, "weight_decay") == 0) value = r->flags->weight_decay;
+    add_word(w, name, value);
 }
 
 static pen_status add_betas(resolver *r, words *w)
 {
     char one[CONFIG_TEXT_BYTES], two[CONFIG_TEXT_BYTES];
     const char *value;
-    int used               = 0;
-    const fact *f          = facts_find(r, "optimizer.params.betas");
-    const pen_status state = flagged(r, "optimizer.params.betas", &value);
-    if (state != PEN_OK || value == NULL) return state;
+    int used      = 0;
+    const fact *f = facts_find(r, "optimizer.params.betas");
+    flagged(r, w, "optimizer.params.betas", &value);
+    if (value == NULL) return PEN_OK;
     if (sscanf(value, "%100[0-9.eE-],%100[0-9.eE-]%n", one, two, &used) != 2 || value[used] != '\0')
         return why_set(r->why, PEN_BAD_SETTING,
                        "%s: betas are '%.80s', but must be like "
@@ -180,11 +199,9 @@ static pen_status put_simd(resolver *r)
 
 pen_status resolve_optim(resolver *r)
 {
-    static const char params[] = "optimizer.params";
-    const fact *type           = facts_find(r, "optimizer.type");
+    const fact *type = facts_find(r, "optimizer.type");
     char place[RESOLVED_LINE_BYTES];
     const char *rule, *layer;
-    words w = {.used = 0, .has_auto = false};
     if (type == NULL) return PEN_OK;
     facts_place(type, place, sizeof place);
     pen_status status = put_simd(r);
@@ -194,73 +211,68 @@ pen_status resolve_optim(resolver *r)
     if (status != PEN_OK) return status;
     if (given != NULL && (strncmp(given, rule, n) != 0 || (given[n] != ' ' && given[n] != '\0')))
         return resolver_put(r, "optim", "", ""); /* another rule: the file's values do not apply */
+    words w = begin_words(rule, r->flags->optim);
     w.given = given;
-    w.used  = (size_t)snprintf(w.text, sizeof w.text, "%s", rule);
-    status  = add_flagged(r, &w, params, "lr");
-    if (status == PEN_OK) status = add_flagged(r, &w, params, "weight_decay");
+    add_flagged(r, &w, "lr");
+    add_flagged(r, &w, "weight_decay");
     const bool is_adamw = strcmp(rule, "adamw") == 0;
     const bool is_bare =
         facts_find(r, "optimizer.params.weight_decay") == NULL && r->flags->weight_decay == NULL;
     if (is_adamw && is_bare && !is_on(facts_find(r, "optimizer.params.torch_adam")))
         add_word(&w, "weight_decay", "0"); /* DeepSpeed's; ours is 0.01, as in torch */
-    if (status == PEN_OK) status = add_betas(r, &w);
-    if (status == PEN_OK) status = add_flagged(r, &w, params, "eps");
-    if (status == PEN_OK) status = add_flagged(r, &w, params, "momentum");
-    if (status == PEN_OK) status = add_flagged(r, &w, params, "nesterov");
-    if (status != PEN_OK || given == NULL)
+    status = add_betas(r, &w);
+    add_flagged(r, &w, "eps");
+    add_flagged(r, &w, "momentum");
+    add_flagged(r, &w, "nesterov");
+    if (status != PEN_OK || given == NULL || w.is_open)
         return status == PEN_OK ? put_words(r, &w, "optim", place) : status;
     return resolver_override_optim(r, w.text, given, place, layer);
 }
 
 /* ---- schedule -------------------------------------------------------------------------------------------- */
 
-/* --lr, or the optimizer's rate from the file or --optim. */
+/* --lr, or the optimizer's rate from --optim, the file or the program. */
 static const char *rate_of(resolver *r, char text[CONFIG_TEXT_BYTES])
 {
     const char *layer, *optim = resolver_given(r, "optim", &layer);
-    const char *at   = optim != NULL ? strstr(optim, " lr=") : NULL;
     const fact *rate = facts_find(r, "optimizer.params.lr");
     if (r->flags->lr != NULL) return r->flags->lr;
-    if (at != NULL) {
-        snprintf(text, CONFIG_TEXT_BYTES, "%.*s", (int)strcspn(at + 4, " "), at + 4);
-        return text;
-    }
-    return optim == NULL && rate != NULL && !rate->is_auto ? rate->value : NULL;
+    if (word_of(optim, "lr", text) != NULL) return text;
+    if (optim == NULL && rate != NULL && !rate->is_auto) return rate->value;
+    return word_of(r->flags->optim, "lr", text);
 }
 
 /* A key of the schedule; "auto" for the rate and the last step has a second source. */
-static pen_status rate_value(resolver *r, const fact *f, char text[CONFIG_TEXT_BYTES],
-                             const char **value)
+static void rate_value(resolver *r, words *w, const fact *f, const char **value)
 {
     const char *layer;
     const char *steps  = resolver_given(r, "steps", &layer);
     const bool is_last = strcmp(f->key->path, "scheduler.params.total_num_steps") == 0;
     const bool is_rate = strcmp(f->key->path, "scheduler.params.warmup_max_lr") == 0;
-    *value             = NULL;
-    if (f->is_auto && is_rate) *value = rate_of(r, text);
+    if (steps == NULL) steps = r->flags->steps;
+    *value = NULL;
+    if (f->is_auto) w->has_auto = true;
+    if (f->is_auto && is_rate) *value = rate_of(r, w->value);
     if (f->is_auto && is_last && r->flags->total_steps == NULL && steps != NULL &&
         strcmp(steps, "0") != 0)
         *value = steps;
     if (!f->is_auto && is_rate) *value = f->value; /* --lr belongs to the optimizer */
-    return *value != NULL ? PEN_OK : flagged(r, f->key->path, value);
+    if (*value == NULL) flagged(r, w, f->key->path, value);
 }
 
 pen_status resolve_schedule(resolver *r)
 {
     static const char params[] = "scheduler.params.";
     const fact *type           = facts_find(r, "scheduler.type");
-    char place[RESOLVED_LINE_BYTES], text[CONFIG_TEXT_BYTES];
+    char place[RESOLVED_LINE_BYTES];
     const char *layer, *value;
-    words w = {.used = 0, .has_auto = false};
     if (type == NULL) return PEN_OK;
     facts_place(type, place, sizeof place);
     if (resolver_given(r, "schedule", &layer) != NULL) return resolver_put(r, "schedule", "", "");
-    w.used = (size_t)snprintf(w.text, sizeof w.text, "%s", type->value);
+    words w = begin_words(type->value, r->flags->schedule);
     for (const fact *f = r->facts; f < r->facts + r->n; f++) {
         if (f->is_out || strncmp(f->key->path, params, strlen(params)) != 0) continue;
-        pen_status status = rate_value(r, f, text, &value);
-        if (status != PEN_OK) return status;
-        if (f->is_auto) w.has_auto = true;
+        rate_value(r, &w, f, &value);
         add_word(&w, f->key->path + strlen(params), value);
     }
     return put_words(r, &w, "schedule", place);

@@ -52,14 +52,25 @@ void resolver_open(resolver *r, const fact *f, const char *flag, const char *val
     add_once(r->open_flags, sizeof r->open_flags, words + strcspn(words, " ") + 1);
 }
 
-pen_status resolver_refuse_open(const resolver *r)
+pen_status resolver_end_open(resolver *r)
 {
     if (r->n_open == 0) return PEN_OK;
+    char text[sizeof r->open + sizeof r->open_flags + sizeof r->open_file];
     const bool has_flags = strncmp(r->open_flags, "--", 2) == 0;
-    if (strchr(r->open, ',') == NULL) return why_set(r->why, PEN_BAD_SETTING, "%s", r->open_file);
-    return why_set(r->why, PEN_BAD_SETTING, "%.*s: these are auto: %s; %s %s",
-                   (int)strcspn(r->open_file, " ") - 1, r->open_file, r->open,
-                   has_flags ? "say" : "set", r->open_flags);
+    const bool is_one    = strchr(r->open, ',') == NULL;
+    const char *it       = is_one ? "it" : "them";
+    if (is_one)
+        snprintf(text, sizeof text, "%s", r->open_file);
+    else
+        snprintf(text, sizeof text, "%.*s: these are auto: %s; %s %s",
+                 (int)strcspn(r->open_file, " ") - 1, r->open_file, r->open,
+                 has_flags ? "say" : "set", r->open_flags);
+    if (!r->flags->program_may_say)
+        return why_set(r->why, PEN_BAD_SETTING,
+                       r->flags->optim != NULL ? "%s, or say %s to pen_init()" : "%s", text, it);
+    r->out->is_open = true;
+    resolver_notice(r, "%s, unless the program says %s", text, it);
+    return PEN_OK;
 }
 
 pen_status resolver_put(resolver *r, const char *setting, const char *value, const char *source)

@@ -39,10 +39,10 @@ void facts_place(const fact *f, char *text, size_t size); /* "ds.json:24" */
 void facts_ignore(resolver *r, const fact *f, size_t bytes, const char *reason); /* one notice */
 void facts_leave(resolver *r, fact *f,
                  const char *reason); /* the same for one key, which has no effect from then on */
-/* Notes an auto that nothing says; all are refused together, at the end.  how: "; it is made from ...", or "". */
+/* Notes an auto that nothing says; resolver_end_open() refuses all of them, or leaves them to the program. how: "; it is made from ...", or "". */
 void resolver_open(resolver *r, const fact *f, const char *flag, const char *value,
                    const char *how);
-pen_status resolver_refuse_open(const resolver *r);
+pen_status resolver_end_open(resolver *r);
 /* Reports a value left open. */
 void resolver_notice(resolver *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The remedy's words: "say --weight-decay", or "set PENSTOCK_WEIGHT_DECAY"; value "N" is named with it, "" is not. */

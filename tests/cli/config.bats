@@ -109,7 +109,7 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
 }
 
 @test "invalid configurations are a sentence that names file and line, before anything starts" {
-    says 2 "penstock: zero_stage2_config.json:13: these are auto: optimizer.params.lr, optimizer.params.weight_decay, scheduler.params.warmup_max_lr, scheduler.params.warmup_num_steps, scheduler.params.total_num_steps, zero_optimization.reduce_bucket_size; say --lr, --weight-decay, --warmup-steps, --total-steps, --hidden-size N" run --ds-config zero_stage2_config.json true
+    says 2 "penstock: zero_stage2_config.json:13: these are auto: optimizer.params.lr, optimizer.params.weight_decay, scheduler.params.warmup_max_lr, scheduler.params.warmup_num_steps, scheduler.params.total_num_steps, zero_optimization.reduce_bucket_size; say --lr, --weight-decay, --warmup-steps, --total-steps, --hidden-size N" run --ds-config zero_stage2_config.json --mixed_precision fp16 true
     sed 's/"stage"/"stge"/' zero_stage2_config.json >"$tmp/ds.json"
     says 2 "penstock: $tmp/ds.json:29: unknown key 'zero_optimization.stge'; did you mean 'zero_optimization.stage'?" \
         run --ds-config "$tmp/ds.json" "${autos[@]}" true
@@ -203,8 +203,24 @@ PENSTOCK_SIMD=scalar" <"$tmp/out"
         ! grep -q "no effect" "$tmp/$way.1.err" || return 1
     done
     [ "$(grep -c "no effect here: .*pin_memory (zero2_bf16.json:26), .*dataloader_drop_last" "$tmp/run.err")" = 1 ]
-    (unset PENSTOCK_LR; PENSTOCK_CONFIG=zero2_bf16.yml "$programs/stepper" 2>&1 || :) |
-        is_text "stepper: zero2_bf16.json:8: these are auto: optimizer.params.lr, scheduler.params.warmup_max_lr; set PENSTOCK_LR"
+    (unset PENSTOCK_LR; PENSTOCK_CONFIG=zero2_bf16.yml "$programs/stepper" "optim=sgd lr=1" 2>&1 || :) |
+        is_text "stepper: zero2_bf16.json:8: optimizer.params.lr is auto: set PENSTOCK_LR, or say it to pen_init()"
+    nothing_is_left
+}
+
+@test "what is auto is taken from the program, and what neither says is one error, alike with servers" {
+    local own=(hidden_size=64 steps=20) open="zero_stage2_config.json:13: these are auto: optimizer.params.lr, optimizer.params.weight_decay, scheduler.params.warmup_num_steps; set PENSTOCK_LR, PENSTOCK_WEIGHT_DECAY, PENSTOCK_WARMUP_STEPS, or say them to pen_init()"
+    local servers job
+    for servers in 0 1; do
+        job=("$penstock" run --servers "$servers" --nproc-per-node 2 --ds-config zero_stage2_config.json)
+        MARK=$mark "${job[@]}" --warmup-steps 5 "$programs/stepper" "${own[@]}" "optim=adamw lr=1e-3 weight_decay=0.1" >"$tmp/out" 2>"$tmp/err" 3>&-
+        grep -qxF "[0] penstock: optim = adamw lr=1e-3 weight_decay=0.1, zero_stage2_config.json:11 (auto filled in)" "$tmp/err"
+        grep -qxF "[0] penstock: schedule = WarmupDecayLR warmup_min_lr=0 warmup_max_lr=1e-3 warmup_num_steps=5 total_num_steps=20, zero_stage2_config.json:20 (auto filled in)" "$tmp/err"
+        grep -qxF "[0] penstock: reduce_bucket = 4096, auto: the square of hidden size 64, zero_stage2_config.json:34" "$tmp/err"
+        ! MARK=$mark "${job[@]}" "$programs/stepper" "${own[@]}" "optim=sgd lr=1" >"$tmp/out" 2>"$tmp/err" 3>&- || return 1
+        grep -qx "  verdict  worker [01] exited with code 1 before it joined" "$tmp/err"
+        grep -qxF "             | stepper: $open" "$tmp/err"
+    done
     nothing_is_left
 }
 

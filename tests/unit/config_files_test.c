@@ -542,6 +542,48 @@ static void test_an_auto_that_nothing_resolves_names_the_flag_that_does(void **s
                  "d.json:1: scheduler.params.warmup_num_steps is auto: say --warmup-steps");
 }
 
+static void test_an_auto_is_the_programs_if_its_rule_is_the_files(void **state)
+{
+    (void)state;
+    static const resolve_flags own   = {.optim    = "adamw lr=0.5 weight_decay=0.2",
+                                        .schedule = "WarmupLR warmup_num_steps=7",
+                                        .steps    = "0"};
+    static const resolve_flags other = {.optim = "sgd lr=0.5"};
+    static const char warmup[]       = "{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
+                                       "{\"warmup_max_lr\": \"auto\", \"warmup_num_steps\": \"auto\"}}}";
+    resolution r;
+    pen_error why = {0};
+    flags         = &own;
+    gives(NULL, ADAM("\"lr\": \"auto\", \"weight_decay\": \"auto\""), "optim",
+          "adamw lr=0.5 weight_decay=0.2");
+    gives(NULL, ADAM("\"lr\": 1, \"weight_decay\": \"auto\""), "optim",
+          "adamw lr=1 weight_decay=0.2");
+    gives(NULL, warmup, "schedule", "WarmupLR warmup_max_lr=0.5 warmup_num_steps=7");
+    flags = &all_flags;
+    assert_int_equal(resolve_text(NULL, ADAM("\"lr\": \"auto\""), &other, &r, &why),
+                     PEN_BAD_SETTING);
+    assert_string_equal(why.text,
+                        "d.json:1: optimizer.params.lr is auto: say --lr, or say it to pen_init()");
+    resolution_free(&r);
+}
+
+static void test_what_the_program_may_say_later_is_left_open(void **state)
+{
+    (void)state;
+    static const resolve_flags later = {.program_may_say = true};
+    resolution r;
+    pen_error why = {0};
+    assert_int_equal(resolve_text(NULL, ADAM("\"lr\": \"auto\", \"eps\": 1"), &later, &r, &why),
+                     PEN_OK);
+    assert_true(r.is_open);
+    assert_null(resolved_find(&r.settings, "optim"));
+    assert_int_equal(r.n_notices, 1);
+    assert_string_equal(
+        r.notices[0].text,
+        "d.json:1: optimizer.params.lr is auto: say --lr, unless the program says it");
+    resolution_free(&r);
+}
+
 static void test_a_flag_or_variable_wins_over_the_file(void **state)
 {
     (void)state;
@@ -652,6 +694,8 @@ int main(void)
         cmocka_unit_test(test_contradictory_places_are_both_named),
         cmocka_unit_test(test_files_are_offloaded_to_only_where_the_stage_allows),
         cmocka_unit_test(test_an_auto_that_nothing_resolves_names_the_flag_that_does),
+        cmocka_unit_test(test_an_auto_is_the_programs_if_its_rule_is_the_files),
+        cmocka_unit_test(test_what_the_program_may_say_later_is_left_open),
         cmocka_unit_test_teardown(test_a_flag_or_variable_wins_over_the_file, all_again),
         cmocka_unit_test_teardown(test_adam_is_decoupled_unless_the_file_disables_it, all_again),
         cmocka_unit_test(test_fsdp_words_and_numbers_are_equivalent),
