@@ -17,8 +17,7 @@ enum {
     LAUNCHED_MS     = 5000, /* the same, when the launcher starts the scheduler first */
     DRAIN_MESSAGES  = 64,
     ARENA_BYTES_MAX = 32 << 20,
-    LINGER_MS       = 1000,
-    LATE_KEY        = 0x536e /* key of lines logged once a minute */
+    LINGER_MS       = 1000
 };
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -255,9 +254,9 @@ void server_part_written(void *user)
     c.u.snapshot_part.spare      = s->n_snapshots > 1 ? s->snapshot[0] : -1;
     stat_add(&s->stats, part->status == PEN_OK ? STAT_SNAPSHOTS : STAT_SNAPSHOTS_FAILED, 1);
     if (part->status == PEN_OK) stat_store(&s->stats, STAT_SNAPSHOT_TIME, (uint64_t)time(NULL));
-    if (part->status != PEN_OK && (!part->is_late || log_allowed(LATE_KEY)))
-        log_warning("the snapshot of step %" PRId64 " was not written: %s", part->step,
-                    part->why.text);
+    if (part->status != PEN_OK) /* the scheduler tells the user */
+        log_info("the snapshot of step %" PRId64 " was not written: %s", part->step,
+                 part->why.text);
     server_send(s, &c);
     free(part->shard);
 }

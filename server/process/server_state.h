@@ -229,7 +229,6 @@ typedef struct { /* the result of writing a part */
     int64_t step;
     uint64_t bytes;
     pen_status status;
-    bool is_late;    /* refused: the previous one was still being written */
     bool lacks_room; /* the disk is full */
     pen_error why;
 } server_part;

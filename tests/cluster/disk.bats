@@ -70,13 +70,15 @@ snapshot_is_of() {
     launched_job=$job-full
     until_true snapshot_is_of 10
     fill
-    until_true grep -qE 'the snapshot of step [0-9]+ was not written: .*([Nn]o space left|File too large)' "$tmp/full.err"
+    until_true grep -qE 'no snapshot of step [0-9]+: server [01] .*([Nn]o space left|File too large)' "$tmp/full.err"
     kept=$(status_value snapshot)
     make_room
     until_true snapshot_is_of $((kept + 10))
     kept=$(status_value snapshot)
     wait_for_end 40
     cat "$tmp/full.err"
+    [ "$(grep -c 'no snapshot of step .*; said once$' "$tmp/full.err")" = 1 ]
+    grep -qE 'the snapshot of step [0-9]+ is complete, the first since then' "$tmp/full.err"
     [ "$code" = 0 ]
     same_crc whole full
     MARK=$mark "${there[@]}" "$penstock" run --standalone --job "$job-again" --servers 1 --nproc-per-node 2 \

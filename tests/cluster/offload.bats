@@ -199,7 +199,7 @@ small_disk() {
     by_hand small "${words[@]}" snapshot_every=1
     [ "$code" = 0 ]
     cmp "$tmp/whole.steps" "$tmp/small.steps"
-    grep -qE 'the snapshot of step [0-9]+ was not written: .*(is lost: .*No space left on device; free some space|File too large)' \
+    grep -qE 'no snapshot of step [0-9]+: server 0 .*(is lost: .*No space left on device; free some space|File too large)' \
         "$tmp/small-server.err" "$tmp/small.err"
     server_by=(env "${everything[@]}" PENSTOCK_OFFLOAD_PATH="$tmp/nvme")
     small_disk 8192 "$tmp/nvme"

@@ -195,6 +195,23 @@ static void test_core_names_the_server_that_could_not_write_its_part(void **stat
     drop_job(j);
 }
 
+static void test_core_says_a_failing_disk_once_and_that_it_works_again(void **state)
+{
+    (void)state;
+    job *j = training(1, 1);
+    part(j, 0, 101, PEN_STORE, "the disk is full");
+    assert_non_null(strstr(
+        j->logged, "no snapshot of step 101: server 0 (devbox): the disk is full; said once"));
+    part(j, 0, 102, PEN_STORE, "the disk is full");
+    assert_null(strstr(j->logged, "102"));
+    part(j, 0, 103, PEN_AGAIN, "the previous one was still being written");
+    assert_non_null(strstr(j->logged, "no snapshot of step 103"));
+    part(j, 0, 104, PEN_OK, "");
+    assert_non_null(
+        strstr(j->logged, "the snapshot of step 104 is complete, the first since then"));
+    drop_job(j);
+}
+
 static void lacks_room(job *j, int32_t server, int64_t step, int64_t spare)
 {
     wire_control c               = {.kind            = WIRE_SNAPSHOT_PART,
@@ -263,6 +280,7 @@ int main(void)
         cmocka_unit_test(test_core_ends_the_job_when_a_server_restored_something_else),
         cmocka_unit_test(test_core_completes_a_snapshot_when_every_server_has_its_part),
         cmocka_unit_test(test_core_names_the_server_that_could_not_write_its_part),
+        cmocka_unit_test(test_core_says_a_failing_disk_once_and_that_it_works_again),
         cmocka_unit_test(
             test_core_deletes_the_oldest_snapshot_for_a_full_server_and_asks_once_more),
         cmocka_unit_test(test_core_never_deletes_the_only_complete_snapshot),

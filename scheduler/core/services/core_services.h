@@ -23,7 +23,7 @@ typedef struct {
     uint32_t n_parts; /* shards covered */
     bool *has_part;   /* [n_shards] */
     int64_t spare;    /* a server has no room and may delete this step; -1: none */
-    char text[256];
+    char text[288];
 } core_snapshot;
 
 typedef struct {
@@ -37,6 +37,7 @@ typedef struct {
     uint64_t serial;
     int64_t newest;
     bool has_made_room; /* for the next one */
+    pen_status failing; /* of the newest, which has been said; PEN_OK: it is complete */
 } core_snapshots;
 
 typedef struct { /* FAULTED of a call */

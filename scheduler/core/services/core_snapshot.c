@@ -132,10 +132,12 @@ static void complete(scheduler_core *core, core_snapshot *snapshot)
     all->has_made_room = false;
     if (snapshot->status == PEN_OK && snapshot->step > all->newest) all->newest = snapshot->step;
     if (snapshot->status == PEN_OK)
-        core_log(&core->out, LOG_INFO, "the snapshot of step %" PRId64 " is complete",
-                 snapshot->step);
-    else
-        core_log(&core->out, LOG_WARNING, "%s", snapshot->text);
+        core_log(&core->out, all->failing != PEN_OK ? LOG_NOTICE : LOG_INFO,
+                 "the snapshot of step %" PRId64 " is complete%s", snapshot->step,
+                 all->failing != PEN_OK ? ", the first since then" : "");
+    else if (snapshot->status != all->failing)
+        core_log(&core->out, LOG_WARNING, "%s; said once", snapshot->text);
+    all->failing = snapshot->status;
 
     core_send_all(&core->out, TO_SERVERS, &c);
     answer_askers(all, &core->out, snapshot, &c);
@@ -171,7 +173,7 @@ void core_snapshot_part(scheduler_core *core, member_slot *s, const wire_control
     if (message->u.snapshot_part.status != PEN_OK && snapshot->status == PEN_OK) {
         snapshot->status = message->u.snapshot_part.status;
         snprintf(snapshot->text, sizeof snapshot->text,
-                 "no snapshot of step %" PRId64 ": %s: %.120s", snapshot->step, MEMBER_NAME(s),
+                 "no snapshot of step %" PRId64 ": %s: %.200s", snapshot->step, MEMBER_NAME(s),
                  message->u.snapshot_part.text ? message->u.snapshot_part.text : "");
     }
     const int64_t spare = message->u.snapshot_part.lacks_room ? message->u.snapshot_part.spare : -1;

@@ -231,10 +231,14 @@ pen_status snapshot_writer_step(pen_ctx *ctx, int64_t step, bool is_wanted, pen_
     ctx->is_saved = status == PEN_OK;
     if (status == PEN_OK) {
         forget_old(k, step);
-        log_info("the snapshot of step %" PRId64 " is complete", step);
-    } else if (is_told && snapshot_writer_position(k) == 0) {
-        log_warning("no snapshot of step %" PRId64 ": %s", step, failure.text);
+        if (k->failing != PEN_OK && snapshot_writer_position(k) == 0)
+            log_notice("the snapshot of step %" PRId64 " is complete, the first since then", step);
+        else
+            log_info("the snapshot of step %" PRId64 " is complete", step);
+    } else if (is_told && status != k->failing && snapshot_writer_position(k) == 0) {
+        log_warning("no snapshot of step %" PRId64 ": %s; said once", step, failure.text);
     }
+    k->failing = status;
     answer(k, step, status, &failure);
     if (is_told) return PEN_OK;
     *why = failure;
