@@ -109,7 +109,7 @@ YAML
     units own -- mode=ps-bsp own=1 diverge=1
     units zero3 -- mode=zero3 max_reuse=0 diverge=1
     same_steps own zero3
-    [ "$(grep -c 'units are used in another order than in the step before' "$tmp/zero3.err")" = 2 ]
+    [ "$(grep -c 'units were used in another order in each of 3 steps' "$tmp/zero3.err")" = 2 ]
     nothing_is_left
 }
 

@@ -8,7 +8,7 @@
 pen_status first_values_check(const model *m, pen_error *why);
 
 /* Copies position 0's values to t->param of all tensors, except sharded_out[n_tensors] (NULL: none) and those with init
- * values.  A rank whose own values differed logs one line. */
+ * values. */
 pen_status first_values_spread(group_calls *t, const bool *sharded_out, pen_error *why);
 
 #endif

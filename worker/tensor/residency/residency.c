@@ -7,7 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TRACE_MAX = 1 << 20 };
+enum {
+    TRACE_MAX = 1 << 20,
+    ORDERS    = 3, /* two are known, as of steps with and without validation; one is recorded */
+    SCORE     = 64,
+    LOST_MAX  = 3 /* steps in a row, each in a new order */
+};
 #define NO_UNIT UINT32_MAX
 
 typedef enum { AWAY, COMING, HERE } place;
@@ -23,9 +28,15 @@ typedef struct {
 typedef struct {
     uint32_t unit;
     pen_phase phase;
-} trace_entry;
+} order_entry;
 
-typedef enum { RECORDING, FOLLOWING, LOST } trace_mode;
+typedef struct { /* of the uses in a step */
+    order_entry *entry;
+    size_t capacity;
+    uint32_t n;     /* 0: unknown */
+    uint32_t score; /* SCORE for each step in this order, less a quarter with each step since */
+    bool fits;      /* the step in progress, so far */
+} order;
 
 struct residency {
     residency_setup setup;
@@ -35,12 +46,13 @@ struct residency {
     unit_state *unit; /* [n_units] */
     uint64_t live, peak;
     uint32_t waiting; /* fetched ahead when there is room; NO_UNIT: none */
-    trace_entry *trace;
-    size_t capacity;
-    uint32_t n_trace, at; /* at: the next expected entry */
-    trace_mode mode;
-    int64_t step; /* -1: none has begun since the last end */
-    bool has_trace, has_warned;
+    order order[ORDERS];
+    uint32_t following; /* the order to fetch ahead by; ORDERS: none */
+    uint32_t recording; /* the order that is written in this step */
+    uint32_t at;        /* uses in this step */
+    uint32_t n_lost;    /* steps since the last in a known order */
+    int64_t step;       /* -1: none has begun since the last end */
+    bool has_warned;
 };
 
 /* ---- create and destroy ---------------------------------------------------------------------- */
@@ -49,13 +61,14 @@ residency *residency_create(const residency_setup *setup, const residency_action
 {
     residency *self = calloc(1, sizeof *self);
     if (self != NULL) {
-        self->setup   = *setup;
-        self->act     = *actions;
-        self->user    = user;
-        self->waiting = NO_UNIT;
-        self->step    = -1;
-        self->unit    = calloc(setup->n_units + 1, sizeof *self->unit);
-        self->moving  = calloc(setup->n_units + 1, sizeof *self->moving);
+        self->setup     = *setup;
+        self->act       = *actions;
+        self->user      = user;
+        self->waiting   = NO_UNIT;
+        self->step      = -1;
+        self->following = ORDERS;
+        self->unit      = calloc(setup->n_units + 1, sizeof *self->unit);
+        self->moving    = calloc(setup->n_units + 1, sizeof *self->moving);
     }
     if (self == NULL || self->unit == NULL || self->moving == NULL) {
         residency_destroy(self);
@@ -70,7 +83,7 @@ residency *residency_create(const residency_setup *setup, const residency_action
 void residency_destroy(residency *self)
 {
     if (self == NULL) return;
-    free(self->trace);
+    for (uint32_t i = 0; i < ORDERS; i++) free(self->order[i].entry);
     free(self->moving);
     free(self->unit);
     free(self);
@@ -114,7 +127,7 @@ static void fetch_waiting(residency *self)
     if (self->unit[unit].place == AWAY) fetch(self, unit, true);
 }
 
-/* ---- the trace ------------------------------------------------------------------------------- */
+/* ---- the orders of uses ------------------------------------------------------------------------------- */
 static void forget_guesses(residency *self)
 {
     self->waiting = NO_UNIT;
@@ -122,68 +135,97 @@ static void forget_guesses(residency *self)
         if (self->unit[i].is_ahead && self->unit[i].uses == 0) drop(self, i);
 }
 
-static void lose_track(residency *self)
+/* NULL: none is followed. */
+static const order *followed(const residency *self)
 {
-    self->mode      = LOST;
-    self->has_trace = false;
-    forget_guesses(self);
-    if (self->has_warned) return;
-    self->has_warned = true;
-    self->act.warn(
-        self->user,
-        "units are used in another order than in the step before, so nothing is prefetched in this "
-        "step; to avoid this warning set prefetch_forward=no and prefetch_backward=none");
+    return self->following < ORDERS ? &self->order[self->following] : NULL;
 }
 
-static bool append(residency *self, uint32_t unit, pen_phase phase)
+/* Of the known orders that fit, the one of most recent steps. */
+static void follow_best(residency *self)
 {
-    if (self->n_trace == TRACE_MAX || !VEC_ROOM(self->trace, self->capacity, self->n_trace + 1))
-        return false;
-    self->trace[self->n_trace++] = (trace_entry){unit, phase};
-    return true;
+    self->following = ORDERS;
+    for (uint32_t i = 0; i < ORDERS; i++)
+        if (self->order[i].fits &&
+            (self->following == ORDERS || self->order[i].score > followed(self)->score))
+            self->following = i;
 }
 
 static void begin_step(residency *self, int64_t step)
 {
-    self->step = step;
-    self->at   = 0;
-    self->mode = self->has_trace ? FOLLOWING : RECORDING;
-    if (self->mode == RECORDING) self->n_trace = 0;
+    order *recorded = &self->order[self->recording];
+    self->step      = step;
+    self->at        = 0;
+    recorded->n     = 0;
+    for (uint32_t i = 0; i < ORDERS; i++) self->order[i].fits = self->order[i].n > 0;
+    follow_best(self);
 }
 
 static void note_use(residency *self, uint32_t unit, pen_phase phase, int64_t step)
 {
     if (step < 0) return;
     if (step != self->step) begin_step(self, step);
-    if (self->mode == RECORDING && !append(self, unit, phase)) self->mode = LOST;
-    if (self->mode != FOLLOWING) return;
-    const bool is_as_before = self->at < self->n_trace && self->trace[self->at].unit == unit &&
-                              self->trace[self->at].phase == phase;
-    if (is_as_before)
-        self->at++;
-    else
-        lose_track(self);
+    order *recorded = &self->order[self->recording];
+    if (self->at == recorded->n && recorded->n < TRACE_MAX &&
+        VEC_ROOM(recorded->entry, recorded->capacity, recorded->n + 1))
+        recorded->entry[recorded->n++] = (order_entry){unit, phase};
+    for (order *o = self->order; o < self->order + ORDERS; o++)
+        o->fits = o->fits && self->at < o->n && o->entry[self->at].unit == unit &&
+                  o->entry[self->at].phase == phase;
+    self->at++;
+    if (followed(self) == NULL || followed(self)->fits) return;
+    forget_guesses(self);
+    follow_best(self);
+}
+
+/* The uses were in a known order, or theirs is known from now on, instead of the one with the lowest score. */
+static void end_step(residency *self)
+{
+    order *recorded = &self->order[self->recording];
+    bool has_known  = false;
+    self->following = ORDERS;
+    for (order *o = self->order; o < self->order + ORDERS; o++) {
+        has_known = has_known || (o != recorded && o->n > 0);
+        o->score -= o->score / 4;
+    }
+    for (order *o = self->order; o < self->order + ORDERS; o++) {
+        if (!o->fits || o->n != self->at) continue;
+        o->score += SCORE;
+        self->n_lost = 0;
+        return;
+    }
+    if (recorded->n != self->at) return; /* no memory for it */
+    recorded->score = SCORE;
+    for (uint32_t i = 0; i < ORDERS; i++)
+        if (self->order[i].score < self->order[self->recording].score) self->recording = i;
+    self->order[self->recording].score = 0;
+    if (!has_known || ++self->n_lost != LOST_MAX || self->has_warned) return;
+    self->has_warned = true;
+    self->act.warn(
+        self->user,
+        "units were used in another order in each of 3 steps, so nothing is prefetched; to avoid "
+        "this warning set prefetch_forward=no and prefetch_backward=none");
 }
 
 /* Elements of other units that are used before this one; false: it is not used again in this step. */
 static bool distance_to(const residency *self, uint32_t unit, uint64_t *elements)
 {
-    *elements = 0;
-    if (self->mode != FOLLOWING) return false;
-    for (uint32_t i = self->at; i < self->n_trace; i++) {
-        if (self->trace[i].unit == unit) return true;
-        *elements += self->moving[self->trace[i].unit];
+    const order *o = followed(self);
+    *elements      = 0;
+    for (uint32_t i = self->at; o != NULL && i < o->n; i++) {
+        if (o->entry[i].unit == unit) return true;
+        *elements += self->moving[o->entry[i].unit];
     }
     return false;
 }
 
 static void fetch_ahead(residency *self, pen_phase phase)
 {
-    if (self->mode != FOLLOWING) return;
-    uint32_t i = self->at;
-    while (i < self->n_trace && self->unit[self->trace[i].unit].uses > 0) i++;
-    if (i == self->n_trace || self->trace[i].phase != phase) return;
-    const uint32_t unit = self->trace[i].unit;
+    const order *o = followed(self);
+    uint32_t i     = self->at;
+    while (o != NULL && i < o->n && self->unit[o->entry[i].unit].uses > 0) i++;
+    if (o == NULL || i == o->n || o->entry[i].phase != phase) return;
+    const uint32_t unit = o->entry[i].unit;
     unit_state *u       = &self->unit[unit];
     if (self->moving[unit] == 0 || self->moving[unit] > self->setup.prefetch_bucket) return;
     if (u->place != AWAY) {
@@ -290,8 +332,8 @@ void residency_failed(residency *self, uint32_t unit)
 void residency_step_end(residency *self)
 {
     self->waiting = NO_UNIT;
-    if (self->step >= 0 && self->mode == FOLLOWING && self->at < self->n_trace) lose_track(self);
-    if (self->step >= 0 && self->mode == RECORDING) self->has_trace = self->n_trace > 0;
+    if (self->step >= 0) end_step(self);
+    forget_guesses(self);
     self->step = -1;
     for (uint32_t i = 0; i < self->setup.n_units; i++) {
         unit_state *u = &self->unit[i];

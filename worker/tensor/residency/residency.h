@@ -3,12 +3,13 @@
  * DESIGN.  Uses, releases and arrivals go in; callbacks say what to fetch and to drop.  It moves no
  * data and has no thread, clock or lock.  Values may come from servers (io_unit.c) or from other
  * workers (sharded/sharded.c).
- *   The first step records the uses.  Later steps compare each use with them and fetch the next
+ *   Each step records its uses, and compares each with those of earlier steps to fetch the next
  * unit ahead: in the forward pass with prefetch_forward, in the backward pass before (pre) or after
  * (post) the current unit, or never (none).  One unit ahead, of the same pass, and only up to
  * prefetch_bucket elements.
- *   When the order changes, a warning is logged once, nothing more is fetched ahead in that step,
- * and the next step is recorded again.  A wrong guess costs memory, never values.
+ *   Two orders are known: some steps validate, most do not.  A step follows the more usual one until it
+ * differs, then the other; in a step that is in neither nothing more is fetched ahead, and its order is known from then
+ * on.  Three such steps in a row are logged, once.  A wrong guess costs memory, never values.
  *   Units that are here or being fetched are live.  A unit in use is always fetched.  A fetch ahead
  * beyond max_live waits until something is dropped.  Units that are only kept for reuse are dropped
  * before a unit in use exceeds max_live.
