@@ -183,12 +183,13 @@ says() {
     ! keep none --nproc-per-node 2 -- steps=1 snapshot_every=2 || return 1
     says none "snapshot_every=2 needs a store: give a folder that all workers reach with .penstock run --store DIR., or the setting store"
     ! keep empty --nproc-per-node 2 --store "$tmp/store" --resume -- steps=1 || return 1
-    says empty "resume found no snapshot in store $tmp/store; use --fresh to start over"
+    says empty "^penstock: --resume found no snapshot in store $tmp/store; use --fresh to start over"
     keep some --nproc-per-node 2 --store "$tmp/store" --snapshot-every 1 -- steps=2
     ! keep asked --nproc-per-node 2 --store "$tmp/store" -- steps=1 || return 1
-    says asked "store $tmp/store holds a snapshot of step 2; use --resume to continue from it or --fresh to start over"
+    says asked "^penstock: store $tmp/store holds a snapshot of step 2; use --resume to continue from it or --fresh to start over$" # the verdict
+    ! says asked "is gone" || return 1
     ! keep wrong --nproc-per-node 2 --store "$tmp/store" --resume -- steps=3 optim="sgd lr=1" || return 1
-    says wrong "keeps the state of 'adamw lr=0.01 weight_decay=0.1' for 'embed', and the job trains it with 'sgd lr=1'"
+    says wrong "^penstock: .*keeps the state of 'adamw lr=0.01 weight_decay=0.1' for 'embed', and the job trains it with 'sgd lr=1'"
     keep other --nproc-per-node 2 --store "$tmp/store" --resume -- steps=3 own=other
     says other "the snapshot of step 2 has nothing of the state 'other', which stays as the program has it"
     keep anew --nproc-per-node 2 --store "$tmp/store" --fresh -- steps=1

@@ -71,6 +71,16 @@ static pen_status freeze(pen_ctx *ctx)
     return status == PEN_OK ? status : last_error_set(&why);
 }
 
+/* All ranks have failed alike, so the job has: its verdict is the reason, and no rank is gone. */
+static pen_status report(pen_ctx *ctx, const pen_error *why)
+{
+    request *r;
+    if (request_begin(ctx, REQUEST_REPORT, NULL, NULL, &r) != PEN_OK) return last_error_set(why);
+    r->u.report.why         = why;
+    const pen_status status = api_start(r, NULL, NULL);
+    return status != PEN_OK ? status : last_error_set(why); /* OK: alone */
+}
+
 static pen_status run_commit(pen_ctx *ctx)
 {
     request *r;
@@ -79,7 +89,9 @@ static pen_status run_commit(pen_ctx *ctx)
     if (status != PEN_OK) return status;
     pen_error why;
     status = strategy_open(ctx, &why);
-    return status == PEN_OK ? status : last_error_set(&why);
+    if (status == PEN_OK) return status;
+    const bool is_lost = status == PEN_PEER_LOST || status == PEN_TIMED_OUT;
+    return ctx->has_servers || is_lost ? last_error_set(&why) : report(ctx, &why);
 }
 
 /* `precision` is a word to the program; one that does not listen trains in float32 as before. */

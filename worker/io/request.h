@@ -18,6 +18,7 @@
 typedef enum {
     REQUEST_JOIN,      /* pen_init           */
     REQUEST_COMMIT,    /* pen_commit         */
+    REQUEST_REPORT,    /* why it has failed: ends with the job's verdict */
     REQUEST_VERB,      /* push, pull, both   */
     REQUEST_STEP,      /* pen_step_end       */
     REQUEST_PULL_FREE, /* pen_digest        */
@@ -68,6 +69,9 @@ typedef struct request {
         struct {
             const pen_unit *unit;
         } fetch;
+        struct {
+            const pen_error *why; /* BORROWED: the caller waits */
+        } report;
         struct {
             struct request *decided;
         } step; /* lazy: ends with the verdict; NULL: already ended */

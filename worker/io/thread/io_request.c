@@ -60,6 +60,7 @@ static void begin(void *user)
         c->commit = r;
         membership_client_register(c->membership_client, &c->ctx->model.wire, now);
         break;
+    case REQUEST_REPORT: io_dispute(c, r, r->u.report.why); break;
     case REQUEST_COMMAND: io_begin_command(c, r, now); break;
     case REQUEST_STORE: io_begin_store(c, r, now); break;
     case REQUEST_SNAPSHOT:
