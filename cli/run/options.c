@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PROGRESS_S = 10 };
+enum { PROGRESS_S = 10, RESTARTS_OF_WAIT = 3 };
 
 enum {
     KEY_NPROC = 256,
@@ -85,7 +85,7 @@ const struct argp_option run_options_rows[] = {
     {"emit",               KEY_EMIT,         "k8s",    0, "Print Kubernetes manifests for this job; start nothing", 5},
     {"image",              KEY_IMAGE,        "NAME",   0, "Container image that contains penstock and PROG", 5},
     {0, 0, 0, 0, "Failures and snapshots", 2},
-    {"max-restarts",       KEY_MAX_RESTARTS, "N",      0, "Maximum number of restarts of the job, or with --on-worker-loss wait of each worker (0)", 2},
+    {"max-restarts",       KEY_MAX_RESTARTS, "N",      0, "Maximum number of restarts of the job, or with --on-worker-loss wait of each worker (0; with wait 3)", 2},
     {"on-worker-loss",     KEY_ON_LOSS,      "RULE",   0, "When a worker dies: fail, continue without it, or wait for its restart (fail; with MIN:MAX continue)", 2},
     {"grace",              KEY_GRACE,        "SECONDS",0, "Time between SIGTERM and SIGKILL when stopping (5)", 2},
     {"store",              KEY_STORE,        "DIR",    0, "Snapshot directory", 2},
@@ -333,7 +333,8 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
         if (o->job == NULL && strcmp(text, "none") != 0) o->job = text;
         break;
     case KEY_MAX_RESTARTS:
-        o->max_restarts = parse_number(state, "max-restarts", text, 0, 1000000);
+        o->max_restarts     = parse_number(state, "max-restarts", text, 0, 1000000);
+        o->has_max_restarts = true;
         break;
     case KEY_LOG_DIR: o->log_dir = text; break;
     case KEY_FILTER:
@@ -556,6 +557,7 @@ static int check_loss_rule(run_options *o)
             "--on-worker-loss wait needs servers, which keep the state of a dead worker, "
             "but got %s; use continue or fail",
             o->has_servers ? "--servers 0" : "no --servers");
+    if (o->loss == LOSS_WAIT && !o->has_max_restarts) o->max_restarts = RESTARTS_OF_WAIT;
     return -1;
 }
 

@@ -31,10 +31,10 @@ typedef struct {
     int master_port;           /* 0 = a free one */
     bool is_address_torchruns; /* both come from PET_ variables, not from flags */
     bool standalone, prefix;
-    bool has_servers, has_node_rank; /* given */
-    const char *rdzv_endpoint;       /* of torchrun; NULL: not given */
-    bool is_c10d;                    /* --rdzv-backend c10d: node ranks may be missing */
-    bool is_external;                /* scheduler and servers run elsewhere: start workers only */
+    bool has_servers, has_node_rank, has_max_restarts; /* given */
+    const char *rdzv_endpoint;                         /* of torchrun; NULL: not given */
+    bool is_c10d;     /* --rdzv-backend c10d: node ranks may be missing */
+    bool is_external; /* scheduler and servers run elsewhere: start workers only */
     const char *log_dir, *store, *mode, *job;
     bool resume, fresh;
     loss_rule loss; /* when a worker dies */

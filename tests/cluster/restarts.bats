@@ -36,6 +36,13 @@ was_restarted() { # NAME WORKERS JOBS
     done
 }
 
+@test "wait: without --max-restarts a worker is started again three times" {
+    crash usual --on-worker-loss wait
+    [ "$code" -eq 1 ]
+    was_restarted usual 3 0
+    nothing_is_left
+}
+
 @test "fail: the whole job is restarted --max-restarts times" {
     crash fail --max-restarts 2
     [ "$code" -eq 1 ]

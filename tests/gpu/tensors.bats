@@ -104,7 +104,7 @@ teardown() { job_teardown; }
     if [ -z "${ON_GPU:-}" ]; then
         ! CUDA_ON_HOST_MIB=88 units full -- mode=allreduce device=cuda || return 1
         ! CUDA_ON_HOST_MIB=40 units fuller -- mode=allreduce device=cuda >"$tmp/said" || return 1
-        grep -qE "units: device [01] has no [0-9]+ bytes left for optimizer state of '.*'; use offload_optimizer=cpu, or more" "$tmp/said"
+        grep -qE "^penstock: device [01] has no [0-9]+ bytes left for optimizer state of '.*'; use offload_optimizer=cpu, or more" "$tmp/said"
     fi
     "$programs/on_device" restore "store=$tmp/store" offload_optimizer=cpu >"$tmp/restored"
     "$programs/on_device" restore "store=$tmp/store2" | diff - "$tmp/restored"

@@ -71,7 +71,7 @@ static pen_status freeze(pen_ctx *ctx)
     return status == PEN_OK ? status : last_error_set(&why);
 }
 
-/* All ranks have failed alike, so the job has: its verdict is the reason, and no rank is gone. */
+/* No rank can go on without this one, so the job has failed: its verdict is the reason, and nobody is gone. */
 static pen_status report(pen_ctx *ctx, const pen_error *why)
 {
     request *r;
