@@ -69,7 +69,7 @@ static int drive_until_one_has_ended(rig *r, engine_call *c)
     for (int i = 0; clock_ms(&clock_real) < until; i ^= 1) {
         coll_engine *e = r->ctx[i]->coll;
         pthread_mutex_lock(&e->lock);
-        engine_drive(e, r->ctx[i]->world);
+        engine_drive(e, r->ctx[i]->world, NULL);
         pthread_mutex_unlock(&e->lock);
         if (c[i].has_ended) return i;
     }

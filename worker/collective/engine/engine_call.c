@@ -1,125 +1,283 @@
-/* engine_call.c - how a call begins: checked, numbered, queued, and left to its driver. */
+/* engine_call.c - the states of a call, in one table.
+ *
+ * DESIGN
+ * A driver (engine_drive.c) advances the group's oldest call, without the engine's lock.  A call stays in a state until
+ * what it waits for is there; then it enters the next one, at once.  It ends as CALL_ENDED, or as CALL_FAILED with c->why
+ * for the whole group.  Nothing here waits.
+ */
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/why.h"
-#include "common/containers/list.h"
-#include "common/trace/trace.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+enum { MISSING_MAX = 32, SENTENCE_NAMES = 8 };
 
 static uint64_t now_ms(void)
 {
     return clock_ms(&clock_real);
 }
 
-/* ---- beginning ------------------------------------------------------------------------------- */
-void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms)
+/* ---- the path of a call ---------------------------------------------------------------------- */
+static void lock_path(const engine_call *c)
 {
-    const coll_engine *e =
-        g->engine; /* NULL: the job has not begun, and engine_call_begin() refuses */
-    memset(c, 0, offsetof(engine_call, why));
-    c->g        = g;
-    c->call     = *call;
-    c->begun_ms = now_ms();
-    c->begun_ns = trace_begin();
-    c->since_ns = e != NULL ? stat_begin(e->setup.stats) : 0;
-    /* A copy: the program's label may be gone when a sentence needs it. */
-    snprintf(c->label, sizeof c->label, "%s", call->label != NULL ? call->label : "");
-    c->call.label  = c->label;
-    c->deadline_ms = deadline_ms;
-    c->warn_at_ms  = c->begun_ms + (e != NULL ? e->warn_ms : 0);
-    c->tell_at_ms  = c->begun_ms + (e != NULL ? engine_tell_after(e, 0) : 0);
+    if (c->on_mesh) pthread_mutex_lock(&c->g->engine->mesh_lock);
+}
+
+static void unlock_path(const engine_call *c)
+{
+    if (c->on_mesh) pthread_mutex_unlock(&c->g->engine->mesh_lock);
+}
+
+static pen_status path_start(engine_call *c, const coll_call *call)
+{
     memset(c->op, 0, sizeof c->op);
-}
-
-static uint64_t write_down(coll_engine *e, const engine_call *c)
-{
-    recorder_entry entry = {.group    = c->g->id,
-                            .seq      = c->seq,
-                            .n        = c->call.n,
-                            .begun_ms = c->begun_ms,
-                            .kind     = (int32_t)c->call.kind,
-                            .op       = (int32_t)c->call.op,
-                            .dtype    = (int32_t)c->call.dtype,
-                            .root     = c->call.root,
-                            .size     = c->g->size};
-    memcpy(entry.label, c->label, sizeof entry.label);
-    return recorder_begin(&e->record, &entry);
-}
-
-/* A group of one never waits: its calls end before this returns. */
-static void drive_now(coll_engine *e, pen_group *g)
-{
-    while (g->head != NULL) {
-        if (g->is_driven)
-            pthread_cond_wait(&e->ended, &e->lock);
-        else
-            engine_drive(e, g);
-    }
-}
-
-pen_status engine_call_begin(engine_call *c, pen_error *why)
-{
-    pen_group *g   = c->g;
-    coll_engine *e = g->engine;
-    if (e == NULL)
-        return why_set(why, PEN_WRONG_STATE, "%s: the job has not begun",
-                       coll_kind_name(c->call.kind));
-    const bool is_asynchronous = c->done != NULL, is_self = g->size == 1;
-    pthread_mutex_lock(&e->lock);
-    pen_status status = engine_refuse(e, g, why);
-    if (status == PEN_OK && is_asynchronous && !is_self) status = engine_thread_start(e, why);
-    if (status == PEN_OK) {
-        c->seq = ++g->seq;
-        LIST_APPEND(g->head, c);
-        c->entry = write_down(e, c);
-        if (is_self && is_asynchronous) drive_now(e, g);
-    }
-    pthread_mutex_unlock(&e->lock);
-    if (status == PEN_OK && is_asynchronous) {
-        if (is_self)
-            engine_notify(e);
-        else
-            engine_wake(e);
-    }
+    lock_path(c);
+    pen_status status = c->path->start(c->team, c->op, call, c->path_seq, &c->why);
+    unlock_path(c);
     return status;
 }
 
-pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why)
+static coll_state path_advance(engine_call *c, bool *did)
 {
-    engine_call c;
-    engine_call_fill(&c, g, call, deadline_ms);
-    pen_status status = engine_call_begin(&c, why);
-    return status == PEN_OK ? engine_call_wait(&c, why) : status;
+    coll_engine *e = c->g->engine;
+    lock_path(c);
+    if (c->on_mesh) *did = mesh_advance(e->mesh);
+    const coll_state state = c->path->advance(c->op, &c->why);
+    unlock_path(c);
+    if (*did) engine_pass_on(e);
+    return state;
 }
 
-/* ---- for the SDK itself ---------------------------------------------------------------------- */
-static bool copy_counts(const size_t *from, int n, size_t **to)
+static bool is_in_path(const engine_call *c)
 {
-    if (from == NULL) return true;
-    *to = malloc((size_t)n * sizeof **to);
-    if (*to != NULL) memcpy(*to, from, (size_t)n * sizeof **to);
-    return *to != NULL;
+    return c->state == CALL_RUNNING || c->state == CALL_AGREEING;
 }
 
-pen_status coll_submit(pen_group *g, const coll_call *call, uint64_t deadline_ms, coll_done_fn done,
-                       void *user, pen_error *why)
+static void path_abort(engine_call *c)
 {
-    engine_call *c = aligned_alloc(64, sizeof *c);
-    if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for another call");
-    engine_call_fill(c, g, call, deadline_ms > 0 ? now_ms() + deadline_ms : 0);
-    c->done           = done;
-    c->user           = user;
-    pen_status status = PEN_OK;
-    if (!copy_counts(call->counts, g->size, &c->counts) ||
-        !copy_counts(call->out_counts, g->size, &c->out_counts))
-        status = why_set(why, PEN_NO_MEMORY, "no memory for another call");
-    c->call.counts     = c->counts;
-    c->call.out_counts = c->out_counts;
-    if (status == PEN_OK) status = engine_call_begin(c, why);
-    if (status != PEN_OK) engine_call_free(c);
-    return status;
+    if (!is_in_path(c)) return;
+    lock_path(c);
+    c->path->abort(c->op);
+    unlock_path(c);
+}
+
+static int path_missing(engine_call *c, int *ranks, int cap)
+{
+    if (!is_in_path(c)) return 0;
+    lock_path(c);
+    const int n = c->path->missing(c->op, ranks, cap);
+    unlock_path(c);
+    for (int i = 0; i < n; i++) ranks[i] = c->g->ranks[ranks[i]];
+    return n;
+}
+
+/* ---- what each state waits for --------------------------------------------------------------- */
+static call_state choose(engine_call *c, bool *did)
+{
+    (void)did;
+    return engine_choose_path(c);
+}
+
+static pen_status start_vote(engine_call *c)
+{
+    return path_start(c, &c->vote);
+}
+
+static call_state vote(engine_call *c, bool *did)
+{
+    const coll_state state = path_advance(c, did);
+    if (state == COLL_DONE) return engine_settle_device(c);
+    if (state == COLL_FAILED && !(engine_goes_round_node(c) && start_vote(c) == PEN_OK))
+        return CALL_FAULTING;
+    return CALL_AGREEING;
+}
+
+static call_state copied_in(engine_call *c, bool *did)
+{
+    (void)did;
+    const coll_state state = engine_stage_state(c, &c->why);
+    return state == COLL_RUNNING ? CALL_STAGING : state == COLL_DONE ? CALL_RUNNING : CALL_FAULTING;
+}
+
+static pen_status copy_in(engine_call *c)
+{
+    return engine_stage_begin(c, &c->why);
+}
+
+static pen_status start(engine_call *c)
+{
+    return path_start(c, &c->call);
+}
+
+static call_state run(engine_call *c, bool *did)
+{
+    const coll_state state = path_advance(c, did);
+    if (state == COLL_DONE) return c->stage != NULL ? CALL_RETURNING : CALL_ENDED;
+    if (state == COLL_FAILED && engine_goes_round_device(c)) return CALL_STAGING;
+    if (state == COLL_FAILED && !(engine_goes_round_node(c) && start(c) == PEN_OK))
+        return CALL_FAULTING;
+    if (engine_compare_memory(c, &c->why) == PEN_OK) return CALL_RUNNING;
+    path_abort(c); /* the others' calls use the other kind of memory, and perhaps another path */
+    c->is_one_sided = true;
+    return CALL_FAULTING;
+}
+
+static pen_status copy_out(engine_call *c)
+{
+    return engine_stage_return(c, &c->why);
+}
+
+static call_state copied_out(engine_call *c, bool *did)
+{
+    (void)did;
+    if (c->call.in_stream_order) return CALL_ENDED;
+    const coll_state state = engine_stage_state(c, &c->why);
+    return state == COLL_RUNNING ? CALL_RETURNING : state == COLL_DONE ? CALL_ENDED : CALL_FAULTING;
+}
+
+static pen_status give_stage_back(engine_call *c)
+{
+    engine_stage_end(c);
+    return PEN_OK;
+}
+
+/* ---- a failure, until the job has one sentence for it ----------------------------------------- */
+/* All members find the same mismatch; any other failure may look different to other members. */
+static bool needs_a_verdict(const engine_call *c)
+{
+    return c->g->engine->job.fault != NULL && c->g->size > 1 &&
+           (c->why.status != PEN_MISMATCH || c->is_one_sided);
+}
+
+static pen_status begin_fault(engine_call *c)
+{
+    /* A peer that gave up knows why, and reports it to the job itself: its sentence is the better one. */
+    const bool is_echo = c->why.status == PEN_PEER_LOST;
+    if (is_echo && engine_compare_memory(c, &c->why) != PEN_OK) c->is_one_sided = true;
+    engine_stage_end(c);
+    c->report_at_ms   = now_ms() + (c->why.status == PEN_PEER_LOST ? ENGINE_ECHO_MS : 0);
+    c->fault_until_ms = c->report_at_ms + c->g->engine->verdict_ms;
+    return PEN_OK;
+}
+
+/* Waits for one lease: a scheduler that is silent for longer counts as gone, and that ends all calls with its own
+ * sentence.  A member that stops waiting earlier would end with another sentence than its peers. */
+static call_state await_verdict(engine_call *c, bool *did)
+{
+    const coll_engine *e = c->g->engine;
+    const uint64_t now   = now_ms();
+    (void)did;
+    if (!needs_a_verdict(c)) return CALL_FAILED;
+    if (!c->is_reported && now >= c->report_at_ms) {
+        c->is_reported = true;
+        e->job.fault(e->user, c->g->id, c->seq, c->why.missing,
+                     c->why.missing_n > MISSING_MAX ? MISSING_MAX : c->why.missing_n, &c->why);
+    }
+    return now >= c->fault_until_ms ? CALL_FAILED : CALL_FAULTING;
+}
+
+/* ---- the table -------------------------------------------------------------------------------- */
+static const struct {
+    pen_status (*enter)(engine_call *c); /* NULL: nothing begins.  Not OK: FAULTING is next */
+    call_state (*advance)(engine_call *c,
+                          bool *did); /* the next state; the same one: it waits.  NULL: the end */
+} states[] = {
+    [CALL_QUEUED]    = {NULL, choose},
+    [CALL_AGREEING]  = {start_vote, vote},
+    [CALL_STAGING]   = {copy_in, copied_in},
+    [CALL_RUNNING]   = {start, run},
+    [CALL_RETURNING] = {copy_out, copied_out},
+    [CALL_FAULTING]  = {begin_fault, await_verdict},
+    [CALL_ENDED]     = {give_stage_back, NULL},
+    [CALL_FAILED]    = {NULL, NULL},
+};
+
+/* ---- time ------------------------------------------------------------------------------------- */
+static call_state time_out(engine_call *c, uint64_t patience_ms)
+{
+    const coll_engine *e = c->g->engine;
+    int missing[MISSING_MAX];
+    char name[CALL_NAME_BYTES], who[320] = "";
+    size_t at   = 0;
+    const int n = path_missing(c, missing, MISSING_MAX);
+    path_abort(c);
+    engine_call_name(c, name);
+    for (int i = 0; i < n && i < SENTENCE_NAMES && at < sizeof who; i++)
+        at += (size_t)snprintf(who + at, sizeof who - at, "%srank %d (%.40s)", i > 0 ? ", " : "",
+                               missing[i], e->host != NULL ? e->host[missing[i]] : "unknown");
+    if (n > SENTENCE_NAMES && at < sizeof who) snprintf(who + at, sizeof who - at, " and others");
+    why_set(&c->why, PEN_TIMED_OUT, "%s waited %.4g s for %s", name, (double)patience_ms / 1000,
+            n > 0 ? who : "what others send");
+    why_culprit(&c->why, PEN_WORKER, n > 0 ? missing[0] : -1, -1, c->label);
+    c->why.missing_n = n;
+    memcpy(c->why.missing, missing, (size_t)n * sizeof *missing);
+    return CALL_FAULTING;
+}
+
+static void warn(engine_call *c, uint64_t now, bool is_quiet)
+{
+    const coll_engine *e = c->g->engine;
+    int missing[MISSING_MAX];
+    char name[CALL_NAME_BYTES];
+    const uint64_t waited = now - c->begun_ms;
+    if (!is_quiet) c->warn_at_ms = now + waited; /* intervals double */
+    c->tell_at_ms = now + engine_tell_after(e, waited);
+    if (e->job.overdue == NULL) return;
+    engine_call_name(c, name);
+    e->job.overdue(e->user, name, waited, missing, path_missing(c, missing, MISSING_MAX), is_quiet);
+}
+
+static call_state check_time(engine_call *c, uint64_t patience_ms)
+{
+    const uint64_t now = now_ms(), warn_ms = c->g->engine->warn_ms;
+    if (patience_ms > 0) return time_out(c, patience_ms);
+    if (warn_ms > 0 && now >= c->warn_at_ms)
+        warn(c, now, false);
+    else if (now >= c->tell_at_ms)
+        warn(c, now, true);
+    return c->state;
+}
+
+/* ---- driving ---------------------------------------------------------------------------------- */
+void engine_call_name(const engine_call *c, char name[CALL_NAME_BYTES])
+{
+    const char *kind = coll_kind_name(c->call.kind), *quote = c->label[0] != '\0' ? "'" : "";
+    snprintf(name, CALL_NAME_BYTES, "%s%s%s%s%s (call %llu)", kind, *quote ? " " : "", quote,
+             c->label, quote, (unsigned long long)c->seq);
+}
+
+bool engine_call_advance(engine_call *c, uint64_t patience_ms)
+{
+    bool did        = false;
+    call_state next = states[c->state].advance(c, &did);
+    if (next == c->state && next != CALL_FAULTING) next = check_time(c, patience_ms);
+    while (next != c->state) {
+        did      = true;
+        c->state = next;
+        if (states[next].enter != NULL && states[next].enter(c) != PEN_OK)
+            next = CALL_FAULTING;
+        else if (states[next].advance != NULL)
+            next = states[next].advance(c, &did);
+    }
+    return did;
+}
+
+void engine_call_give_up(engine_call *c)
+{
+    bool did         = false;
+    coll_state state = COLL_RUNNING;
+    if (c->state == CALL_RUNNING && c->stage == NULL) state = path_advance(c, &did);
+    if (state == COLL_RUNNING) path_abort(c);
+    engine_stage_end(c);
+    c->state = state == COLL_DONE ? CALL_ENDED : CALL_FAILED;
+}
+
+pen_status engine_call_follow(engine_call *c, device_stream stream, pen_error *why)
+{
+    if (c->state == CALL_RETURNING) return engine_stage_follow(c, stream, why);
+    if (c->state != CALL_RUNNING || c->stage != NULL || c->path->follow == NULL) return PEN_AGAIN;
+    return c->path->follow(c->op, stream, why);
 }

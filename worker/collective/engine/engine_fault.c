@@ -81,54 +81,6 @@ pen_status coll_failure(pen_group *g, pen_error *why)
     return status;
 }
 
-/* All members find the same mismatch; any other failure may look different to other members. */
-static bool needs_a_verdict(const coll_engine *e, const engine_call *c, const pen_error *why)
-{
-    return e->job.fault != NULL && c->g->size > 1 &&
-           (why->status != PEN_MISMATCH || c->is_one_sided);
-}
-
-/* A peer that gave up knows why, and reports it to the job itself: its sentence is the better one. */
-static bool is_an_echo(const pen_error *why)
-{
-    return why->status == PEN_PEER_LOST;
-}
-
-static void report(coll_engine *e, engine_call *c)
-{
-    const pen_error why  = c->why;
-    const uint64_t group = c->g->id, seq = c->seq;
-    const int n    = why.missing_n > 32 ? 32 : why.missing_n;
-    c->is_reported = true;
-    pthread_mutex_unlock(&e->lock);
-    e->job.fault(e->user, group, seq, why.missing, n, &why);
-    pthread_mutex_lock(&e->lock);
-}
-
-void engine_local_failure(coll_engine *e, engine_call *c, const pen_error *why)
-{
-    pen_group *g = c->g;
-    c->why       = *why;
-    c->state     = CALL_FAULTING;
-    if (!needs_a_verdict(e, c, why)) {
-        engine_group_fail(g, why, false);
-        return;
-    }
-    const uint64_t patience = is_an_echo(why) ? ENGINE_ECHO_MS : 0;
-    c->report_at_ms         = clock_ms(&clock_real) + patience;
-    c->fault_until_ms       = c->report_at_ms + e->verdict_ms;
-    if (patience == 0) report(e, c);
-}
-
-/* Waits for one lease: a scheduler that is silent for longer counts as gone, and that ends all calls with its own
- * sentence.  A member that stops waiting earlier would end with another sentence than its peers. */
-void engine_await_verdict(coll_engine *e, engine_call *c)
-{
-    const uint64_t now = clock_ms(&clock_real);
-    if (!c->is_reported && now >= c->report_at_ms) report(e, c);
-    if (now >= c->fault_until_ms) engine_group_fail(c->g, &c->why, false);
-}
-
 /* ---- events of the job, on "pen-io" ---------------------------------------------------------- */
 static bool has_member(const pen_group *g, int rank)
 {

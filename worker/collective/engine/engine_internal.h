@@ -5,8 +5,7 @@
  *            code is called.  `mesh_lock` is the engine's lock of mesh.h: it is held around every function of mesh.h
  *            and of the wire path.  No thread holds both.
  * Drivers.   One thread at a time drives a group (is_driven): a thread that waits for one of its calls, or "pen-coll"
- *            if none does.  A driver marks the group, releases the lock, advances the path, takes the lock again and
- *            records the result.
+ *            if none does.  engine_drive() is a turn; it releases the lock in one place.
  * Callbacks. An ended call is set aside; its callback runs without the lock.
  */
 #ifndef WORKER_COLL_ENGINE_INTERNAL_H
@@ -30,18 +29,20 @@ enum {
     ENGINE_FAULT_MS     = 500,  /* minimum wait for the scheduler's verdict */
     ENGINE_LOGGED_CALLS = 10,   /* after a failure */
     ENGINE_ADDRESSES    = 5,
-    ENGINE_ADDRESS_SIZE = 512
+    ENGINE_ADDRESS_SIZE = 512,
+    CALL_NAME_BYTES     = 160
 };
 
-/* AGREEING: members vote whether all can reach each other's devices.  STAGING and RETURNING: device buffers are copied
- * to or from host memory. */
+/* engine_call.c has the table of what each does. */
 typedef enum {
-    CALL_QUEUED,
-    CALL_AGREEING,
-    CALL_STAGING,
-    CALL_RUNNING,
-    CALL_RETURNING,
-    CALL_FAULTING
+    CALL_QUEUED,    /* behind others of its group, or chooses its path */
+    CALL_AGREEING,  /* members vote whether all can reach each other's devices */
+    CALL_STAGING,   /* device buffers are copied to host memory, for a path of the host */
+    CALL_RUNNING,   /* the path works */
+    CALL_RETURNING, /* results are copied from host memory to device buffers */
+    CALL_FAULTING,  /* the job looks for the sentence of all members */
+    CALL_ENDED,
+    CALL_FAILED
 } call_state;
 
 typedef enum { PRETEND_NOTHING, PRETEND_REACHABLE, PRETEND_UNREACHABLE } engine_pretence;
@@ -156,8 +157,25 @@ void engine_wake(coll_engine *e);
 /* With the lock held: waits for `ended` until until_ms (0: no limit).  Not 0: the time is over. */
 int engine_await(coll_engine *e, uint64_t until_ms);
 
-/* ---- engine_call.c ------------------------------------------------------------------------------------------- */
+/* ---- engine_begin.c ------------------------------------------------------------------------------------------ */
 /* Fills a call; what it points to stays BORROWED. */
+void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
+/* Queues it; not PEN_OK: the call has not begun. */
+pen_status engine_call_begin(engine_call *c, pen_error *why);
+/* Begins a call and waits for it. */
+pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why);
+
+/* ---- engine_call.c ------------------------------------------------------------------------------------------- */
+/* By the driver, without the lock, of the group's oldest call.  patience_ms: a deadline is over that was so long after
+ * its begin; 0: none.  True: it made progress.  CALL_ENDED and CALL_FAILED (c->why) are the driver's to record. */
+bool engine_call_advance(engine_call *c, uint64_t patience_ms);
+/* The group has failed: ENDED if the call has all it needs, else FAILED. */
+void engine_call_give_up(engine_call *c);
+/* OK: the stream waits for the call.  AGAIN: it cannot yet. */
+pen_status engine_call_follow(engine_call *c, device_stream stream, pen_error *why);
+void engine_call_name(const engine_call *c,
+                      char name[CALL_NAME_BYTES]); /* "barrier 'epoch end' (call 212)" */
+
 /* After how long the scheduler is told that a call waits, which then finds waits that cannot end: 1 s, then doubling. */
 static inline uint64_t engine_tell_after(const coll_engine *e, uint64_t waited_ms)
 {
@@ -165,15 +183,11 @@ static inline uint64_t engine_tell_after(const coll_engine *e, uint64_t waited_m
     return next < most ? next : most;
 }
 
-void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
-/* Queues it; not PEN_OK: the call has not begun. */
-pen_status engine_call_begin(engine_call *c, pen_error *why);
-/* Begins a call and waits for it. */
-pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why);
-
 /* ---- engine_drive.c ------------------------------------------------------------------------------------------ */
-/* Called with the lock held; releases it while the path works.  True: it made progress. */
-bool engine_drive(coll_engine *e, pen_group *g);
+typedef struct engine_follower engine_follower;
+/* A turn of a driver: called with the lock held; releases it while calls are worked on.  f: NULL, or who wants to follow
+ * a call.  True: it made progress. */
+bool engine_drive(coll_engine *e, pen_group *g, engine_follower *f);
 /* It has a call, or it has failed and work of its device waits for other members. */
 bool engine_must_drive(const pen_group *g);
 void engine_add_links(const pen_group *g, engine_links *links); /* under the lock */
@@ -189,29 +203,25 @@ bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long s
  * the group's.  AGAIN: done() has been or will be called.  First drives the group until the call is enqueued. */
 pen_status engine_follow(pen_group *g, const void *user, device_stream stream, pen_error *why);
 
-/* ---- engine_device.c ---- */
-/* Sets path, team, on_mesh and the call's next state: AGREEING (c->vote runs first), STAGING or RUNNING (ready to
- * start). */
-pen_status engine_choose_path(engine_call *c, pen_error *why);
-pen_status engine_settle_device(engine_call *c, pen_error *why); /* the same after the vote */
+/* ---- engine_path.c: by the driver, without the lock ----------------------------------------------------------- */
+/* Set path, team, on_mesh and path_seq of a call, and return its next state: AGREEING (c->vote), STAGING or RUNNING. */
+call_state engine_choose_path(engine_call *c);
+call_state engine_settle_device(engine_call *c); /* after the vote */
 /* True: the first call on devices failed on all members and moved nothing; STAGING is next.  False: another failure. */
-bool engine_goes_round_device(engine_call *c, pen_error *why);
+bool engine_goes_round_device(engine_call *c);
+/* True: a call failed in shared memory because a member cannot map the others; it and all later calls use sockets, and it
+ * starts again.  False: another failure. */
+bool engine_goes_round_node(engine_call *c);
 pen_status engine_compare_memory(engine_call *c, pen_error *why); /* across members: OK, MISMATCH */
 
 /* ---- engine_stage.c ------------------------------------------------------------------------------------------ */
-pen_status engine_stage_begin(engine_call *c, pen_error *why); /* STAGING is next */
+pen_status engine_stage_begin(engine_call *c, pen_error *why); /* copies in */
 coll_state engine_stage_state(engine_call *c, pen_error *why); /* of the copy in progress */
 pen_status engine_stage_return(engine_call *c, pen_error *why);
 pen_status engine_stage_follow(const engine_call *c, device_stream stream,
                                pen_error *why); /* the copy in progress */
 void engine_stage_end(engine_call *c);          /* does nothing without a stage */
 void engine_stages_free(pen_group *g);          /* waits for the copies in progress */
-
-/* ---- engine_path.c ------------------------------------------------------------------------------------------- */
-void engine_take_path_of_group(engine_call *c); /* path, team, on_mesh and the next path_seq */
-/* True: a call failed in shared memory because a member cannot map the others; it and all later calls use sockets.
- * False: another failure.  By the driver, without the lock. */
-bool engine_goes_round_node(engine_call *c, const pen_error *why);
 
 /* ---- engine_fault.c ------------------------------------------------------------------------------------------ */
 void engine_group_fail(pen_group *g, const pen_error *why, bool names_call); /* under the lock */
@@ -220,9 +230,6 @@ void engine_group_inherit(coll_engine *e, pen_group *g);
 void engine_stop_free(pen_group *g);
 /* Why no call can begin on the group; PEN_OK: it can.  Under the lock. */
 pen_status engine_refuse(const coll_engine *e, const pen_group *g, pen_error *why);
-/* Both under the lock, which they release for a while. */
-void engine_local_failure(coll_engine *e, engine_call *c, const pen_error *why);
-void engine_await_verdict(coll_engine *e, engine_call *c);
 
 typedef struct self_message self_message;
 

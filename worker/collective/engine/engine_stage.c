@@ -139,7 +139,6 @@ pen_status engine_stage_begin(engine_call *c, pen_error *why)
     struct engine_stage *s;
     pen_status status = take_stage(c, c->call.stream, &s, why);
     if (status != PEN_OK) return status;
-    c->state   = CALL_STAGING;
     c->stage   = s;
     s->ops     = c->ops;
     s->stats   = c->g->engine->setup.stats;

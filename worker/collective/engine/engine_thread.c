@@ -94,7 +94,7 @@ static void *run(void *user)
         for (int i = 0; i < e->n_groups; i++) {
             pen_group *g = e->group[i];
             if (!is_unattended(g)) continue;
-            did |= engine_drive(e, g);
+            did |= engine_drive(e, g, NULL);
             engine_add_links(g, &links);
         }
         pthread_mutex_unlock(&e->lock);
