@@ -4,6 +4,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
+#include "common/system/own_pid.h"
 #include "common/trace/trace.h"
 #include "proto/scalars.h"
 #include "worker/job_mode.h"
@@ -113,7 +114,7 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
     pthread_mutex_init(&ctx->monitor_lock, NULL);
     members_init(&ctx->members);
     state_table_init(&ctx->states);
-    ctx->pid = getpid();
+    ctx->pid = own_pid();
     atomic_store(&ctx->call, "pen_init");
     atomic_store(&ctx->step_index, -1);
     ctx->position = position_open(config_env(POSITION_VARIABLE));
@@ -194,7 +195,7 @@ bool context_outlives_loss(const pen_ctx *ctx)
 pen_status context_check(const pen_ctx *ctx, const char *call)
 {
     if (ctx == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "%s: ctx is NULL", call);
-    if (ctx->pid != getpid())
+    if (ctx->pid != own_pid())
         return last_error_report(PEN_WRONG_STATE,
                                  "%s: called in a forked child, which owns nothing of the context",
                                  call);

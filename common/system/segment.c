@@ -7,6 +7,7 @@
 #include "common/containers/list.h"
 #include "common/containers/vec.h"
 #include "common/system/file_limit.h"
+#include "common/system/own_pid.h"
 #include "common/system/segment.h"
 
 #include <errno.h>
@@ -125,7 +126,7 @@ static segment *segment_open(size_t size, bool is_apart)
 {
     segment *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
-    *s = (segment){.size = size, .is_apart = is_apart, .pid = getpid(), .fd = -1};
+    *s = (segment){.size = size, .is_apart = is_apart, .pid = own_pid(), .fd = -1};
     if (getrandom(&s->id, sizeof s->id, 0) == (ssize_t)sizeof s->id)
         s->fd = open_memory(s->id, size);
     if (s->fd >= 0) s->base = map_aligned(s->fd, size);
@@ -178,7 +179,7 @@ static void *take_anywhere(size_t bytes, bool apart)
     const size_t pages = bytes >= SEGMENT_ALONE_BYTES ? PAGE_BYTES : LINE_BYTES;
     const size_t unit  = bytes >= HUGE_FROM_BYTES ? HUGE_PAGE_BYTES : pages;
     bytes              = round_up(bytes > 0 ? bytes : 1, pages);
-    const pid_t pid    = getpid();
+    const pid_t pid    = own_pid();
     if (!apart && bytes < OWN_BYTES) {
         for (segment *s = segments; s != NULL; s = s->next) {
             void *data = s->is_apart || s->pid != pid ? NULL : take(s, bytes, unit);
@@ -256,7 +257,7 @@ static void give_back(segment *s, span *gone)
         madvise(s->base + gone->offset, gone->bytes, MADV_DONTNEED);
         gone->is_dead = true;
     } else {
-        if (!s->is_apart && gone->bytes >= SEGMENT_ALONE_BYTES && s->pid == getpid())
+        if (!s->is_apart && gone->bytes >= SEGMENT_ALONE_BYTES && s->pid == own_pid())
             fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)gone->offset,
                       (off_t)gone->bytes);
         memmove(gone, gone + 1, (s->n - at - 1) * sizeof *gone);
@@ -296,7 +297,7 @@ bool segment_find(const void *data, size_t bytes, segment_ref *ref)
     pthread_mutex_lock(&lock);
     const segment *s   = holder(data);
     const span *inside = s != NULL ? find_span(s, data) : NULL;
-    bool is_found      = inside != NULL && !inside->is_detached && s->pid == getpid();
+    bool is_found      = inside != NULL && !inside->is_detached && s->pid == own_pid();
     if (is_found) {
         const size_t offset = (size_t)((const unsigned char *)data - s->base);
         is_found            = bytes <= inside->offset + inside->bytes - offset;
@@ -305,7 +306,7 @@ bool segment_find(const void *data, size_t bytes, segment_ref *ref)
                                  .size   = s->size,
                                  .offset = offset,
                                  .closed = closed,
-                                 .pid    = getpid(),
+                                 .pid    = own_pid(),
                                  .fd     = s->fd};
     }
     pthread_mutex_unlock(&lock);

@@ -71,7 +71,7 @@ for target in $targets; do
     secret) sources="common/net/auth/secret.c $common" ;;
     local) sources="common/net/local_socket.c common/system/user_folder.c common/base/clock.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
-    lend) sources="common/net/transport/lend.c common/system/segment.c common/containers/buf.c $common" ;;
+    lend) sources="common/net/transport/lend.c common/system/own_pid.c common/system/segment.c common/containers/buf.c $common" ;;
     safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;
     documents) sources="$(ls common/config_files/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     esac

@@ -11,6 +11,7 @@
 #include "common/compute/device/device.h"
 #include "common/net/monitor.h"
 #include "common/system/fp_env.h"
+#include "common/system/own_pid.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -93,7 +94,7 @@ pen_status pen_init(const char *const settings[], pen_ctx **out)
 pen_status pen_finalize(pen_ctx *ctx)
 {
     FP_ENV_OURS();
-    if (ctx == NULL || ctx->pid != getpid()) return PEN_OK;
+    if (ctx == NULL || ctx->pid != own_pid()) return PEN_OK;
     if (request_is_sdk_thread())
         return last_error_report(
             PEN_WRONG_STATE, "pen_finalize: called from a callback of the context it would free");

@@ -3,6 +3,7 @@
 
 #include "common/containers/hash.h"
 #include "common/containers/vec.h"
+#include "common/system/own_pid.h"
 #include "common/system/segment.h"
 
 #include <errno.h>
@@ -170,7 +171,7 @@ lend *lend_create(const transport_ops *ops, void *state, bool listens, uint64_t 
                    .body_bytes_max = body_bytes_max,
                    .free_slot      = NO_SLOT,
                    .book           = book_create(),
-                   .owner          = getpid()};
+                   .owner          = own_pid()};
     if (self->book != NULL) return self;
     free(self);
     return NULL;
@@ -229,7 +230,7 @@ static void take_back(lend *self, uint32_t peer, pid_t pid)
 
 static void free_row(lend *self, peer_row *row)
 {
-    if (self->owner == getpid()) {
+    if (self->owner == own_pid()) {
         take_back(self, row->number, row->reader);
         segment_free(row->proof);
     }

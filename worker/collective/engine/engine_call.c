@@ -196,7 +196,7 @@ static const struct {
 };
 
 /* ---- time ------------------------------------------------------------------------------------- */
-static call_state time_out(engine_call *c, uint64_t patience_ms)
+static call_state time_out(engine_call *c, const engine_call *due)
 {
     const coll_engine *e = c->g->engine;
     int missing[MISSING_MAX];
@@ -209,8 +209,8 @@ static call_state time_out(engine_call *c, uint64_t patience_ms)
         at += (size_t)snprintf(who + at, sizeof who - at, "%srank %d (%.40s)", i > 0 ? ", " : "",
                                missing[i], e->host != NULL ? e->host[missing[i]] : "unknown");
     if (n > SENTENCE_NAMES && at < sizeof who) snprintf(who + at, sizeof who - at, " and others");
-    why_set(&c->why, PEN_TIMED_OUT, "%s waited %.4g s for %s", name, (double)patience_ms / 1000,
-            n > 0 ? who : "what others send");
+    why_set(&c->why, PEN_TIMED_OUT, "%s waited %.4g s for %s", name,
+            (double)(due->deadline_ms - due->begun_ms) / 1000, n > 0 ? who : "what others send");
     why_culprit(&c->why, PEN_WORKER, n > 0 ? missing[0] : -1, -1, c->label);
     c->why.missing_n = n;
     memcpy(c->why.missing, missing, (size_t)n * sizeof *missing);
@@ -230,10 +230,10 @@ static void warn(engine_call *c, uint64_t now, bool is_quiet)
     e->job.overdue(e->user, name, waited, missing, path_missing(c, missing, MISSING_MAX), is_quiet);
 }
 
-static call_state check_time(engine_call *c, uint64_t patience_ms)
+static call_state check_time(engine_call *c, const engine_call *due)
 {
     const uint64_t now = now_ms(), warn_ms = c->g->engine->warn_ms;
-    if (patience_ms > 0) return time_out(c, patience_ms);
+    if (due != NULL && now >= due->deadline_ms) return time_out(c, due);
     if (warn_ms > 0 && now >= c->warn_at_ms)
         warn(c, now, false);
     else if (now >= c->tell_at_ms)
@@ -249,11 +249,11 @@ void engine_call_name(const engine_call *c, char name[CALL_NAME_BYTES])
              c->label, quote, (unsigned long long)c->seq);
 }
 
-bool engine_call_advance(engine_call *c, uint64_t patience_ms)
+bool engine_call_advance(engine_call *c, const engine_call *due)
 {
     bool did        = false;
     call_state next = states[c->state].advance(c, &did);
-    if (next == c->state && next != CALL_FAULTING) next = check_time(c, patience_ms);
+    if (next == c->state && next != CALL_FAULTING) next = check_time(c, due);
     while (next != c->state) {
         did      = true;
         c->state = next;

@@ -82,14 +82,13 @@ static engine_call *find_call(const pen_group *g, const engine_follower *f)
     return NULL;
 }
 
-/* The patience of a call whose deadline is over, which also ends the one in progress; 0: no deadline is over. */
-static uint64_t find_overdue(const pen_group *g)
+/* The call with the first deadline, which also ends the one in progress; NULL: none has one. */
+static const engine_call *find_due(const pen_group *g)
 {
-    const uint64_t now = now_ms();
+    const engine_call *due = NULL;
     LIST_EACH(c, g->head)
-        if (c->deadline_ms != 0 && now >= c->deadline_ms)
-            return c->deadline_ms > c->begun_ms ? c->deadline_ms - c->begun_ms : 1;
-    return 0;
+        if (c->deadline_ms != 0 && (due == NULL || c->deadline_ms < due->deadline_ms)) due = c;
+    return due;
 }
 
 /* The calls before a failure, with log_level=info. */
@@ -125,7 +124,7 @@ bool engine_drive(coll_engine *e, pen_group *g, engine_follower *f)
     engine_call *c = g->head, *followed = find_call(g, f);
     const bool has_failed  = g->has_failed;
     const bool stops       = has_failed && g->device != NULL && !g->device_is_stopped;
-    const uint64_t overdue = find_overdue(g);
+    const engine_call *due = find_due(g);
     char *newest           = has_failed && c != NULL
                                  ? recorder_json(&e->record, e->rank, now_ms(), ENGINE_LOGGED_CALLS)
                                  : NULL;
@@ -135,7 +134,7 @@ bool engine_drive(coll_engine *e, pen_group *g, engine_follower *f)
 
     log_newest(newest);
     if (has_failed && c != NULL) engine_call_give_up(c);
-    if (!has_failed) did = engine_call_advance(c, overdue);
+    if (!has_failed) did = engine_call_advance(c, due);
     if (!has_failed && followed != NULL)
         f->status = engine_call_follow(followed, f->stream, f->why);
     if (stops)

@@ -166,9 +166,9 @@ pen_status engine_call_begin(engine_call *c, pen_error *why);
 pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why);
 
 /* ---- engine_call.c ------------------------------------------------------------------------------------------- */
-/* By the driver, without the lock, of the group's oldest call.  patience_ms: a deadline is over that was so long after
- * its begin; 0: none.  True: it made progress.  CALL_ENDED and CALL_FAILED (c->why) are the driver's to record. */
-bool engine_call_advance(engine_call *c, uint64_t patience_ms);
+/* By the driver, without the lock, of the group's oldest call.  due: the queued call with the first deadline; NULL: none.
+ * True: it made progress.  CALL_ENDED and CALL_FAILED (c->why) are the driver's to record. */
+bool engine_call_advance(engine_call *c, const engine_call *due);
 /* The group has failed: ENDED if the call has all it needs, else FAILED. */
 void engine_call_give_up(engine_call *c);
 /* OK: the stream waits for the call.  AGAIN: it cannot yet. */
