@@ -65,9 +65,9 @@ if [ "$kind" = all ]; then
     bats_files=$(grep -l '^# alone:' $bats_files)
     for file in $beside; do echo "$(label_of "$file") 600 bats --formatter tap $file"; done >>"$list"
     if [ -x tests/fuzz/run.sh ]; then
-        echo "fuzz_wire 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=wire_data,wire_control,wire_peer tests/fuzz/run.sh $build/fuzz_wire ${FUZZ_SECONDS:-5}"
-        echo "fuzz_files 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=config,secret,local,store,http tests/fuzz/run.sh $build/fuzz_files ${FUZZ_SECONDS:-5}"
-        echo "fuzz_foreign 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=lend,safetensors,documents tests/fuzz/run.sh $build/fuzz_foreign ${FUZZ_SECONDS:-5}"
+        echo "fuzz_wire 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=wire_data,wire_control,wire_peer tests/fuzz/run.sh $build/fuzz_wire ${FUZZ_SECONDS:-10}"
+        echo "fuzz_files 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=config,secret,local,store,http tests/fuzz/run.sh $build/fuzz_files ${FUZZ_SECONDS:-10}"
+        echo "fuzz_foreign 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=lend,safetensors,documents tests/fuzz/run.sh $build/fuzz_foreign ${FUZZ_SECONDS:-10}"
     fi >>"$list"
     jobs=$((jobs + 1)) # jobs of many processes wait for each other much of the time
 fi
