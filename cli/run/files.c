@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,44 +90,45 @@ static const char *find_given(const void *user, const char *setting, const char 
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-/* A variable replaces a missing flag.  The processes get the resolved value instead of the variable (leave_open()). */
-static void take_variable(const char **said, const char *given, const char *setting)
+/* The files and the values of auto: flags, each with a variable of the same name. */
+static const struct {
+    const char *setting;
+    size_t at; /* of a const char * in config_files */
+} sayings[] = {{"config", offsetof(config_files, config)},
+               {"ds_config", offsetof(config_files, ds_config)},
+               {"hidden_size", offsetof(config_files, autos.hidden_size)},
+               {"lr", offsetof(config_files, autos.lr)},
+               {"weight_decay", offsetof(config_files, autos.weight_decay)},
+               {"warmup_steps", offsetof(config_files, autos.warmup_steps)},
+               {"total_steps", offsetof(config_files, autos.total_steps)}};
+enum { SAYINGS = sizeof sayings / sizeof *sayings };
+
+static const char **saying(config_files *files, int i)
 {
-    char variable[CONFIG_VARIABLE_BYTES];
-    if (given == NULL) return;
-    if (*said == NULL) *said = strdup(given); /* lives as long as the process */
-    config_variable(setting, variable);
-    unsetenv(variable);
+    return (const char **)((char *)files + sayings[i].at);
 }
 
+/* A variable replaces a missing flag.  The processes get the resolved value instead of the variable (leave_open()). */
 static void take_variables(run_options *o)
 {
-    const config_files named = worker_files_named(NULL);
-    take_variable(&o->files.config, named.config, "config");
-    take_variable(&o->files.ds_config, named.ds_config, "ds_config");
-    take_variable(&o->files.autos.hidden_size, named.autos.hidden_size, "hidden_size");
-    take_variable(&o->files.autos.lr, named.autos.lr, "lr");
-    take_variable(&o->files.autos.weight_decay, named.autos.weight_decay, "weight_decay");
-    take_variable(&o->files.autos.warmup_steps, named.autos.warmup_steps, "warmup_steps");
-    take_variable(&o->files.autos.total_steps, named.autos.total_steps, "total_steps");
+    config_files named = worker_files_named(NULL);
+    for (int i = 0; i < SAYINGS; i++) {
+        char variable[CONFIG_VARIABLE_BYTES];
+        const char *given = *saying(&named, i), **said = saying(&o->files, i);
+        if (given == NULL) continue;
+        if (*said == NULL) *said = strdup(given); /* lives as long as the process */
+        config_variable(sayings[i].setting, variable);
+        unsetenv(variable);
+    }
     o->files.flags                 = &o->keys;
     o->files.autos.program_may_say = o->keys.n == 0; /* workers read files, not flags */
 }
 
 /* The program may say what is still auto: its workers read the files once more, with what it says. */
-static void leave_open(const run_options *o)
+static void leave_open(run_options *o)
 {
-    const struct {
-        const char *setting, *value;
-    } all[] = {{"config", o->files.config},
-               {"ds_config", o->files.ds_config},
-               {"hidden_size", o->files.autos.hidden_size},
-               {"lr", o->files.autos.lr},
-               {"weight_decay", o->files.autos.weight_decay},
-               {"warmup_steps", o->files.autos.warmup_steps},
-               {"total_steps", o->files.autos.total_steps}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i].value != NULL) put_variable(all[i].setting, all[i].value);
+    for (int i = 0; i < SAYINGS; i++)
+        if (*saying(&o->files, i) != NULL) put_variable(sayings[i].setting, *saying(&o->files, i));
 }
 
 static uint64_t whole_of(const char *setting)

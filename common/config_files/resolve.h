@@ -37,8 +37,7 @@ typedef struct {
                              * main_process_ip, main_process_port, cuda_visible_devices         */
     resolved_notice *notices;
     size_t n_notices;
-    bool
-        is_open; /* some auto has no value yet, and its setting is absent: resolve_flags.program_may_say */
+    bool is_open; /* some auto is left to the program: its setting is absent */
 } resolution;
 
 /* Values for "auto"; NULL: not given. */
@@ -49,8 +48,7 @@ typedef struct {
 
     /* The program's own, from pen_init(): they fill in an auto that nothing above says. */
     const char *optim, *schedule, *steps;
-    bool
-        program_may_say; /* the program has not been heard yet: what it may say is left open, and is no error */
+    bool program_may_say; /* it has not been heard yet: what it may say is left open */
 } resolve_flags;
 
 /* The value of a setting given by a flag or the environment, and its source; NULL: not given. */

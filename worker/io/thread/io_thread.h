@@ -221,8 +221,8 @@ void io_trace_fini(io_thread *c);
 /* io_thread.c */
 void io_end(request **place, const pen_error *why); /* NULL there: nothing */
 void io_end_snapshots(io_thread *c, const pen_error *why, int64_t step);
-/* Ranks disagree.  Each shard names the first pair that it saw, so a refused request waits until the scheduler has
- * chosen one sentence for all ranks. */
+/* The job cannot go on, and ranks may give different reasons, as each shard names the first pair of ranks that disagree:
+ * the request waits until the scheduler has chosen one sentence for all. */
 void io_dispute(io_thread *c, request *r, const pen_error *why);
 void io_fail(io_thread *c, const pen_error *why);
 /* Fails, and reports *why to the scheduler, which makes it the verdict of all. */
