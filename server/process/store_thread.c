@@ -137,7 +137,7 @@ static handed_in *make_way(store_thread *t, int64_t step, int64_t *given_up)
 static void notify_given_up(store_thread *t, int64_t step)
 {
     server_part part = {.server = t->server, .step = step};
-    part.status      = why_set(&part.why, PEN_AGAIN,
+    part.status      = why_set(&part.why, PEN_STORE,
                                "the previous one was still being written; raise --snapshot-every");
     (void)server_notify_main(t->server, SERVER_PART_WRITTEN, &part, sizeof part);
 }

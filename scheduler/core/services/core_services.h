@@ -37,7 +37,7 @@ typedef struct {
     uint64_t serial;
     int64_t newest;
     bool has_made_room; /* for the next one */
-    pen_status failing; /* of the newest, which has been said; PEN_OK: it is complete */
+    uint64_t said;      /* hash of why the newest failed; 0: it is complete */
 } core_snapshots;
 
 typedef struct { /* FAULTED of a call */

@@ -4,9 +4,11 @@
  * deletion waits for a success or failure.
  */
 #include "common/base/mutation.h"
+#include "common/containers/hash.h"
 #include "scheduler/core/core_state.h"
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- askers ------------------------------------------------------------------------------- */
 static void answer_no(scheduler_core *core, const member_slot *s, pen_status status,
@@ -117,6 +119,13 @@ static void make_room(scheduler_core *core, core_snapshot *snapshot, wire_contro
     forget(snapshot);
 }
 
+/* Of the words after "no snapshot of step 100: ", never 0. */
+static uint64_t hash_reason(const char *text)
+{
+    const char *words = strchr(text, ':');
+    return hash_bytes(words, strlen(words)) | 1;
+}
+
 static void complete(scheduler_core *core, core_snapshot *snapshot)
 {
     core_snapshots *all      = &core->services.snapshots;
@@ -131,13 +140,14 @@ static void complete(scheduler_core *core, core_snapshot *snapshot)
     }
     all->has_made_room = false;
     if (snapshot->status == PEN_OK && snapshot->step > all->newest) all->newest = snapshot->step;
+    const uint64_t why = snapshot->status == PEN_OK ? 0 : hash_reason(snapshot->text);
     if (snapshot->status == PEN_OK)
-        core_log(&core->out, all->failing != PEN_OK ? LOG_NOTICE : LOG_INFO,
+        core_log(&core->out, all->said != 0 ? LOG_NOTICE : LOG_INFO,
                  "the snapshot of step %" PRId64 " is complete%s", snapshot->step,
-                 all->failing != PEN_OK ? ", the first since then" : "");
-    else if (snapshot->status != all->failing)
+                 all->said != 0 ? ", the first since then" : "");
+    else if (why != all->said)
         core_log(&core->out, LOG_WARNING, "%s; said once", snapshot->text);
-    all->failing = snapshot->status;
+    all->said = why;
 
     core_send_all(&core->out, TO_SERVERS, &c);
     answer_askers(all, &core->out, snapshot, &c);

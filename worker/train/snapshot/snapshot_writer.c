@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/base/why.h"
+#include "common/containers/hash.h"
 #include "common/system/file_limit.h"
 #include "common/trace/trace.h"
 
@@ -229,16 +230,18 @@ pen_status snapshot_writer_step(pen_ctx *ctx, int64_t step, bool is_wanted, pen_
     }
     stat_add(&ctx->stats, status == PEN_OK ? STAT_SNAPSHOTS : STAT_SNAPSHOTS_FAILED, 1);
     ctx->is_saved = status == PEN_OK;
+    const uint64_t reason =
+        status == PEN_OK ? 0 : hash_bytes(failure.text, strlen(failure.text)) | 1;
     if (status == PEN_OK) {
         forget_old(k, step);
-        if (k->failing != PEN_OK && snapshot_writer_position(k) == 0)
+        if (k->said != 0 && snapshot_writer_position(k) == 0)
             log_notice("the snapshot of step %" PRId64 " is complete, the first since then", step);
         else
             log_info("the snapshot of step %" PRId64 " is complete", step);
-    } else if (is_told && status != k->failing && snapshot_writer_position(k) == 0) {
+    } else if (is_told && reason != k->said && snapshot_writer_position(k) == 0) {
         log_warning("no snapshot of step %" PRId64 ": %s; said once", step, failure.text);
     }
-    k->failing = status;
+    k->said = reason;
     answer(k, step, status, &failure);
     if (is_told) return PEN_OK;
     *why = failure;

@@ -23,7 +23,7 @@ struct snapshot_writer {
     uint32_t n_kept;
     /* the disk was full for the newest part; after snapshot_writer_agree(): on any rank */
     bool lacks_room;
-    pen_status failing;   /* of the newest, which has been said; PEN_OK: it is complete */
+    uint64_t said;        /* hash of why the newest failed; 0: it is complete */
     pthread_mutex_t lock; /* of all below */
     request *asked;       /* linked */
 };
