@@ -4,6 +4,7 @@
 
 #include "common/base/rate.h"
 #include "common/net/local_socket.h"
+#include "common/net/name_lookup.h"
 #include "common/net/transport/peers.h"
 #include "common/net/transport/transport.h"
 
@@ -44,8 +45,6 @@ typedef struct { /* of a dialler: its state, and what its owner knows */
     uint32_t tries;    /* searches for a listener's socket without success */
 } dialled;
 
-typedef struct name_question name_question;
-
 enum { DIAL_TARGET_MAX = 256 };
 
 typedef struct {
@@ -62,7 +61,7 @@ typedef struct {
     local_socket *local;          /* of a listener; NULL: none */
     int reserved_fd;              /* of a listener: its port, which nobody listens at; -1: none */
     char target[DIAL_TARGET_MAX]; /* of a dialler: what is dialled; empty: nothing */
-    name_question *asked;         /* pending name lookup; NULL: none */
+    name_lookup *asked;           /* pending; NULL: none */
     peers peers;                  /* of a listener                       */
     watch watch;                  /* of a listener                       */
     uint32_t unknown;             /* connections with an unknown key; not reported */
