@@ -351,10 +351,13 @@ int local_socket_reserve(const char *address, char *bound, size_t size)
     if (n >= sizeof host) return -1;
     memcpy(host, from, n);
     host[n] = '\0';
-    int rc  = getaddrinfo(host, colon + 1, &hints, &list);
+    const bool is_any =
+        strcmp(host, "*") == 0; /* of IPv6, which takes IPv4 too, if there is IPv6 */
+    if (is_any) hints.ai_family = AF_INET6;
+    int rc = getaddrinfo(is_any ? NULL : host, colon + 1, &hints, &list);
     if (rc != 0) { /* as a dialler looks it up */
-        hints.ai_family = AF_INET6;
-        rc              = getaddrinfo(host, colon + 1, &hints, &list);
+        hints.ai_family = is_any ? AF_INET : AF_INET6;
+        rc              = getaddrinfo(is_any ? NULL : host, colon + 1, &hints, &list);
     }
     errno = EINVAL;
     if (rc != 0) return -1;

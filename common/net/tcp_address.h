@@ -2,11 +2,16 @@
 #ifndef COMMON_TRANSPORT_TCP_ADDRESS_H
 #define COMMON_TRANSPORT_TCP_ADDRESS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 /* Adds brackets to an IPv6 address.  Names, IPv4 addresses, "*" and complete addresses ("ipc://x") stay unchanged.
  * Truncates at `size` bytes. */
 void tcp_address_format(const char *host, uint32_t port, char *text, size_t size);
+
+/* The socket address of a numeric "tcp://ADDRESS:PORT"; false: it is not one. */
+bool tcp_address_parse(const char *address, struct sockaddr_storage *at, socklen_t *size);
 
 #endif

@@ -1,5 +1,5 @@
 /* transport_test.c - the contract of every transport in the registry: over TCP in clear text and with keys, and
- * over local sockets, alone and beside TCP with keys. */
+ * over local sockets, alone and beside TCP, for those that encrypt with keys. */
 #include "common/base/clock.h"
 #include "common/net/auth/secret.h"
 #include "common/net/transport/transport.h"
@@ -163,8 +163,15 @@ static void assert_released_once(counted *c)
     free(c);
 }
 
+static bool takes_part(const transport_ops *ops)
+{
+    return listens == NULL || ops->encrypts || ops->stays_inside || sockets == TRANSPORT_LOCAL_ONLY;
+}
+
 #define FOR_EACH(ops)                                                                              \
-    for (const transport_ops *const *row_ = transport_all, *ops; (ops = *row_) != NULL; row_++)
+    for (const transport_ops *const *row_ = transport_all, *ops; (ops = *row_) != NULL; row_++)    \
+        if (!takes_part(ops)) {                                                                    \
+        } else
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -181,6 +188,20 @@ static void test_transport_every_row_is_whole_and_found_by_its_scheme(void **sta
         assert_true(ops->listen && ops->dial && ops->address && ops->send && ops->recv &&
                     ops->poll_fd && ops->close && ops->state_size > 0);
     }
+}
+
+static void test_transport_that_does_not_encrypt_refuses_keys(void **state)
+{
+    (void)state;
+    static const transport_keys keys;
+    const transport_options o = {.keys = &keys};
+    transport *t;
+    pen_error why;
+    assert_false(transport_find("socket://x")->encrypts);
+    assert_int_equal(transport_listen("socket://127.0.0.1:0", &o, &t, &why), PEN_INVALID_ARGUMENT);
+    assert_string_equal(
+        why.text, "socket://127.0.0.1:0: this transport does not encrypt; use tcp://127.0.0.1:0");
+    assert_int_equal(transport_dial("socket://127.0.0.1:9", &o, &t, NULL), PEN_INVALID_ARGUMENT);
 }
 
 static void test_transport_unknown_scheme_is_refused_with_the_remedy(void **state)
@@ -646,6 +667,7 @@ int main(void)
     add_test_transports();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transport_every_row_is_whole_and_found_by_its_scheme),
+        cmocka_unit_test(test_transport_that_does_not_encrypt_refuses_keys),
         cmocka_unit_test(test_transport_unknown_scheme_is_refused_with_the_remedy),
         cmocka_unit_test(test_transport_message_with_body_arrives_whole),
         cmocka_unit_test(test_transport_message_without_body_has_none),
@@ -668,6 +690,10 @@ int main(void)
     };
     transport_keys listener, dialler;
     int failed = cmocka_run_group_tests_name("in clear text", tests, NULL, NULL);
+    sockets    = TRANSPORT_LOCAL_TOO;
+    failed +=
+        cmocka_run_group_tests_name("local sockets beside TCP in clear text", tests, NULL, NULL);
+    sockets = TRANSPORT_TCP;
     make_keys(&listener, &dialler);
     listens = &listener;
     dials   = &dialler;

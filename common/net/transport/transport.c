@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const transport_ops transport_tcp, transport_ipc;
+extern const transport_ops transport_tcp, transport_ipc, transport_socket;
 
 enum { TRANSPORTS_MAX = 8 };
-const transport_ops *transport_all[TRANSPORTS_MAX + 1] = {&transport_tcp, &transport_ipc, NULL};
+const transport_ops *transport_all[TRANSPORTS_MAX + 1] = {&transport_tcp, &transport_ipc,
+                                                          &transport_socket, NULL};
 
 void transport_add(const transport_ops *ops)
 {

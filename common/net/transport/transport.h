@@ -102,6 +102,7 @@ typedef struct {
     bool keeps_order;       /* of the messages of one connection                                  */
     bool stays_inside;      /* within one process: no access control */
     bool crosses_processes; /* bodies may be lent: lend.h */
+    bool encrypts;          /* with keys; without this it refuses them, but for LOCAL_ONLY */
     size_t state_size;      /* the front allocates, zeroes and frees this many bytes              */
 
     /* Both get every option filled in; after a failure *state must be safe for close(). "tcp://HOST:0" picks a free
