@@ -57,7 +57,8 @@ esac
 if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then bats_files="$bats_files tests/gpu/gpu.bats"; fi
 label_of() { echo "$(basename "$(dirname "$1")")_$(basename "$1" .bats)"; }
 
-# What measures no time may run beside others.  Files of jobs that do say "# alone: why".
+# What measures no time may run beside others.  Files that do measure time say "# alone: why": one after the other, they
+# run beside the rest too, which is nice, so they find a processor whenever they want one.
 if [ "$kind" = all ]; then
     # shellcheck disable=SC2086
     beside=$(grep -L '^# alone:' $bats_files)
@@ -69,32 +70,32 @@ if [ "$kind" = all ]; then
         echo "fuzz_files 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=config,secret,local,store,http tests/fuzz/run.sh $build/fuzz_files ${FUZZ_SECONDS:-10}"
         echo "fuzz_foreign 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=lend,safetensors,documents tests/fuzz/run.sh $build/fuzz_foreign ${FUZZ_SECONDS:-10}"
     fi >>"$list"
-    jobs=$((jobs + 1)) # jobs of many processes wait for each other much of the time
+    jobs=$((jobs + 2)) # jobs of many processes wait for each other much of the time
 fi
 
 # The longest first, so that nothing long is left over at the end when all else is done.
-longest="conformance_coll_test gpu_waits fuzz_foreign cli_docs fuzz_files cluster_training fuzz_wire conformance_coll_fault_test gpu_driver
-    sim_lively_test cluster_elastic cli_snapshot gpu_tensors cluster_reach gpu_train cluster_modes cluster_local cli_run cluster_gpt2 hygiene_house
-    sim_mutation_test cluster_hostile cluster_liar cluster_hosts_docs cluster_snapshot cluster_leave gpu_nccl cluster_scalars cluster_order cluster_units
-    cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage cluster_failover cluster_loss conformance_transport_test
-    cluster_disk cluster_state unit_transport_limit_test"
+longest="gpu_tensors cluster_hostile gpu_waits cluster_sharing conformance_coll_test fuzz_foreign cli_docs cluster_training fuzz_files gpu_driver
+    conformance_coll_fault_test fuzz_wire gpu_train sim_lively_test cli_snapshot cluster_modes hygiene_house cluster_elastic cluster_local
+    cluster_liar cluster_restarts cluster_reach cluster_snapshot cluster_gpt2 cluster_hosts_docs sim_mutation_test cli_run gpu_nccl cli_output
+    cluster_leave cluster_scalars cluster_order cluster_units cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage
+    cluster_failover cluster_loss conformance_transport_test cluster_disk cluster_state unit_transport_limit_test"
 {
     for name in $longest; do grep "^$name " "$list"; done
     grep -vE "^($(echo $longest | tr ' ' '|')) " "$list"
 } >"$list.sorted"
 mv "$list.sorted" "$list"
-xargs -r -a "$list" -P "$jobs" -L 1 bash -c 'run_one "$@"' _
+nice -n "$([ "$kind" = all ] && echo 10 || echo 0)" xargs -r -a "$list" -P "$jobs" -L 1 bash -c 'run_one "$@"' _ &
+[ "$kind" = all ] || wait
 
-serial() { # name, limit, command...: cluster tests measure time, so they run alone
-    echo "$1 $2 ${*:3}" >>"$list"
-    run_one "$@"
-}
 for file in $bats_files; do
     case $file in
-    *.bats) serial "$(label_of "$file")" $([ "$kind" = fleet ] && echo 1800 || echo 600) bats --formatter tap "$file" ;;
-    *) serial "$(basename "$file")" "$limit" "$file" ;;
+    *.bats) echo "$(label_of "$file") $([ "$kind" = fleet ] && echo 1800 || echo 600) bats --formatter tap $file" ;;
+    *) echo "$(basename "$file") $limit $file" ;;
     esac
-done
+done >"$list.alone"
+xargs -r -a "$list.alone" -L 1 bash -c 'run_one "$@"' _
+wait
+cat "$list.alone" >>"$list"
 
 # What a file of tests said: sets ok, skips, n_skips and bad.
 judge() { # name
