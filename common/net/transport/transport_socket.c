@@ -112,7 +112,7 @@ static bool end(socket_endpoint *e, line *l, transport_event *event)
 static void blame(line *l)
 {
     if (!rate_take(&l->blames, TRANSPORT_BLAMES, BLAMES_A_SECOND, clock_ms(&clock_real)))
-        end_with(l, "it keeps sending what is refused: ended");
+        end_with(l, "too much that was refused: its connection was ended");
 }
 
 /* A peer's first message gives it its number. */
@@ -333,7 +333,7 @@ static void bound_queue(socket_endpoint *e, line *l, uint64_t more)
 {
     if (!e->listens || l->queue == NULL) return;
     if (e->o.queue_bytes_max > 0 && l->queued > e->o.queue_bytes_max)
-        end_with(l, "it does not read what it is sent: ended");
+        end_with(l, "it does not read, and more than queue_bytes_max waits: ended");
     if (!l->is_trusted) bound_observers(e, more);
 }
 

@@ -156,14 +156,15 @@ static line_found take_frame(line *l, const transport_options *o, transport_even
     memcpy(&frame, l->in + l->in_at, sizeof frame);
     const uint64_t body = le64toh(frame.body), bytes = body > 0 ? body - 1 : 0;
     const uint64_t head   = le32toh(frame.head);
-    const char *const bad = frame.zero != 0 || head == 0 ? "a message with an empty head"
-                            : head > o->head_bytes_max   ? "a head that is too large"
-                            : bytes > o->body_bytes_max  ? "a body that is too large"
-                                                         : NULL;
+    const char *const bad = frame.zero != 0             ? "a frame that is no frame"
+                            : head == 0                 ? "a message with an empty head"
+                            : head > o->head_bytes_max  ? "a head that is too large"
+                            : bytes > o->body_bytes_max ? "a body that is too large"
+                                                        : NULL;
+    const bool is_breach  = frame.zero != 0 || head == 0 || head / 2 > o->head_bytes_max ||
+                           bytes / 2 > o->body_bytes_max;
     l->in_at += sizeof frame;
-    if (bad != NULL && (frame.zero != 0 || head == 0 || head / 2 > o->head_bytes_max ||
-                        bytes / 2 > o->body_bytes_max))
-        return give_up(l, event, bad);
+    if (is_breach) return give_up(l, event, bad);
     if (bad != NULL) {
         l->skip = head + bytes;
         return refuse(event, bad);

@@ -1,0 +1,117 @@
+/* fuzz_socket.c - whatever a stranger sends to a plain socket, in whatever pieces: the messages and refusals are those
+ * that a reader of the whole text finds, and no byte is read that is not there.
+ *
+ * The first bytes of an input say how long the pieces are, how often the rest is sent, and whether a greeting precedes. */
+#include "common/net/transport/transport_socket.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { HEAD_MAX = 64, BODY_MAX = 300, SETTINGS = 3, REPEATS = 64, FOUND_MAX = 1 << 16 };
+
+static const char hello[8] = "PENSOCK\1";
+
+/* ---- a reader of the whole text ------------------------------------------------------------------- */
+typedef struct {
+    const char *note; /* NULL: a message */
+    const uint8_t *head, *body;
+    size_t head_size, body_size;
+    bool has_body;
+} found;
+
+static found expected[FOUND_MAX];
+
+static uint64_t number_at(const uint8_t *at, int bytes)
+{
+    uint64_t n = 0;
+    while (bytes-- > 0) n = n << 8 | at[bytes];
+    return n;
+}
+
+static size_t read_whole(const uint8_t *text, size_t size)
+{
+    size_t n = 0, at = sizeof hello;
+    if (memcmp(text, hello, size < at ? size : at) != 0) {
+        expected[0] = (found){.note = "a connection that does not speak the workers' protocol"};
+        return 1;
+    }
+    while (at <= size && size - at >= 16 && n < FOUND_MAX) {
+        const uint64_t coded = number_at(text + at, 8), body = coded > 0 ? coded - 1 : 0;
+        const uint64_t head = number_at(text + at + 8, 4), zero = number_at(text + at + 12, 4);
+        at += 16;
+        if (zero != 0 || head == 0 || head > HEAD_MAX || body > BODY_MAX) {
+            expected[n++] = (found){.note = zero != 0         ? "a frame that is no frame"
+                                            : head == 0       ? "a message with an empty head"
+                                            : head > HEAD_MAX ? "a head that is too large"
+                                                              : "a body that is too large"};
+            if (zero != 0 || head == 0 || head > 2 * HEAD_MAX + 1 || body > 2 * BODY_MAX + 1) break;
+            at += head + body;
+            continue;
+        }
+        if (size - at < head + body) break;
+        expected[n++] = (found){.head      = text + at,
+                                .head_size = head,
+                                .body      = text + at + head,
+                                .body_size = body,
+                                .has_body  = coded > 0};
+        at += head + body;
+    }
+    return n;
+}
+
+/* ---- the same in pieces --------------------------------------------------------------------------- */
+static void check_one(const found *f, line_found kind, const transport_event *event)
+{
+    FUZZ_CHECK((kind == LINE_REFUSED) == (f->note != NULL));
+    if (f->note != NULL) {
+        FUZZ_CHECK(strcmp(event->note, f->note) == 0);
+        return;
+    }
+    FUZZ_CHECK(event->head_size == f->head_size);
+    FUZZ_CHECK(memcmp(event->head, f->head, f->head_size) == 0);
+    FUZZ_CHECK((event->body != NULL) == f->has_body);
+    if (event->body == NULL) return;
+    FUZZ_CHECK(event->body->size == f->body_size);
+    FUZZ_CHECK(memcmp(event->body->data, f->body, f->body_size) == 0);
+    buf_release(event->body);
+}
+
+static void check_pieces(const uint8_t *text, size_t size, size_t piece)
+{
+    const transport_options o = {.head_bytes_max = HEAD_MAX, .body_bytes_max = BODY_MAX};
+    const size_t n            = read_whole(text, size);
+    size_t seen               = 0;
+    int fd[2];
+    FUZZ_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
+    line *l = line_create(fd[0], &o);
+    FUZZ_CHECK(l != NULL);
+    for (size_t at = 0; at < size && !l->is_over; at += piece) {
+        const size_t here = size - at < piece ? size - at : piece;
+        FUZZ_CHECK(send(fd[1], text + at, here, MSG_NOSIGNAL) == (ssize_t)here);
+        line_read(l);
+        transport_event event = {0};
+        for (line_found kind; (kind = line_take(l, &o, &event)) != LINE_NONE;
+             event = (transport_event){0}) {
+            FUZZ_CHECK(seen < n);
+            check_one(&expected[seen++], kind, &event);
+        }
+    }
+    FUZZ_CHECK(seen == n);
+    line_free(l);
+    close(fd[1]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size <= SETTINGS) return 0;
+    const size_t piece = 1 + (size_t)data[0] * 8, repeats = 1 + data[1] % REPEATS;
+    const size_t greets = data[2] % 2 == 0 ? sizeof hello : 0, each = size - SETTINGS;
+    uint8_t *text = malloc(greets + repeats * each);
+    FUZZ_CHECK(text != NULL);
+    memcpy(text, hello, greets);
+    for (size_t i = 0; i < repeats; i++) memcpy(text + greets + i * each, data + SETTINGS, each);
+    check_pieces(text, greets + repeats * each, piece);
+    free(text);
+    return 0;
+}
