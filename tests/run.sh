@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize|gpu|fleet|only [FILE...]
 #   check     what is quick: everything in one process, and the rules of the house
-#   all       that, the command line, real jobs of many processes, and a short run of the fuzzers
+#   all       that, the command line, real jobs of many processes, and the fuzzers for 2 s each
 #   gpu       what needs an NVIDIA GPU; part of `all` where there is one
 #   fleet     containers, Kubernetes, Slurm, Prometheus, a browser, packages: what needs packages-fleet.txt
-#   sanitize  for builds with a sanitizer: everything in one process, and jobs without large programs
+#   sanitize  for builds with a sanitizer: everything in one process, jobs without large programs, fuzzers for 10 s each
 #   only      the named files, one after the other: bats files, or programs of BUILD_DIR/tests
 # Every test speaks TAP (cmocka, bats, the fuzz driver), so one counter serves all.  The last line is
 # `N passed, N failed` and, when a test could not run, `, N skipped (names)`.
@@ -65,13 +65,21 @@ if [ "$kind" = all ]; then
     # shellcheck disable=SC2086
     bats_files=$(grep -l '^# alone:' $bats_files)
     for file in $beside; do echo "$(label_of "$file") 600 bats --formatter tap $file"; done >>"$list"
-    if [ -x tests/fuzz/run.sh ]; then
-        echo "fuzz_wire 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=wire_data,wire_control,wire_peer tests/fuzz/run.sh $build/fuzz_wire ${FUZZ_SECONDS:-10}"
-        echo "fuzz_files 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=config,secret,local,store,http tests/fuzz/run.sh $build/fuzz_files ${FUZZ_SECONDS:-10}"
-        echo "fuzz_foreign 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=lend,safetensors,documents tests/fuzz/run.sh $build/fuzz_foreign ${FUZZ_SECONDS:-10}"
-    fi >>"$list"
     jobs=$((jobs + 2)) # jobs of many processes wait for each other much of the time
 fi
+
+# Random tries are few in `all`; with sanitizers, which find more by each, they are many.
+tries=1 fuzz_seconds=2
+[ "$kind" != sanitize ] || tries=3 fuzz_seconds=10
+export TRIES=${TRIES:-$tries}
+fuzz() { # NAME TARGETS
+    echo "$1 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=$2 tests/fuzz/run.sh $build/$1 ${FUZZ_SECONDS:-$fuzz_seconds}"
+}
+if [ "$kind" = all ] || { [ "$kind" = sanitize ] && grep -q '^PENSTOCK_SANITIZE.*=address' "$build/CMakeCache.txt"; }; then
+    fuzz fuzz_wire wire_data,wire_control,wire_peer
+    fuzz fuzz_files config,secret,local,store,http
+    fuzz fuzz_foreign lend,socket,safetensors,documents
+fi >>"$list"
 
 # The longest first, so that nothing long is left over at the end when all else is done.
 longest="gpu_tensors cluster_hostile gpu_waits cluster_sharing conformance_coll_test fuzz_foreign cli_docs cluster_training fuzz_files gpu_driver
