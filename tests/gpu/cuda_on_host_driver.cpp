@@ -30,7 +30,7 @@ typedef unsigned long long address;
     X(cuEventDestroy_v2, (cudaEvent_t))                                                            \
     X(cuEventRecord, (cudaEvent_t, cudaStream_t))                                                  \
     X(cuEventSynchronize, (cudaEvent_t))                                                           \
-    X(cuLaunchHostFunc, (cudaStream_t, void (*)(void *), void *))
+    X(played_kernel, (cudaStream_t, void (*)(void *), void *))
 /* clang-format on */
 
 #define POINTER(name, arguments) int(*name) arguments;
@@ -92,8 +92,8 @@ static void run(void *closure)
 
 void host_enqueue(void *stream, std::function<void()> work)
 {
-    told(driver.cuLaunchHostFunc((cudaStream_t)stream, run,
-                                 new std::function<void()>(std::move(work))));
+    told(driver.played_kernel((cudaStream_t)stream, run,
+                              new std::function<void()>(std::move(work))));
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes)

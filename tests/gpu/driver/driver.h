@@ -122,13 +122,18 @@ int memory_device(uintptr_t at);        /* whose memory this is; -1: the host's 
 struct extent {
     uintptr_t at;
     size_t bytes;
+    bool operator==(const extent &e) const
+    {
+        return at == e.at && bytes == e.bytes;
+    }
 };
 typedef std::vector<extent> extents;
 
-/* While the device works on it; all memory, for work that does not declare what it touches. */
+/* All memory, for work that does not declare what it touches. */
 const extents everything = {{0, SIZE_MAX}};
+/* The host cannot touch what is not open. Closes what is, unless it is the same. */
 void memory_open(const extents &touched);
-void memory_close(const extents &touched);
+void memory_close();
 
 /* ---- streams.cpp ----------------------------------------------------------------------------------- */
 typedef std::chrono::steady_clock timer;

@@ -18,6 +18,8 @@ static int file = -1;
 static uint64_t file_inode, ids;
 static std::map<uintptr_t, block> blocks; /* by their beginning; they do not overlap */
 static size_t used[DEVICES_MAX];
+static extents opened; /* what the device's work can touch now, but for blocks made since */
+static bool has_new_block;
 
 static size_t whole_pages(size_t bytes)
 {
@@ -89,14 +91,19 @@ static void protect(const extents &touched, int protection)
         }
 }
 
-void memory_open(const extents &touched)
+void memory_close()
 {
-    protect(touched, PROT_READ | PROT_WRITE);
+    protect(opened, PROT_NONE);
+    opened.clear();
 }
 
-void memory_close(const extents &touched)
+void memory_open(const extents &touched)
 {
-    protect(touched, PROT_NONE);
+    if (touched == opened && !has_new_block) return;
+    memory_close();
+    protect(touched, PROT_READ | PROT_WRITE);
+    opened        = touched;
+    has_new_block = false;
 }
 
 /* ---- addresses --------------------------------------------------------------------------------------- */
@@ -124,7 +131,8 @@ static bool put(const block &b, int from)
     if (mmap((void *)b.at, whole_pages(b.bytes), PROT_NONE, MAP_SHARED | MAP_FIXED, from,
              (off_t)b.offset) == MAP_FAILED)
         return false;
-    blocks[b.at] = b;
+    blocks[b.at]  = b;
+    has_new_block = true;
     return true;
 }
 

@@ -48,6 +48,7 @@ static void dawdle(guard &held)
 {
     if (chance() % 16 != 0) return;
     const auto time = std::chrono::microseconds(chance() % 200);
+    memory_close();
     driver.changed.wait_for(held, time, [] { return waiting > 0; });
 }
 
@@ -60,7 +61,6 @@ static void work_off(guard &held, CUstream s)
     held.unlock();
     if (next.run) call_from_device(next.run);
     held.lock();
-    memory_close(next.touched);
     s->queue.pop_front();
     if (s->is_destroyed && s->queue.empty()) {
         driver.streams.remove(s);
@@ -75,6 +75,7 @@ static void play()
     for (;;) {
         bool is_anything_left = false;
         if (choose(&is_anything_left) == nullptr) {
+            memory_close();
             if (is_anything_left)
                 driver.changed.wait_for(held, POLL);
             else
@@ -278,17 +279,16 @@ API cuStreamQuery(CUstream handle)
 
 /* ---- work ------------------------------------------------------------------------------------------ */
 
-/* Unlike on a GPU, it may touch device memory: the kernels of tests are host functions. */
 API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user)
 {
-    CUresult result = usable(false);
-    guard held(driver.lock);
-    CUstream s;
-    if (result == CUDA_SUCCESS) result = stream_of(handle, &s);
-    if (result != CUDA_SUCCESS) return result;
     count(CALLER, "host_function");
-    enqueue(s, everything, [=] { function(user); });
-    return CUDA_SUCCESS;
+    return played_enqueue(handle, {}, [=] { function(user); }, {});
+}
+
+/* The kernels of tests (cuda_on_host_driver.cpp) are host functions: they may touch all device memory. */
+API played_kernel(CUstream handle, CUhostFn function, void *user)
+{
+    return played_enqueue(handle, everything, [=] { function(user); }, {});
 }
 
 /* CUDA_ERROR_INVALID_VALUE: a device address without that many bytes allocated. */
