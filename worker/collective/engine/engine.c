@@ -274,9 +274,14 @@ static pen_status set_peers(coll_engine *e, const coll_member *members, int n, u
 /* With more members than cores, spinning keeps other members from working. */
 static void choose_spin(coll_engine *e)
 {
-    int here = 0;
-    for (int i = 0; i < e->n_members; i++) here += e->place_of[i] == e->place_of[e->rank];
-    if (e->place != NULL && here > sysconf(_SC_NPROCESSORS_ONLN)) node_set_spin(e->place, 0);
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int sharing = 0, here = 0;
+    for (int i = 0; i < e->n_members; i++) {
+        sharing += e->place_of[i] == e->place_of[e->rank];
+        here += strcmp(e->host[i], e->host[e->rank]) == 0;
+    }
+    if (e->place != NULL && sharing > cores) node_set_spin(e->place, 0);
+    e->may_spin = here <= cores;
 }
 
 void coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint64_t job)

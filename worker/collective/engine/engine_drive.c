@@ -175,13 +175,13 @@ void engine_add_links(const pen_group *g, engine_links *links)
 /* With the lock held: one turn of a waiting thread.  It drives the group, or sleeps while another thread does. */
 static void attend_once(coll_engine *e, pen_group *g, const bool *has_ended, engine_follower *f)
 {
-    engine_links links = {0};
+    engine_links links = {.may_spin = true};
     if (g->is_driven) {
         pthread_cond_wait(&e->ended, &e->lock);
         return;
     }
-    const uint32_t seen = e->place != NULL ? node_doorbell(e->place) : 0;
-    const bool did      = engine_drive(e, g, f) || (f != NULL && f->status != PEN_AGAIN);
+    const engine_seen seen = engine_see(e);
+    const bool did         = engine_drive(e, g, f) || (f != NULL && f->status != PEN_AGAIN);
     if (e->over == NULL && (did || *has_ended)) return;
     engine_add_links(g, &links);
     pthread_mutex_unlock(&e->lock);

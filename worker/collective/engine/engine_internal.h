@@ -25,6 +25,7 @@
 enum {
     ENGINE_NAP_US       = 5000, /* longest sleep: deadlines and failures are checked after it */
     ENGINE_NAP_POLL_US  = 100,  /* with two kinds of link (a thread sleeps on one), or a device */
+    ENGINE_SPIN_US      = 50,   /* on the mesh, before a sleep */
     ENGINE_ECHO_MS      = 200,  /* time for a peer that gave up to report why */
     ENGINE_FAULT_MS     = 500,  /* minimum wait for the scheduler's verdict */
     ENGINE_LOGGED_CALLS = 10,   /* after a failure */
@@ -108,6 +109,7 @@ struct coll_engine {
     /* to sleep on; news_fd: an eventfd that wakes threads asleep on the mesh */
     int mesh_fd, news_fd;
     atomic_int mesh_sleepers;
+    bool may_spin; /* the workers of this host do not outnumber its cores */
     schedule_table *table;
     node_place *place;          /* NULL: no shared memory */
     device_place *device_place; /* NULL: a build without devices, or no shared memory */
@@ -147,11 +149,17 @@ struct coll_engine {
 /* What a driver of groups sleeps on. */
 typedef struct {
     bool node, wire, polled; /* doorbell, mesh, a link without a wake-up */
+    bool may_spin;           /* its thread has nothing else to do */
 } engine_links;
 bool engine_mesh_advance(coll_engine *e);
 /* Wakes other threads that sleep on the mesh: messages that this thread read may be for them. */
 void engine_pass_on(coll_engine *e);
-void engine_nap(coll_engine *e, uint32_t seen, engine_links links);
+/* What a driver has seen before its turn: news since then keep it awake. */
+typedef struct {
+    uint32_t node, mesh;
+} engine_seen;
+engine_seen engine_see(const coll_engine *e);
+void engine_nap(coll_engine *e, engine_seen seen, engine_links links);
 /* Wakes all threads in engine_nap() and those that wait for work; not with mesh_lock held. */
 void engine_wake(coll_engine *e);
 /* With the lock held: waits for `ended` until until_ms (0: no limit).  Not 0: the time is over. */

@@ -39,8 +39,12 @@ pen_status engine_transfer_run(pen_group *g, const engine_transfer *t, uint64_t 
     engine_message m  = filled(g, deadline_ms);
     pen_status status = begin(g, t, &m.message, why);
     if (status != PEN_OK) return status;
-    while (!engine_message_look(&m))
-        if (!engine_mesh_advance(g->engine)) engine_nap(g->engine, 0, (engine_links){.wire = true});
+    for (;;) {
+        const engine_seen seen = engine_see(g->engine);
+        const bool did         = engine_mesh_advance(g->engine);
+        if (engine_message_look(&m)) break;
+        if (!did) engine_nap(g->engine, seen, (engine_links){.wire = true, .may_spin = true});
+    }
     *result = m.result;
     if (m.result.status != PEN_OK) *why = m.result.why;
     return m.result.status;

@@ -1,6 +1,8 @@
 /* engine_sleep.c - what drivers sleep on, and what wakes them. */
 #include "worker/collective/engine/engine_internal.h"
 
+#include "common/base/clock.h"
+
 #include <poll.h>
 #include <time.h>
 #include <unistd.h>
@@ -10,7 +12,14 @@ bool engine_mesh_advance(coll_engine *e)
     pthread_mutex_lock(&e->mesh_lock);
     const bool did = mesh_advance(e->mesh);
     pthread_mutex_unlock(&e->mesh_lock);
+    if (did) engine_pass_on(e);
     return did;
+}
+
+engine_seen engine_see(const coll_engine *e)
+{
+    return (engine_seen){.node = e->place != NULL ? node_doorbell(e->place) : 0,
+                         .mesh = e->mesh != NULL ? mesh_news(e->mesh) : 0};
 }
 
 /* A message that one thread read may be for another, which sleeps on the mesh. */
@@ -40,30 +49,40 @@ bool coll_engine_is_linked(coll_engine *e)
     return is;
 }
 
-static void sleep_on_mesh(coll_engine *e, long timeout_us)
+/* What is awaited is often there before a sleeping thread would be awake. */
+static void spin_on_mesh(coll_engine *e, uint32_t seen)
+{
+    const uint64_t until = clock_ns(&clock_real) + ENGINE_SPIN_US * 1000;
+    while (mesh_news(e->mesh) == seen && clock_ns(&clock_real) < until)
+        (void)engine_mesh_advance(e);
+}
+
+static void sleep_on_mesh(coll_engine *e, uint32_t seen, long timeout_us)
 {
     struct pollfd fd[2]           = {{.fd = e->mesh_fd, .events = POLLIN},
                                      {.fd = e->news_fd, .events = POLLIN}};
     const struct timespec timeout = {.tv_nsec = timeout_us * 1000};
     uint64_t n;
     atomic_fetch_add(&e->mesh_sleepers, 1);
-    if (ppoll(fd, 2, &timeout, NULL) > 0 && (fd[1].revents & POLLIN) != 0) {
+    if (mesh_news(e->mesh) == seen && ppoll(fd, 2, &timeout, NULL) > 0 &&
+        (fd[1].revents & POLLIN) != 0) {
         ssize_t got = read(e->news_fd, &n, sizeof n);
         (void)got;
     }
     atomic_fetch_sub(&e->mesh_sleepers, 1);
 }
 
-void engine_nap(coll_engine *e, uint32_t seen, engine_links links)
+void engine_nap(coll_engine *e, engine_seen seen, engine_links links)
 {
     const bool on_node = links.node && e->place != NULL, on_wire = links.wire && e->mesh != NULL;
     const bool is_polled = links.polled || (on_node && on_wire);
     const long us        = is_polled ? ENGINE_NAP_POLL_US : ENGINE_NAP_US;
     if (on_node) {
-        if (on_wire) sleep_on_mesh(e, 0);
-        node_sleep(e->place, seen, (uint64_t)us);
+        if (on_wire) sleep_on_mesh(e, seen.mesh, 0);
+        node_sleep(e->place, seen.node, (uint64_t)us);
     } else if (on_wire) {
-        sleep_on_mesh(e, us);
+        if (e->may_spin && links.may_spin) spin_on_mesh(e, seen.mesh);
+        sleep_on_mesh(e, seen.mesh, us);
     } else {
         nanosleep(&(struct timespec){.tv_nsec = ENGINE_NAP_POLL_US * 1000}, NULL);
     }

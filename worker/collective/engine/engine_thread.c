@@ -88,9 +88,9 @@ static void *run(void *user)
             pthread_cond_wait(&e->work, &e->lock);
             continue;
         }
-        const uint32_t seen = e->place != NULL ? node_doorbell(e->place) : 0;
-        engine_links links  = {.wire = e->messages != NULL};
-        bool did            = false;
+        const engine_seen seen = engine_see(e);
+        engine_links links     = {.wire = e->messages != NULL};
+        bool did               = false;
         for (int i = 0; i < e->n_groups; i++) {
             pen_group *g = e->group[i];
             if (!is_unattended(g)) continue;

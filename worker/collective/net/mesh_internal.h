@@ -85,6 +85,7 @@ struct mesh {
     char address[MESH_ADDRESS_BYTES]; /* of the listener, as others know it */
     bool copies; /* the transport passes references to the receiver: data is copied, not lent */
     int epoll_fd, wake_fd;
+    atomic_uint news; /* counts the turns that have read something */
     int self, n_peers;
     uint64_t job;
     mesh_peer *peer; /* [n_peers] by RANK */

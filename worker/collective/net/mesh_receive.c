@@ -173,7 +173,13 @@ bool mesh_advance(mesh *m)
     if (!any || m->n_dialling > 0) any |= drain_links(m);
     if (!any && m->n_suspects > 0) judge_all(m);
     if (!any && m->n_dialling > 0) mesh_look(m);
+    if (any) atomic_fetch_add(&m->news, 1);
     return any;
+}
+
+uint32_t mesh_news(const mesh *m)
+{
+    return atomic_load(&m->news);
 }
 
 int mesh_poll_fd(mesh *m)
