@@ -1,6 +1,7 @@
-/* mesh.h - connections between workers over ZeroMQ: collectives by schedule, point to point.
+/* mesh.h - connections between workers: collectives by schedule, point to point.
  *
  * DESIGN
+ * Carrier.   "tcp://" addresses are those of plain sockets (transport_socket.h) in clear text, of ZeroMQ with keys.
  * Links.     Each worker listens at one address.  It dials a peer when it makes a group whose calls need that peer, at
  *            the latest with its first message to it.  i sends to j over the connection that i dialled (several lanes
  *            for large parts): one direction never waits for the other.  A message is a head (proto/peer.proto: group,
