@@ -65,7 +65,7 @@ if [ "$kind" = all ]; then
     # shellcheck disable=SC2086
     bats_files=$(grep -l '^# alone:' $bats_files)
     for file in $beside; do echo "$(label_of "$file") 600 bats --formatter tap $file"; done >>"$list"
-    jobs=$((jobs + 2)) # jobs of many processes wait for each other much of the time
+    jobs=$((jobs + 4)) # jobs of many processes wait for each other much of the time
 fi
 
 # Random tries are few in `all`; with sanitizers, which find more by each, they are many.
