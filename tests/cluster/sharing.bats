@@ -92,15 +92,16 @@ reference() {
     [ -s "$tmp/reference" ]
 }
 
-# The ranks that rank 0 shares memory with, as the scheduler at a port of node0 reports once the job has begun:
-#   sharing_is PORT RANKS
+# Asks the scheduler at a port of node0; true: the job has begun.  -> $said
+has_begun() {
+    said=$(on node0 "$penstock" status --json --timeout-ms 1000 --master-addr 10.79.0.1 --master-port "$1" 2>/dev/null) &&
+        [ "$(jq .view <<<"$said")" -ge 1 ]
+}
+
+# The ranks that rank 0 shares memory with, as the scheduler reports once the job has begun:  sharing_is PORT RANKS
 sharing_is() {
     local said shared
-    for _ in $(seq 100); do
-        said=$(on node0 "$penstock" status --json --timeout-ms 1000 --master-addr 10.79.0.1 --master-port "$1" 2>/dev/null) &&
-            [ "$(jq .epoch <<<"$said")" -ge 1 ] && break
-        sleep 0.05
-    done
+    within 10 has_begun "$1"
     shared=$(jq -c '.members[] | select(.role == "worker" and .rank == 0) | .shares_memory_with' <<<"$said")
     echo "port $1: rank 0 shares memory with $shared; expected: $2"
     [ "$shared" = "$2" ]
