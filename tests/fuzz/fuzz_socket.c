@@ -1,7 +1,10 @@
 /* fuzz_socket.c - whatever a stranger sends to a plain socket, in whatever pieces: the messages and refusals are those
  * that a reader of the whole text finds, and no byte is read that is not there.
  *
- * The first bytes of an input say how long the pieces are, how often the rest is sent, and whether a greeting precedes. */
+ * Some bodies have a place, which is exactly as large; some places are withdrawn while a body arrives.
+ *
+ * The first bytes of an input say how long the pieces are, how often the rest is sent, whether a greeting precedes, and
+ * whether places are withdrawn. */
 #include "common/net/transport/transport_socket.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -21,6 +24,7 @@ typedef struct {
 } found;
 
 static found expected[FOUND_MAX];
+static void *place_now; /* of the body that is being received; NULL: none */
 
 static uint64_t number_at(const uint8_t *at, int bytes)
 {
@@ -74,18 +78,37 @@ static void check_one(const found *f, line_found kind, const transport_event *ev
     if (event->body == NULL) return;
     FUZZ_CHECK(event->body->size == f->body_size);
     FUZZ_CHECK(memcmp(event->body->data, f->body, f->body_size) == 0);
+    FUZZ_CHECK(event->is_placed == (event->body->data == place_now));
     buf_release(event->body);
 }
 
-static void check_pieces(const uint8_t *text, size_t size, size_t piece)
+static void *place(void *user, uint32_t peer, const void *head, size_t head_size, uint64_t bytes,
+                   const void **owner)
 {
-    const transport_options o = {.head_bytes_max = HEAD_MAX, .body_bytes_max = BODY_MAX};
-    const size_t n            = read_whole(text, size);
-    size_t seen               = 0;
+    (void)user, (void)peer, (void)head_size;
+    if (*(const uint8_t *)head % 2 == 1) return NULL;
+    FUZZ_CHECK(place_now == NULL);
+    *owner           = &place_now;
+    return place_now = malloc(bytes);
+}
+
+static void free_place(void)
+{
+    free(place_now);
+    place_now = NULL;
+}
+
+static void check_pieces(const uint8_t *text, size_t size, size_t piece, bool withdraws)
+{
+    const transport_options o = {
+        .head_bytes_max = HEAD_MAX, .body_bytes_max = BODY_MAX, .place = place};
+    const size_t n = read_whole(text, size);
+    size_t seen    = 0;
     int fd[2];
     FUZZ_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
     line *l = line_create(fd[0], &o);
     FUZZ_CHECK(l != NULL);
+    l->number = 1;
     for (size_t at = 0; at < size && !l->is_over; at += piece) {
         const size_t here = size - at < piece ? size - at : piece;
         FUZZ_CHECK(send(fd[1], text + at, here, MSG_NOSIGNAL) == (ssize_t)here);
@@ -95,10 +118,16 @@ static void check_pieces(const uint8_t *text, size_t size, size_t piece)
              event = (transport_event){0}) {
             FUZZ_CHECK(seen < n);
             check_one(&expected[seen++], kind, &event);
+            if (event.is_placed) free_place();
         }
+        if (!withdraws || place_now == NULL) continue;
+        line_unplace(l, &place_now);
+        free_place();
+        if (seen < n) seen++;
     }
     FUZZ_CHECK(seen == n);
     line_free(l);
+    free_place();
     close(fd[1]);
 }
 
@@ -111,7 +140,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(text != NULL);
     memcpy(text, hello, greets);
     for (size_t i = 0; i < repeats; i++) memcpy(text + greets + i * each, data + SETTINGS, each);
-    check_pieces(text, greets + repeats * each, piece);
+    check_pieces(text, greets + repeats * each, piece, data[2] % 4 >= 2);
     free(text);
     return 0;
 }

@@ -193,6 +193,142 @@ static void test_transport_socket_half_a_message_is_none(void **state)
     transport_close(l, 0);
 }
 
+/* ---- places ------------------------------------------------------------------------------------ */
+enum { LARGE = 200000 };
+typedef struct {
+    uint8_t memory[LARGE];
+    uint32_t asked, peer;
+} destination;
+
+static void *to_destination(void *user, uint32_t peer, const void *head, size_t head_size,
+                            uint64_t bytes, const void **owner)
+{
+    destination *d = user;
+    d->asked++;
+    d->peer = peer;
+    *owner  = d;
+    return head_size == 5 && memcmp(head, "place", 5) == 0 && bytes == LARGE ? d->memory : NULL;
+}
+
+/* A listener whose bodies go there, and a connection that has sent its first message. */
+static transport *listen_for(destination *d, int *fd)
+{
+    const transport_options o = {.place = to_destination, .place_user = d};
+    memset(d, 0, sizeof *d);
+    transport *l = listen_at(ANYWHERE, &o);
+    put_message(*fd = greeted(l), "first", -1);
+    assert_hears(l, "first");
+    return l;
+}
+
+/* Sends this part of the body, which is 0, 1, ... 250, 0, ..., and lets it arrive. */
+static void put_body(transport *l, int fd, size_t from, size_t to, bool is_last)
+{
+    uint8_t bytes[1000];
+    transport_event event;
+    while (from < to) {
+        const size_t n = to - from < sizeof bytes ? to - from : sizeof bytes;
+        for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)((from + i) % 251);
+        put(fd, bytes, n);
+        from += n;
+    }
+    if (!is_last) assert_false(next(l, &event, 20));
+}
+
+/* Its body is the caller's. */
+static transport_event next_message(transport *l)
+{
+    transport_event event = {0};
+    const uint64_t until  = now_ms() + PATIENCE_MS;
+    while (transport_recv(l, &event) != PEN_OK && now_ms() < until) rest(l);
+    assert_int_equal(event.kind, TRANSPORT_MESSAGE);
+    assert_non_null(event.body);
+    return event;
+}
+
+static void test_transport_socket_body_arrives_at_its_place(void **state)
+{
+    (void)state;
+    static destination d;
+    int fd;
+    transport *l = listen_for(&d, &fd);
+    put_message(fd, "place", LARGE);
+    put_body(l, fd, 0, 500, false);
+    put_body(l, fd, 500, LARGE, true);
+    const transport_event event = next_message(l);
+    assert_true(event.is_placed);
+    assert_ptr_equal(event.body->data, d.memory);
+    assert_int_equal(event.body->size, LARGE);
+    assert_int_equal(event.peer, d.peer);
+    for (size_t i = 0; i < LARGE; i++) assert_int_equal(d.memory[i], i % 251);
+    buf_release(event.body);
+    put_message(fd, "other", LARGE);
+    put_body(l, fd, 0, LARGE, true);
+    const transport_event other = next_message(l);
+    assert_false(other.is_placed);
+    assert_int_equal(((uint8_t *)other.body->data)[1], 1);
+    buf_release(other.body);
+    assert_int_equal(d.asked, 2);
+    close(fd);
+    transport_close(l, 0);
+}
+
+static void test_transport_socket_withdrawn_place_is_written_no_more(void **state)
+{
+    (void)state;
+    static destination d;
+    int fd;
+    transport *l = listen_for(&d, &fd);
+    put_message(fd, "place", LARGE);
+    put_body(l, fd, 0, LARGE / 2, false);
+    assert_int_equal(d.memory[LARGE / 2 - 1], (LARGE / 2 - 1) % 251);
+    transport_unplace(l, &fd); /* of another owner */
+    put_body(l, fd, LARGE / 2, LARGE - 1000, false);
+    assert_int_equal(d.memory[LARGE - 1001], (LARGE - 1001) % 251);
+    transport_unplace(l, &d);
+    memset(d.memory, 0, sizeof d.memory);
+    put_body(l, fd, LARGE - 1000, LARGE, true);
+    put_message(fd, "after", -1);
+    assert_hears(l, "after");
+    for (size_t i = 0; i < LARGE; i++) assert_int_equal(d.memory[i], 0);
+    close(fd);
+    expect(l, TRANSPORT_DOWN);
+    transport_close(l, 0);
+}
+
+static void test_transport_socket_place_is_free_when_the_connection_ends(void **state)
+{
+    (void)state;
+    static destination d;
+    int fd;
+    transport *l = listen_for(&d, &fd);
+    put_message(fd, "place", LARGE);
+    put_body(l, fd, 0, LARGE / 2, false);
+    close(fd);
+    expect(l, TRANSPORT_DOWN);
+    transport_unplace(l, &d);
+    assert_serves(l);
+    transport_close(l, 0);
+}
+
+static void test_transport_socket_stranger_has_no_place(void **state)
+{
+    (void)state;
+    static destination d;
+    const transport_options o = {.place = to_destination, .place_user = &d};
+    memset(&d, 0, sizeof d);
+    transport *l = listen_at(ANYWHERE, &o);
+    const int fd = greeted(l);
+    put_message(fd, "place", LARGE);
+    put_body(l, fd, 0, LARGE, true);
+    const transport_event event = next_message(l);
+    assert_false(event.is_placed);
+    assert_int_equal(d.asked, 0);
+    buf_release(event.body);
+    close(fd);
+    transport_close(l, 0);
+}
+
 /* ---- liars ------------------------------------------------------------------------------------- */
 static void
 test_transport_socket_other_protocols_are_refused_and_named_by_their_address(void **state)
@@ -527,6 +663,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_transport_socket_dialler_outlives_a_stranger_at_its_address),
         cmocka_unit_test(test_transport_socket_messages_arrive_in_whatever_pieces),
         cmocka_unit_test(test_transport_socket_half_a_message_is_none),
+        cmocka_unit_test(test_transport_socket_body_arrives_at_its_place),
+        cmocka_unit_test(test_transport_socket_withdrawn_place_is_written_no_more),
+        cmocka_unit_test(test_transport_socket_place_is_free_when_the_connection_ends),
+        cmocka_unit_test(test_transport_socket_stranger_has_no_place),
         cmocka_unit_test(
             test_transport_socket_other_protocols_are_refused_and_named_by_their_address),
         cmocka_unit_test(test_transport_socket_claimed_size_costs_no_memory),

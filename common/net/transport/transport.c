@@ -156,6 +156,11 @@ void transport_culprit(uint32_t peer, const char *from, char text[TRANSPORT_CULP
                  *from != '\0' ? " from " : "", from);
 }
 
+void transport_unplace(transport *t, const void *owner)
+{
+    if (t->ops->unplace != NULL) t->ops->unplace(t->state, owner);
+}
+
 void transport_set_queue(transport *t, uint64_t bytes_max)
 {
     if (t->ops->set_queue != NULL) t->ops->set_queue(t->state, bytes_max);

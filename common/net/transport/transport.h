@@ -74,6 +74,14 @@ typedef struct {
     uint32_t io_threads;       /* of the process-wide context; the first open decides; 0 = 1 */
     uint64_t seed;             /* simulated transport only              */
     bool lends;                /* large bodies may be lent to a peer that can map them (lend.h) */
+
+    /* Listening, plain sockets only.  Where to receive the body of this message, much of which has not arrived: `bytes`
+     * bytes, BORROWED until the message is delivered, the connection ends, or transport_unplace().  NULL: a buffer of the
+     * transport's.  *owner: for transport_unplace().  Called by transport_recv(), for a peer that has sent a message
+     * before; must not use the endpoint. */
+    void *(*place)(void *user, uint32_t peer, const void *head, size_t head_size, uint64_t bytes,
+                   const void **owner);
+    void *place_user;
 } transport_options;
 
 enum { TRANSPORT_FROM_BYTES = 56, TRANSPORT_CULPRIT_BYTES = 128 };
@@ -90,7 +98,8 @@ typedef struct {
     uint32_t peer;    /* 0 when dialled, and for REFUSED without a number */
     const void *head; /* BORROWED until the next recv on this endpoint; NULL: no message */
     size_t head_size;
-    buf *body; /* OWNED by the receiver of the event; NULL: none */
+    buf *body;      /* OWNED by the receiver of the event; NULL: none */
+    bool is_placed; /* the body is where options.place said; it must not outlive the event */
     /* Of REFUSED: the fault, and without a number the address if known. */
     char note[96], from[TRANSPORT_FROM_BYTES];
 } transport_event;
@@ -127,6 +136,9 @@ typedef struct {
 
     /* Of a listener.  Optional. */
     bool (*who)(void *state, uint32_t peer, transport_identity *is);
+
+    /* Drops messages that are being received where options.place said.  Optional. */
+    void (*unplace)(void *state, const void *owner);
 
     /* Changes queue_bytes_max.  Optional. */
     void (*set_queue)(void *state, uint64_t bytes_max);
@@ -177,6 +189,9 @@ bool transport_log_allowed(transport *t, uint32_t peer);
 
 /* The subject of such a line: "a frame of peer 7", or the address of a peer without a number, if known. */
 void transport_culprit(uint32_t peer, const char *from, char text[TRANSPORT_CULPRIT_BYTES]);
+
+/* Afterwards nothing is received into memory of this owner (options.place): such messages are dropped. */
+void transport_unplace(transport *t, const void *owner);
 
 /* Changes queue_bytes_max of a listener once the peers' traffic is known. */
 void transport_set_queue(transport *t, uint64_t bytes_max);

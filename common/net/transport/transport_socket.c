@@ -365,6 +365,13 @@ static void endpoint_trust(void *state, uint32_t number)
     if (l != NULL) l->is_trusted = true;
 }
 
+static void endpoint_unplace(void *state, const void *owner)
+{
+    const socket_endpoint *e = state;
+    if (is_foreign(e)) return;
+    LIST_EACH(l, e->lines) line_unplace(l, owner);
+}
+
 static void endpoint_set_queue(void *state, uint64_t bytes_max)
 {
     ((socket_endpoint *)state)->o.queue_bytes_max = bytes_max;
@@ -424,6 +431,7 @@ const transport_ops transport_socket = {
     .poll_fd           = endpoint_poll_fd,
     .blame             = endpoint_blame,
     .trust             = endpoint_trust,
+    .unplace           = endpoint_unplace,
     .set_queue         = endpoint_set_queue,
     .unconfirmed_ms    = endpoint_unconfirmed_ms,
     .close             = endpoint_close,

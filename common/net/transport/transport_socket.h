@@ -21,6 +21,7 @@ struct line {
     bool is_over;      /* nothing more will be read from it */
     bool is_cut;       /* ended by this side: what it has sent is not wanted */
     bool is_refused;   /* something of it was refused and reported */
+    bool is_bulky;     /* its newest message is large */
     bool is_trusted, is_watched_out;
     const char *note;  /* why this side ended it, not reported yet; NULL: nothing to report */
     uint64_t since_ms; /* accepted */
@@ -33,8 +34,10 @@ struct line {
         size_t head;
         uint64_t body_bytes;
         buf *body;
-        size_t have; /* of the body */
+        size_t have;       /* of the body */
+        const void *owner; /* of the place where it is received; NULL: a buffer */
     } now;
+    buf placed;    /* the body, in memory of that owner */
     uint64_t skip; /* bytes of a refused message that are still to come */
 
     line_queued *queue; /* messages that the kernel has not taken */
@@ -59,6 +62,7 @@ line_found line_take(line *l, const transport_options *o, transport_event *event
 pen_status line_send(line *l, const void *head, size_t head_size, buf *body);
 void line_flush(line *l); /* sends what is queued, as far as the kernel takes it */
 void line_cut(line *l);   /* ends it: it will be read as over */
+void line_unplace(line *l, const void *owner); /* drops a message that goes to its memory */
 
 /* ---- one endpoint -------------------------------------------------------------------------------- */
 enum { ENDPOINT_ADDRESS_MAX = 256, ENDPOINT_EVENTS = 32 };

@@ -6,6 +6,7 @@
  * Receiving. A head is handed out where it was received.  A body is received where it stays, but for what came together
  *            with its head, which is copied.  Its memory is allocated when its size is known, and touched as bytes arrive:
  *            a peer that only claims a size costs none.
+ *            The owner may name a place for it (options.place).
  * Refusing.  A message above the limits is skipped; one above twice the limits, or a frame that cannot be, ends the
  *            connection.
  * Sending.   From the caller's memory, in one call; what the kernel does not take waits.
@@ -24,7 +25,15 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { IN_BYTES = 64 << 10, FRAME_BYTES = 16, GREETING_BYTES = 8, GATHER = 64 };
+enum {
+    IN_BYTES       = 64 << 10,
+    AHEAD_BYTES    = 4 << 10, /* read after a large message, so that little of the next is copied */
+    BULKY_FROM     = 96 << 10, /* large */
+    PLACED_FROM    = 32 << 10, /* still to come of a body that has a place */
+    FRAME_BYTES    = 16,
+    GREETING_BYTES = 8,
+    GATHER         = 64
+};
 
 static const uint8_t greeting[GREETING_BYTES] = {'P', 'E', 'N', 'S', 'O', 'C', 'K', 1};
 
@@ -100,7 +109,8 @@ void line_read(line *l)
     if (l->now.body != NULL)
         to[n++] = (struct iovec){(uint8_t *)l->now.body->data + l->now.have,
                                  l->now.body->size - l->now.have};
-    to[n++]           = (struct iovec){l->in + l->in_end, l->in_size - l->in_end};
+    const size_t room = l->in_size - l->in_end, most = l->is_bulky ? AHEAD_BYTES : IN_BYTES;
+    to[n++]           = (struct iovec){l->in + l->in_end, room < most ? room : most};
     const ssize_t got = readv(l->fd, to, n);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) l->is_over = true;
     if (got <= 0) return;
@@ -173,17 +183,29 @@ static line_found take_frame(line *l, const transport_options *o, transport_even
     l->now.has_body   = body > 0;
     l->now.head       = head;
     l->now.body_bytes = bytes;
+    l->is_bulky       = bytes >= BULKY_FROM;
     return LINE_NONE;
 }
 
-/* The part of the body that came with its head.  False: no memory. */
-static bool begin_body(line *l)
+static void not_ours(buf *placed)
 {
-    l->now.body = buf_new(l->now.body_bytes);
+    (void)placed;
+}
+
+/* The part of the body that came with its head.  False: no memory. */
+static bool begin_body(line *l, const transport_options *o)
+{
+    const uint8_t *head = l->in + l->in_at, *from = head + l->now.head;
+    const size_t here = (size_t)(l->in + l->in_end - from);
+    void *place       = NULL;
+    l->now.owner      = NULL;
+    if (o->place != NULL && l->number != 0 && here + PLACED_FROM <= l->now.body_bytes)
+        place =
+            o->place(o->place_user, l->number, head, l->now.head, l->now.body_bytes, &l->now.owner);
+    if (place != NULL) buf_init(&l->placed, place, l->now.body_bytes, not_ours);
+    l->now.body = place != NULL ? &l->placed : buf_new(l->now.body_bytes);
     if (l->now.body == NULL) return false;
-    const uint8_t *from = l->in + l->in_at + l->now.head;
-    const size_t here   = (size_t)(l->in + l->in_end - from);
-    l->now.have         = here < l->now.body->size ? here : l->now.body->size;
+    l->now.have = here < l->now.body->size ? here : l->now.body->size;
     memcpy(l->now.body->data, from, l->now.have);
     l->used = l->now.have;
     if (l->now.have < l->now.body->size) {
@@ -193,10 +215,10 @@ static bool begin_body(line *l)
     return true;
 }
 
-static line_found take_message(line *l, transport_event *event)
+static line_found take_message(line *l, const transport_options *o, transport_event *event)
 {
     if (unused(l) < l->now.head) return LINE_NONE;
-    if (l->now.has_body && l->now.body == NULL && !begin_body(l)) {
+    if (l->now.has_body && l->now.body == NULL && !begin_body(l, o)) {
         l->skip         = l->now.head + l->now.body_bytes;
         l->now.is_known = false;
         return refuse(event, "no memory for a body");
@@ -206,6 +228,7 @@ static line_found take_message(line *l, transport_event *event)
     event->head      = l->in + l->in_at;
     event->head_size = l->now.head;
     event->body      = l->now.body;
+    event->is_placed = l->now.body == &l->placed;
     l->used += l->now.head;
     l->now.body     = NULL;
     l->now.is_known = false;
@@ -224,7 +247,17 @@ line_found line_take(line *l, const transport_options *o, transport_event *event
         const line_found found = take_frame(l, o, event);
         if (found != LINE_NONE) return found;
     }
-    return l->now.is_known ? take_message(l, event) : LINE_NONE;
+    return l->now.is_known ? take_message(l, o, event) : LINE_NONE;
+}
+
+/* What has not arrived is skipped. */
+void line_unplace(line *l, const void *owner)
+{
+    if (l->now.body != &l->placed || l->now.owner != owner) return;
+    l->in_at += l->now.head;
+    l->skip         = l->now.body->size - l->now.have;
+    l->now.body     = NULL;
+    l->now.is_known = false;
 }
 
 /* ---- sending ------------------------------------------------------------------------------------- */

@@ -31,6 +31,8 @@ pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
     m->arena                  = wire_arena_create(ARENA_BYTES);
     transport_options options = mesh_transport_options(m);
     pen_status status         = PEN_OK;
+    options.place             = mesh_place;
+    options.place_user        = m;
     auth_listen(o->auth, &options);
     if (m->epoll_fd < 0 || m->wake_fd < 0 || m->arena == NULL)
         status = why_set(why, PEN_NO_MEMORY,

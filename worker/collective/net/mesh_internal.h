@@ -88,7 +88,8 @@ struct mesh {
     atomic_uint news; /* counts the turns that have read something */
     int self, n_peers;
     uint64_t job;
-    mesh_peer *peer; /* [n_peers] by RANK */
+    mesh_peer *peer;   /* [n_peers] by RANK */
+    const buf *placed; /* the body that is being delivered, if it is in its place; NULL: another */
     wire_arena *arena;
     wire_out out;
     wire_team *teams;
@@ -107,6 +108,7 @@ struct mesh {
 };
 
 /* ---- mesh_team.c ------------------------------------------------------------------------------------------------- */
+wire_team *mesh_find_team(const mesh *m, uint64_t id); /* NULL: none */
 void mesh_deliver(mesh *m, const wire_peer *head, buf *body);
 void mesh_notify_teams(mesh *m, int rank, mesh_loss loss, const char *how);
 bool mesh_minds(const mesh *m, int rank); /* a call in progress waits for data from it */
@@ -150,6 +152,11 @@ bool mesh_has_all_back(mesh *m); /* waits; false: the transport still holds memo
 void mesh_free_tx_refs(mesh *m);
 void mesh_collect(mesh *m);       /* takes back what the transport returned */
 void mesh_await_returns(mesh *m); /* from now on a return makes mesh_poll_fd() readable */
+
+/* ---- mesh_receive.c ---------------------------------------------------------------------------------------------- */
+/* For transport_options.place. */
+void *mesh_place(void *user, uint32_t peer, const void *head, size_t head_size, uint64_t bytes,
+                 const void **owner);
 
 /* ---- mesh_park.c ------------------------------------------------------------------------------------------------- */
 void mesh_refuse(mesh *m, const char *what, const wire_peer *head);
@@ -226,6 +233,7 @@ struct wire_team {
 
 /* ---- wire.c ------------------------------------------------------------------------------------------------------ */
 void wire_take(wire_team *team, int from, const wire_peer *head, buf *body);
+void *wire_place(wire_team *team, int from, const wire_peer *head); /* NULL: nowhere yet */
 void wire_lost(wire_team *team, int position, mesh_loss loss, const char *how);
 bool wire_minds(const wire_team *team, int position); /* data from it is still expected */
 void wire_free(wire_team *team);

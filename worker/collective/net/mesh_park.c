@@ -26,7 +26,9 @@ void mesh_refuse(mesh *m, const char *what, const wire_peer *head)
 bool mesh_park(mesh *m, mesh_early_queue *early_queue, const wire_peer *head, buf *body)
 {
     const size_t bytes = sizeof(mesh_parked) + (body != NULL ? body->size : 0);
-    mesh_parked *p     = m->parked_bytes + bytes <= m->o.park_bytes_max ? malloc(sizeof *p) : NULL;
+    const bool is_ours = body == NULL || body != m->placed; /* a place is of its call */
+    mesh_parked *p =
+        is_ours && m->parked_bytes + bytes <= m->o.park_bytes_max ? malloc(sizeof *p) : NULL;
     if (p == NULL) {
         mesh_refuse(m, "no room for early messages; raise park_bytes_max", head);
         return false;

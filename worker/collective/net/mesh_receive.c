@@ -21,14 +21,14 @@ static bool is_its_own(const mesh *m, uint32_t peer, const wire_peer *p)
     return !transport_who(m->listener, peer, &is) || auth_is(&is, AUTH_WORKER, p->rank);
 }
 
-static const char *fault_of(const mesh *m, const wire_peer *p, const buf *body)
+static const char *fault_of(const mesh *m, const wire_peer *p, uint64_t body_bytes)
 {
     if (p->job != m->job) return "it belongs to another job";
     if (p->rank >= m->n_peers || p->rank == m->self || p->lane >= m->o.lanes)
         return "unknown worker or lane";
     if (p->to != m->peer[m->self].incarnation) return "it is for another process";
     if (p->from != m->peer[p->rank].incarnation) return "its sender is gone";
-    if (p->payload_bytes != (body != NULL ? body->size : 0)) return "its payload has another size";
+    if (p->payload_bytes != body_bytes) return "its payload has another size";
     return NULL;
 }
 
@@ -101,7 +101,7 @@ static void take(mesh *m, const transport_event *event)
         transport_blame(m->listener, event->peer);
         return;
     }
-    const char *fault = fault_of(m, &head, event->body);
+    const char *fault = fault_of(m, &head, event->body != NULL ? event->body->size : 0);
     if (fault != NULL) {
         mesh_refuse(m, fault, &head);
         return;
@@ -113,6 +113,23 @@ static void take(mesh *m, const transport_event *event)
         leave(m, head.rank);
     else
         mesh_deliver(m, &head, event->body);
+}
+
+/* The place of a part that a call in progress expects; it is checked again once the part is here. */
+void *mesh_place(void *user, uint32_t peer, const void *head, size_t head_size, uint64_t bytes,
+                 const void **owner)
+{
+    mesh *m = user;
+    wire_peer p;
+    pen_error why;
+    wire_arena_reset(m->arena);
+    if (wire_peer_decode(head, head_size, m->arena, &p, &why) != PEN_OK || p.kind != WIRE_PART ||
+        fault_of(m, &p, bytes) != NULL || !is_its_own(m, peer, &p) || m->peer[p.rank].is_lost)
+        return NULL;
+    wire_team *team = mesh_find_team(m, p.group);
+    if (team == NULL || team->position[p.rank] < 0) return NULL;
+    *owner = &team->run;
+    return wire_place(team, team->position[p.rank], &p);
 }
 
 /* Only the end of its present connection counts, not of one that it has replaced. */
@@ -133,7 +150,11 @@ static bool drain_listener(mesh *m)
     int n = 0;
     for (; n < MESH_BATCH && transport_recv(m->listener, &event) == PEN_OK; n++) {
         switch (event.kind) {
-        case TRANSPORT_MESSAGE: take(m, &event); break;
+        case TRANSPORT_MESSAGE:
+            m->placed = event.is_placed ? event.body : NULL;
+            take(m, &event);
+            m->placed = NULL;
+            break;
         case TRANSPORT_DOWN: caller_gone(m, event.peer); break;
         case TRANSPORT_REFUSED: stat_add(m->o.stats, STAT_REFUSED, 1); break;
         case TRANSPORT_UP: break;

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-static wire_team *find_team(const mesh *m, uint64_t id)
+wire_team *mesh_find_team(const mesh *m, uint64_t id)
 {
     wire_team *t = m->teams;
     while (t != NULL && t->id != id) t = t->next;
@@ -24,7 +24,7 @@ static bool is_gone(const mesh *m, uint64_t id)
 
 void mesh_deliver(mesh *m, const wire_peer *head, buf *body)
 {
-    wire_team *team = find_team(m, head->group);
+    wire_team *team = mesh_find_team(m, head->group);
     if (head->kind == WIRE_CREDIT && head->group == 0) {
         p2p_credit(m, head->rank, head->credit);
     } else if (team != NULL) {
@@ -85,7 +85,7 @@ pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, in
     if (m->peer == NULL)
         return why_set(why, PEN_WRONG_STATE,
                        "cannot make a group before the workers' addresses are set");
-    if (id == 0 || find_team(m, id) != NULL)
+    if (id == 0 || mesh_find_team(m, id) != NULL)
         return why_set(why, PEN_INTERNAL, "two groups have the number %llu",
                        (unsigned long long)id);
     wire_team *t = make_team(m, id, ranks, size, rank);

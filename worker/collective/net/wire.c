@@ -46,6 +46,7 @@ __attribute__((format(printf, 4, 5))) static void run_fail(wire_team *team, pen_
 static void end_run(wire_team *team)
 {
     wire_run *run = &team->run;
+    transport_unplace(team->m->listener, run);
     mesh_clear(team->m, &run->parked);
     runner_drop(&run->runner);
     run->ended      = run->seq;
@@ -283,9 +284,22 @@ static void fill(wire_team *team, int from, const wire_peer *head, buf *body, vo
                  team->ranks[from]);
         return;
     }
-    if (!runner_keep(&team->run.runner, &part, body)) memcpy(place, body->data, body->size);
+    if (body->data != place && !runner_keep(&team->run.runner, &part, body))
+        memcpy(place, body->data, body->size);
     runner_filled(&team->run.runner, &part, body->size);
     tell_used(team, from, body->size);
+}
+
+void *wire_place(wire_team *team, int from, const wire_peer *head)
+{
+    wire_run *run          = &team->run;
+    const runner_part part = part_of(from, head);
+    const size_t bytes     = (size_t)head->payload_bytes;
+    void *place;
+    const bool may_take = run->is_running && head->seq == run->seq && !run->has_failed &&
+                          !run->is_suspect && !runner_may_keep(&run->runner, &part, bytes);
+    return may_take && runner_place(&run->runner, &part, bytes, &place) == RUNNER_PLACED ? place
+                                                                                         : NULL;
 }
 
 /* False: the caller keeps the part. */

@@ -475,16 +475,25 @@ runner_answer runner_place(runner *r, const runner_part *part, size_t bytes, voi
     return RUNNER_PLACED;
 }
 
-/* Keeps only whole parts that are aligned for their elements. */
-bool runner_keep(runner *r, const runner_part *part, buf *body)
+static buf **to_keep(runner *r, const runner_part *part, size_t bytes)
 {
     uint32_t m;
     runner_track *t = find(r, part->segment);
-    if (t == NULL || !find_move(r, part, &m) || !r->plan->may_stay[m]) return false;
-    if (part->offset != 0 || body->size != part->total || t->kept[m] != NULL ||
-        (uintptr_t)body->data % r->element != 0)
-        return false;
-    t->kept[m] = buf_acquire(body);
+    if (t == NULL || !find_move(r, part, &m) || !r->plan->may_stay[m]) return NULL;
+    return part->offset == 0 && bytes == part->total && t->kept[m] == NULL ? &t->kept[m] : NULL;
+}
+
+bool runner_may_keep(runner *r, const runner_part *part, size_t bytes)
+{
+    return to_keep(r, part, bytes) != NULL;
+}
+
+/* Keeps only whole parts that are aligned for their elements. */
+bool runner_keep(runner *r, const runner_part *part, buf *body)
+{
+    buf **kept = to_keep(r, part, body->size);
+    if (kept == NULL || (uintptr_t)body->data % r->element != 0) return false;
+    *kept = buf_acquire(body);
     return true;
 }
 

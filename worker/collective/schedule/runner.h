@@ -120,6 +120,8 @@ typedef enum { RUNNER_PLACED, RUNNER_LATER, RUNNER_WRONG } runner_answer;
 runner_answer runner_place(runner *r, const runner_part *part, size_t bytes, void **place);
 /* Takes a reference to body instead of filling the place, if possible; runner_filled() follows, too. */
 bool runner_keep(runner *r, const runner_part *part, buf *body);
+/* Whether it would keep a body of that size, which is aligned as of buf_new(). */
+bool runner_may_keep(runner *r, const runner_part *part, size_t bytes);
 void runner_drop(runner *r); /* releases kept bodies; the call has ended */
 void runner_filled(runner *r, const runner_part *part, size_t bytes);
 
