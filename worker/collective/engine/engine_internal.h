@@ -109,7 +109,7 @@ struct coll_engine {
     /* to sleep on; news_fd: an eventfd that wakes threads asleep on the mesh */
     int mesh_fd, news_fd;
     atomic_int mesh_sleepers;
-    bool may_spin; /* the workers of this host do not outnumber its cores */
+    bool has_core; /* the workers of this host do not outnumber its cores */
     schedule_table *table;
     node_place *place;          /* NULL: no shared memory */
     device_place *device_place; /* NULL: a build without devices, or no shared memory */

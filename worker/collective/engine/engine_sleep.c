@@ -4,6 +4,7 @@
 #include "common/base/clock.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,12 +50,15 @@ bool coll_engine_is_linked(coll_engine *e)
     return is;
 }
 
-/* What is awaited is often there before a sleeping thread would be awake. */
+/* What is awaited is often there before a sleeping thread would be awake.  With more workers than cores, another one
+ * may have to run first. */
 static void spin_on_mesh(coll_engine *e, uint32_t seen)
 {
     const uint64_t until = clock_ns(&clock_real) + ENGINE_SPIN_US * 1000;
-    while (mesh_news(e->mesh) == seen && clock_ns(&clock_real) < until)
+    while (mesh_news(e->mesh) == seen && clock_ns(&clock_real) < until) {
+        if (!e->has_core) sched_yield();
         (void)engine_mesh_advance(e);
+    }
 }
 
 static void sleep_on_mesh(coll_engine *e, uint32_t seen, long timeout_us)
@@ -81,7 +85,7 @@ void engine_nap(coll_engine *e, engine_seen seen, engine_links links)
         if (on_wire) sleep_on_mesh(e, seen.mesh, 0);
         node_sleep(e->place, seen.node, (uint64_t)us);
     } else if (on_wire) {
-        if (e->may_spin && links.may_spin) spin_on_mesh(e, seen.mesh);
+        if (links.may_spin) spin_on_mesh(e, seen.mesh);
         sleep_on_mesh(e, seen.mesh, us);
     } else {
         nanosleep(&(struct timespec){.tv_nsec = ENGINE_NAP_POLL_US * 1000}, NULL);
