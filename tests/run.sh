@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize|gpu|fleet|only [FILE...]
 #   check     what is quick: everything in one process, and the rules of the house
-#   all       that, the command line, real jobs of many processes, and the fuzzers for 2 s each
+#   all       that, the command line, and real jobs of many processes
 #   gpu       what needs an NVIDIA GPU; part of `all` where there is one
 #   fleet     containers, Kubernetes, Slurm, Prometheus, a browser, packages: what needs packages-fleet.txt
 #   sanitize  for builds with a sanitizer: everything in one process, jobs without large programs, fuzzers for 10 s each
@@ -65,17 +65,15 @@ if [ "$kind" = all ]; then
     # shellcheck disable=SC2086
     bats_files=$(grep -l '^# alone:' $bats_files)
     for file in $beside; do echo "$(label_of "$file") 600 bats --formatter tap $file"; done >>"$list"
-    jobs=$((jobs + 4)) # jobs of many processes wait for each other much of the time
+    jobs=$((jobs + 2)) # jobs of many processes wait for each other much of the time
 fi
 
-# Random tries are few in `all`; with sanitizers, which find more by each, they are many.
-tries=1 fuzz_seconds=2
-[ "$kind" != sanitize ] || tries=3 fuzz_seconds=10
-export TRIES=${TRIES:-$tries}
+# Random tries are few in `all`, and many with sanitizers, which find more by each.
+export TRIES=${TRIES:-$([ "$kind" = sanitize ] && echo 3 || echo 1)}
 fuzz() { # NAME TARGETS
-    echo "$1 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=$2 tests/fuzz/run.sh $build/$1 ${FUZZ_SECONDS:-$fuzz_seconds}"
+    echo "$1 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=$2 tests/fuzz/run.sh $build/$1 ${FUZZ_SECONDS:-10}"
 }
-if [ "$kind" = all ] || { [ "$kind" = sanitize ] && grep -q '^PENSTOCK_SANITIZE.*=address' "$build/CMakeCache.txt"; }; then
+if [ "$kind" = sanitize ] && grep -q '^PENSTOCK_SANITIZE.*=address' "$build/CMakeCache.txt"; then
     fuzz fuzz_wire wire_data,wire_control,wire_peer
     fuzz fuzz_files config,secret,local,store,http
     fuzz fuzz_foreign lend,socket,safetensors,documents
