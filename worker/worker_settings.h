@@ -80,8 +80,8 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "When gradients of micro-batches are reduced over the workers: last sends nothing before the last one; each needs no memory to accumulate all of them; auto is each if gradients are sharded over the workers.") \
     X(bucket_first_bytes, U64, "1m",    4096, 1e15,     NULL,                                                          \
       "Size of the first bucket of gradients without servers; small, so that communication starts early.")             \
-    X(bucket_bytes,     U64,  "25m",    4096, 1e15,     NULL,                                                          \
-      "Size of a bucket of gradients without servers; larger buckets cost less per byte and overlap less.")            \
+    X(bucket_bytes,     U64,  "0",      0,    1e15,     NULL,                                                          \
+      "Size of a bucket of gradients without servers; larger buckets cost less per byte and overlap less. 0 is a sixteenth of all gradients, from 1 to 25 MiB.") \
     X(reduce_bucket,    U64,  "0",      0,    1e15,     NULL,                                                          \
       "Size of all buckets in elements; 0 uses bucket_first_bytes and bucket_bytes.")                                  \
     SETTING_OFFLOAD_OPTIMIZER(X) SETTING_OFFLOAD_PARAM(X) SETTING_OFFLOAD_PATH(X) SETTING_SUB_GROUP(X)                 \
