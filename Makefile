@@ -5,7 +5,8 @@
 #   make gpu-test   on a machine with an NVIDIA GPU: builds, runs the tests of tests/gpu
 #   make fleet      containers, Kubernetes, Slurm, Prometheus, a browser: installs packages-fleet.txt and runs tests/fleet
 #   make check      the quick tests only (under a minute, once built)
-#   make sanitize   builds with address and undefined, then with thread sanitizer, and runs the tests that support them
+#   make sanitize   builds with address and undefined, then with thread sanitizer, and runs the tests that support them;
+#                   each fuzzer for 10 s
 #   make soak       SEEDS=5000: simulated clusters with faults, on all cores; ROUNDS=20: runs of the hosts suite; 300 kills at one port, 600 under every rule
 #   make bench      the figures of the README
 #   make install    PREFIX=/usr/local
