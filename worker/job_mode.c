@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { BUCKET_BYTES_MIN = 4096 };
+
 static bool begins_with_word(const char *text, const char *word)
 {
     size_t n = strlen(word);
@@ -135,12 +137,15 @@ pen_status job_mode_choose(const worker_settings *s, job_place place, job_mode *
     return check_sync(s, chosen, why);
 }
 
-static pen_status check_words(const worker_settings *s, pen_error *why)
+static pen_status check_values(const worker_settings *s, pen_error *why)
 {
     if (s->log_level[0] != '\0' && log_level_find(s->log_level) < -1)
         return why_set(why, PEN_BAD_SETTING,
                        "log_level '%s' is none of silent, error, warning, notice, info, debug",
                        s->log_level);
+    if (s->bucket_bytes > 0 && s->bucket_bytes < BUCKET_BYTES_MIN)
+        return why_set(why, PEN_BAD_SETTING, "bucket_bytes is %llu, but must be 0 or at least %d",
+                       (unsigned long long)s->bucket_bytes, BUCKET_BYTES_MIN);
     return simd_choose(s->simd, why);
 }
 
@@ -148,7 +153,7 @@ pen_status job_settings_check(const worker_settings *s, job_place place, job_mod
                               pen_error *why)
 {
     batch_plan b = {.train = s->train_batch, .micro = s->micro_batch, .accum = s->accum};
-    if (check_words(s, why) != PEN_OK || job_mode_choose(s, place, chosen, why) != PEN_OK ||
+    if (check_values(s, why) != PEN_OK || job_mode_choose(s, place, chosen, why) != PEN_OK ||
         precision_check(s, why) != PEN_OK)
         return why->status;
     return batch_plan_resolve(&b, (uint64_t)place.world_size, why);

@@ -116,6 +116,7 @@ listen() {
     says 2 "penstock run: --nproc-per-node is '0', but must be a whole number from 1 to 1024" run --nproc-per-node 0 true
     says 2 "penstock run: --servers is '2x', but must be a whole number from 0 to 10000" run --servers 2x true
     says 2 "penstock: lease_ms is 1, but must be between 200 and 3600000" run --lease-ms 1 true
+    says 2 "penstock: bucket_bytes is 100, but must be 0 or at least 4096" run --bucket-bytes 100 true
     says 2 "penstock: lease_ms is 'long', which is not a whole number" run --lease-ms long true
     says 2 "penstock: master_port is 99999, but must be between 0 and 65535" status --master-port 99999
     says 2 "penstock: --lease-ms needs a value" run --lease-ms

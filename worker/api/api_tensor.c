@@ -53,6 +53,19 @@ pen_status pen_register(pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t)
     return status == PEN_OK ? status : context_remember(&ctx->remembered, &why);
 }
 
+/* So that the last bucket, which nothing hides, is a small part of the model.  All ranks have the same one. */
+static void choose_buckets(pen_ctx *ctx)
+{
+    const model *m       = &ctx->model;
+    const uint64_t least = 1 << 20, most = 25 << 20;
+    uint64_t bytes = 0;
+    if (ctx->settings.bucket_bytes != 0) return;
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        bytes += m->tensor[i]->trained ? m->tensor[i]->elements * sizeof(float) : 0;
+    const uint64_t share       = bytes / 16;
+    ctx->settings.bucket_bytes = share < least ? least : share > most ? most : share;
+}
+
 static pen_status freeze(pen_ctx *ctx)
 {
     pen_error why;
@@ -65,6 +78,7 @@ static pen_status freeze(pen_ctx *ctx)
         return last_error_report(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
     const char *mode  = context_mode_name(ctx);
     pen_status status = model_freeze(&ctx->model, &ctx->settings, mode, ctx->sync, &why);
+    choose_buckets(ctx);
     if (status == PEN_OK) status = model_make_units(&ctx->model, &ctx->settings, &why);
     if (status == PEN_OK) status = device_copies_commit(ctx, api_deliver, &why);
     if (status == PEN_OK) status = model_first_values(&ctx->model, &why);

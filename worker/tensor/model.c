@@ -313,7 +313,6 @@ pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pe
     } else {
         t->index = m->n_tensors;
         m->n_trained += t->trained;
-        m->trained_bytes += t->trained ? t->elements * sizeof(float) : 0;
         m->tensor[m->n_tensors++] = t;
     }
     if (status == PEN_OK && out != NULL) *out = t;
@@ -329,13 +328,6 @@ pen_dtype model_push_dtype(const model *m, const pen_tensor *t)
 {
     const wire_group group = {.wire = m->group[t->desc.group]->wire};
     return plan_push_dtype(&group, &t->desc);
-}
-
-uint64_t model_bucket_bytes(const model *m, uint64_t setting)
-{
-    const uint64_t least = 1 << 20, most = 25 << 20, share = m->trained_bytes / 16;
-    if (setting != 0) return setting;
-    return share < least ? least : share > most ? most : share;
 }
 
 bool model_is_decided(const model *m)

@@ -63,8 +63,7 @@ struct pen_tensor {
 
 typedef struct {
     uint32_t n_tensors, n_groups, n_trained;
-    uint64_t trained_bytes; /* of trained tensors, as float32 */
-    uint32_t n_free;        /* trained tensors of groups that do not average; of model_freeze() */
+    uint32_t n_free; /* trained tensors of groups that do not average; of model_freeze() */
     pen_tensor **tensor;
     uint32_t n_aliases;
     pen_tensor **alias;                  /* [n_aliases] second names, local to this rank */
@@ -92,9 +91,6 @@ static inline pen_tensor *model_name(const model *m, uint32_t i)
 /* The rule of a tensor, and the type of its gradient on the wire. */
 ps_client_rule model_rule_of(const model *m, const pen_tensor *t);
 pen_dtype model_push_dtype(const model *m, const pen_tensor *t);
-
-/* The setting bucket_bytes; 0: by the size of the model, so that the last bucket is a small part of it. */
-uint64_t model_bucket_bytes(const model *m, uint64_t setting);
 
 /* A tensor has the rule STEP_TWO_PHASE: steps are decided for the whole model. */
 bool model_is_decided(const model *m);

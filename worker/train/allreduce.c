@@ -150,16 +150,15 @@ static pen_status make_sums(trainer *t, pen_error *why)
                    : why_set(why, PEN_NO_MEMORY, "no memory for the gradients of %u tensors",
                              ctx->model.n_tensors);
     }
-    const reducer_setup setup = {.n           = t->n_gradients,
-                                 .elements    = t->elements,
-                                 .name        = t->name,
-                                 .first_bytes = ctx->settings.bucket_first_bytes,
-                                 .bucket_bytes =
-                                     model_bucket_bytes(&ctx->model, ctx->settings.bucket_bytes),
-                                 .place  = &t->place,
-                                 .stats  = &t->ctx->stats,
-                                 .submit = group_calls_submit,
-                                 .user   = &t->group_calls};
+    const reducer_setup setup = {.n            = t->n_gradients,
+                                 .elements     = t->elements,
+                                 .name         = t->name,
+                                 .first_bytes  = ctx->settings.bucket_first_bytes,
+                                 .bucket_bytes = ctx->settings.bucket_bytes,
+                                 .place        = &t->place,
+                                 .stats        = &t->ctx->stats,
+                                 .submit       = group_calls_submit,
+                                 .user         = &t->group_calls};
     return reducer_create(&setup, &t->reducer, why);
 }
 

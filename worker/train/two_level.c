@@ -212,19 +212,18 @@ static void push_piece(void *user, uint32_t i);
 
 static pen_status make_reducer(pen_ctx *ctx, two_level *l, pen_error *why)
 {
-    const reducer_setup setup = {.n           = l->n,
-                                 .elements    = l->elements,
-                                 .name        = l->name,
-                                 .first_bytes = ctx->settings.bucket_first_bytes,
-                                 .bucket_bytes =
-                                     model_bucket_bytes(&ctx->model, ctx->settings.bucket_bytes),
-                                 .owner  = l->owner,
-                                 .size   = l->size,
-                                 .rank   = l->rank,
-                                 .place  = &l->place,
-                                 .submit = group_calls_submit,
-                                 .summed = push_piece,
-                                 .user   = &l->group_calls};
+    const reducer_setup setup = {.n            = l->n,
+                                 .elements     = l->elements,
+                                 .name         = l->name,
+                                 .first_bytes  = ctx->settings.bucket_first_bytes,
+                                 .bucket_bytes = ctx->settings.bucket_bytes,
+                                 .owner        = l->owner,
+                                 .size         = l->size,
+                                 .rank         = l->rank,
+                                 .place        = &l->place,
+                                 .submit       = group_calls_submit,
+                                 .summed       = push_piece,
+                                 .user         = &l->group_calls};
     return reducer_create(&setup, &l->reducer, why);
 }
 

@@ -239,15 +239,17 @@ void ps_units_step_end(ps *p)
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
+static uint64_t bucket_bytes(const worker_settings *s)
+{
+    return s->reduce_bucket > 0 ? s->reduce_bucket * sizeof(float) : s->bucket_bytes;
+}
+
 pen_status ps_units_view(strategy *s, pen_tensor *t, pen_error *why)
 {
     const io_thread *c = ((ps *)s)->c;
     pen_ctx *ctx       = c->ctx;
     if (c->ps_client == NULL || !io_gives_back(c)) return PEN_OK;
-    const worker_settings *o = &ctx->settings;
-    const uint64_t bucket    = o->reduce_bucket > 0 ? o->reduce_bucket * sizeof(float)
-                                                    : model_bucket_bytes(&ctx->model, o->bucket_bytes);
-    return param_grad_wait(ctx, t->grad_bytes, bucket, why);
+    return param_grad_wait(ctx, t->grad_bytes, bucket_bytes(&ctx->settings), why);
 }
 
 void io_returned(void *user, uint32_t tensor)

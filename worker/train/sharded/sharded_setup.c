@@ -89,18 +89,13 @@ static pen_status make_ranges(sharded *s, pen_error *why)
 }
 
 /* ---- pieces of gradients --------------------------------------------------------------------- */
-static uint64_t bucket_bytes(const sharded *s)
-{
-    const worker_settings *o = &s->ctx->settings;
-    return o->reduce_bucket > 0 ? o->reduce_bucket * sizeof(float)
-                                : model_bucket_bytes(&s->ctx->model, o->bucket_bytes);
-}
-
 /* A bucket has a part of each owner, so that all owners sum. */
 static uint64_t slice_elements(const sharded *s)
 {
-    const uint64_t slice =
-        bucket_bytes(s) / sizeof(float) / (uint64_t)s->size / PLAN_BLOCK * PLAN_BLOCK;
+    const worker_settings *o = &s->ctx->settings;
+    const uint64_t bucket =
+        o->reduce_bucket > 0 ? o->reduce_bucket : o->bucket_bytes / sizeof(float);
+    const uint64_t slice = bucket / (uint64_t)s->size / PLAN_BLOCK * PLAN_BLOCK;
     return slice > 0 ? slice : PLAN_BLOCK;
 }
 
@@ -162,12 +157,12 @@ static pen_status make_reducer(sharded *s, pen_error *why)
         s->piece_owner[i] = s->piece[i].owner;
         s->piece_name[i]  = s->ctx->model.tensor[s->piece[i].tensor]->name;
     }
-    const reducer_setup setup = {.n        = s->n_pieces,
-                                 .elements = elements,
-                                 .name     = s->piece_name,
-                                 .first_bytes =
-                                     o->reduce_bucket > 0 ? bucket_bytes(s) : o->bucket_first_bytes,
-                                 .bucket_bytes = bucket_bytes(s),
+    const uint64_t bound      = o->reduce_bucket * sizeof(float);
+    const reducer_setup setup = {.n            = s->n_pieces,
+                                 .elements     = elements,
+                                 .name         = s->piece_name,
+                                 .first_bytes  = bound > 0 ? bound : o->bucket_first_bytes,
+                                 .bucket_bytes = bound > 0 ? bound : o->bucket_bytes,
                                  .owner        = s->piece_owner,
                                  .size         = s->size,
                                  .rank         = s->rank,
