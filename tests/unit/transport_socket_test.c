@@ -626,27 +626,7 @@ static void test_transport_socket_in_a_forked_child_is_wrong_state(void **state)
     transport *l = listen_here(), *d = dial_up(transport_address(l));
     say(d, 0, "hello");
     const uint32_t peer = expect(l, TRANSPORT_MESSAGE).peer;
-    const pid_t child   = fork();
-    if (child == 0) {
-        transport_event event;
-        int wrong = transport_recv(d, &event) != PEN_WRONG_STATE;
-        wrong |= (transport_send(d, 0, "x", 1, NULL) != PEN_WRONG_STATE) << 1;
-        wrong |= (transport_recv(l, &event) != PEN_WRONG_STATE) << 2;
-        transport_close(d, 1000);
-        transport_close(l, 1000);
-        transport *own = listen_here(), *to_own = dial_up(transport_address(own));
-        say(to_own, 0, "of the child");
-        wrong |= (expect(own, TRANSPORT_MESSAGE).head_size != 12) << 3;
-        transport_close(to_own, 1000);
-        transport_close(own, 0);
-        _exit(wrong);
-    }
-    int status;
-    waitpid(child, &status, 0);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-    say(d, 0, "the parent goes on");
-    assert_hears(l, "the parent goes on");
+    assert_belong_to_the_parent(l, d, ANYWHERE);
     say(l, peer, "both ways");
     assert_hears(d, "both ways");
     transport_close(d, 0);

@@ -1,4 +1,4 @@
-/* transport_tools.h - transports over ZeroMQ that send and receive, and plain sockets that shake hands with them. */
+/* transport_tools.h - transports that send and receive, and plain sockets that shake hands with ZeroMQ's. */
 #ifndef TESTS_UNIT_TRANSPORT_TOOLS_H
 #define TESTS_UNIT_TRANSPORT_TOOLS_H
 
@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -92,6 +94,36 @@ static inline void assert_hears(transport *t, const char *text)
     transport_event event = expect(t, TRANSPORT_MESSAGE);
     assert_int_equal(event.head_size, strlen(text));
     assert_memory_equal(event.head, text, event.head_size);
+}
+
+/* In a child of fork(), these two answer WRONG_STATE and stay the parent's; a listener of the child's own, at
+ * own_address, serves.  NULL: it opens none. */
+static inline void assert_belong_to_the_parent(transport *l, transport *d, const char *own_address)
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        transport_event event;
+        int wrong = transport_recv(d, &event) != PEN_WRONG_STATE;
+        wrong |= (transport_send(d, 0, "x", 1, NULL) != PEN_WRONG_STATE) << 1;
+        wrong |= (transport_recv(l, &event) != PEN_WRONG_STATE) << 2;
+        transport_close(d, 1000);
+        transport_close(l, 1000);
+        if (own_address != NULL) {
+            transport *own    = listen_at(own_address, NULL),
+                      *to_own = dial_up(transport_address(own));
+            say(to_own, 0, "of the child");
+            wrong |= (expect(own, TRANSPORT_MESSAGE).head_size != 12) << 3;
+            transport_close(to_own, 1000);
+            transport_close(own, 0);
+        }
+        _exit(wrong);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    say(d, 0, "the parent goes on");
+    assert_hears(l, "the parent goes on");
 }
 
 /* ---- plain sockets --------------------------------------------------------------------------- */
