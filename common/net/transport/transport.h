@@ -78,7 +78,7 @@ typedef struct {
     /* Listening, plain sockets only.  Where to receive the body of this message, much of which has not arrived: `bytes`
      * bytes, BORROWED until the message is delivered, the connection ends, or transport_unplace().  NULL: a buffer of the
      * transport's.  *owner: for transport_unplace().  Called by transport_recv(), for a peer that has sent a message
-     * before; must not use the endpoint. */
+     * before; must not send, receive or close. */
     void *(*place)(void *user, uint32_t peer, const void *head, size_t head_size, uint64_t bytes,
                    const void **owner);
     void *place_user;

@@ -314,7 +314,8 @@ static bool take_part(wire_team *team, int from, const wire_peer *head, buf *bod
     case RUNNER_LATER: return false;
     case RUNNER_WRONG: break;
     }
-    if (!team->mate[from].now.has) return false; /* the sender's header may explain it */
+    if (!team->mate[from].now.has && body != team->m->placed)
+        return false; /* the sender's header may explain it */
     run_fail(team, PEN_MISMATCH, from,
              "rank %d follows another schedule; the settings of collectives must be the same on "
              "all ranks",
