@@ -24,6 +24,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -372,6 +375,42 @@ static void listen_and_close(void *socket)
     zmq_close(socket);
 }
 
+/* Workers of one host do not speak ZeroMQ, but on plain sockets: a greeting, then frames of two sizes. */
+static int dial_plainly(const target *to)
+{
+    char address[64], path[LOCAL_SOCKET_PATH_BYTES], greeting[8];
+    struct sockaddr_un at      = {.sun_family = AF_UNIX};
+    const struct timeval limit = {.tv_usec = 500000};
+    const int fd               = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", to->port);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    if (local_socket_find(address, path) && strlen(path) < sizeof at.sun_path) {
+        memcpy(at.sun_path, path, strlen(path) + 1);
+        if (connect(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
+            send(fd, "PENSOCK\1", 8, MSG_NOSIGNAL) == 8 &&
+            recv(fd, greeting, 8, MSG_WAITALL) == 8) {
+            count.connections++;
+            return fd;
+        }
+    }
+    count.refused++;
+    close(fd);
+    return -1;
+}
+
+static bool send_plainly(int fd, const unsigned char *message, size_t size, size_t body_bytes)
+{
+    const uint64_t body       = body_bytes > 0 ? body_bytes + 1 : 0;
+    const uint32_t sizes[2]   = {(uint32_t)size, 0};
+    const struct iovec all[4] = {{(void *)&body, sizeof body},
+                                 {(void *)sizes, sizeof sizes},
+                                 {(void *)message, size},
+                                 {(void *)message, body_bytes}};
+    const struct msghdr m     = {.msg_iov = (void *)all, .msg_iovlen = 4};
+    return sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)(16 + size + body_bytes);
+}
+
 static void lie_to(const target *to, unsigned turn)
 {
     static const struct {
@@ -380,20 +419,26 @@ static void lie_to(const target *to, unsigned turn)
     static const int n_keys[] = {[SCHEDULER] = 3, [SERVER] = 2, [WORKER] = 1};
     static unsigned char message[PREFIX + 2 * HEAD_MAX];
     static unsigned lies[3];
-    const unsigned as = (to->role == SCHEDULER ? 0u : 1u) + turn % (unsigned)n_keys[to->role];
-    void *socket      = dial(to, keys[as].who, keys[as].index);
-    for (int i = 0; socket != NULL && i < BURST; i++) {
+    const unsigned as   = (to->role == SCHEDULER ? 0u : 1u) + turn % (unsigned)n_keys[to->role];
+    const bool is_plain = !has_keys && to->role == WORKER;
+    const int fd        = is_plain ? dial_plainly(to) : -1;
+    void *socket        = is_plain ? NULL : dial(to, keys[as].who, keys[as].index);
+    for (int i = 0; (socket != NULL || fd >= 0) && i < BURST; i++) {
         const unsigned k  = lies[to->role]++;
         const bool is_mem = k % 4 == 3;
         const head *h     = &heads[k % (unsigned)n_heads];
         const size_t size =
             is_mem ? lie_about_memory(k / 4, message) : lie_in(h, k / (unsigned)n_heads, message);
         const bool has_body = !is_mem && k % 8 == 1;
-        if (size == 0 || zmq_send(socket, message, size, has_body ? ZMQ_SNDMORE : 0) < 0) break;
-        if (has_body) zmq_send(socket, message, size < 64 ? size : 64, 0);
+        if (size == 0) break;
+        if (is_plain && !send_plainly(fd, message, size, !has_body ? 0 : size < 64 ? size : 64))
+            break;
+        if (!is_plain && zmq_send(socket, message, size, has_body ? ZMQ_SNDMORE : 0) < 0) break;
+        if (!is_plain && has_body) zmq_send(socket, message, size < 64 ? size : 64, 0);
         count.messages++;
     }
     if (socket != NULL) listen_and_close(socket);
+    if (fd >= 0) close(fd);
     count.turns++;
 }
 
