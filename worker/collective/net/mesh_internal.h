@@ -104,7 +104,7 @@ struct mesh {
     mesh_tx_ref *lent, *spare;       /* spare: a stack, as is */
     _Atomic(mesh_tx_ref *) returned; /* pushed by the transport's threads */
     atomic_uint returning;           /* threads that are pushing */
-    atomic_bool wants_returns;       /* a return wakes the mesh */
+    atomic_bool wants_returns;       /* the next return wakes the mesh */
 };
 
 /* ---- mesh_team.c ------------------------------------------------------------------------------------------------- */

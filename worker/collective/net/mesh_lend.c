@@ -28,7 +28,8 @@ static void give_back(buf *base)
     mesh_tx_ref *top = atomic_load(&m->returned);
     do h->below = top;
     while (!atomic_compare_exchange_weak(&m->returned, &top, h));
-    if (atomic_load(&m->wants_returns)) eventfd_write(m->wake_fd, 1);
+    if (atomic_load(&m->wants_returns) && atomic_exchange(&m->wants_returns, false))
+        eventfd_write(m->wake_fd, 1);
     atomic_fetch_sub(&m->returning, 1);
 }
 
@@ -81,9 +82,11 @@ void mesh_collect(mesh *m)
     }
 }
 
-/* Set before the last check, so that a return after that check wakes the mesh. */
+/* Set before the last check, so that the first return after that check wakes the mesh. */
 void mesh_await_returns(mesh *m)
 {
+    mesh_collect(m);
+    if (m->lent == NULL) return;
     atomic_store(&m->wants_returns, true);
     mesh_collect(m);
 }

@@ -165,21 +165,15 @@ static bool drain_listener(mesh *m)
     return n > 0;
 }
 
-static void hush(mesh *m)
-{
-    eventfd_t count;
-    eventfd_read(m->wake_fd, &count);
-    atomic_store(&m->wants_returns, false);
-}
-
 static bool drain_links(mesh *m)
 {
     struct epoll_event events[EVENTS];
     const int n = epoll_wait(m->epoll_fd, events, EVENTS, 0);
     bool any    = false;
+    eventfd_t count;
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr == &m->wake_fd)
-            hush(m);
+            eventfd_read(m->wake_fd, &count);
         else if (events[i].data.ptr != m->listener)
             any |= mesh_drain_link(events[i].data.ptr);
     }
