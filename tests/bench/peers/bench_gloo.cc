@@ -1,8 +1,9 @@
 // bench_gloo.cc - Gloo's allreduce of float32 sums over TCP, measured as `penstock bench all-reduce` and nccl-tests do.
 //
-//     bench_gloo RANKS ring|bcube|halving_doubling [MIN_BYTES MAX_BYTES FACTOR SECONDS]
+//     bench_gloo RANKS ring|bcube|halving_doubling [MIN_BYTES MAX_BYTES FACTOR SECONDS [RANK ADDRESS FOLDER]]
 //
-// Contains no Penstock code. Starts RANKS processes that meet in a temporary folder. Prints one
+// Contains no Penstock code. Starts RANKS processes that meet in a temporary folder; with RANK, it is that one alone,
+// on the host with that address, and all meet in FOLDER, which exists and is empty. Prints one
 // JSON object for each size: the time of one call is the mean over ranks of a loop of calls; algbw
 // = bytes / time, busbw = algbw * 2 (n - 1) / n. Sums are checked before the measurement, and after
 // it if out of place.
@@ -126,10 +127,11 @@ struct Sizes {
     double seconds;
 };
 
-int run_rank(const std::string &folder, int rank, int ranks, const std::string &algorithm, const Sizes &sizes)
+int run_rank(const std::string &folder, const char *address, int rank, int ranks, const std::string &algorithm,
+             const Sizes &sizes)
 {
     gloo::transport::tcp::attr where;
-    where.hostname = "localhost";
+    where.hostname = address;
     auto device    = gloo::transport::tcp::CreateDevice(where);
     gloo::rendezvous::FileStore store(folder);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
@@ -166,9 +168,10 @@ int main(int argc, char **argv)
     if (ranks < 2 || sizes.least < sizeof(float) || sizes.factor < 2 ||
         (algorithm != "ring" && algorithm != "bcube" && algorithm != "halving_doubling")) {
         std::fprintf(stderr, "usage: bench_gloo RANKS ring|bcube|halving_doubling "
-                             "[MIN_BYTES MAX_BYTES FACTOR SECONDS]\n");
+                             "[MIN_BYTES MAX_BYTES FACTOR SECONDS [RANK ADDRESS FOLDER]]\n");
         return 2;
     }
+    if (argc == 10) return run_rank(argv[9], argv[8], std::atoi(argv[7]), ranks, algorithm, sizes);
     char folder[] = "/tmp/bench_gloo-XXXXXX";
     if (mkdtemp(folder) == nullptr) return 1;
     std::vector<pid_t> children;
@@ -177,7 +180,7 @@ int main(int argc, char **argv)
         if (child == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             try {
-                _exit(run_rank(folder, r, ranks, algorithm, sizes));
+                _exit(run_rank(folder, "localhost", r, ranks, algorithm, sizes));
             } catch (const std::exception &e) {
                 std::fprintf(stderr, "bench_gloo: %s\n", e.what());
                 _exit(1);

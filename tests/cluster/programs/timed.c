@@ -1,6 +1,7 @@
 /* timed.c - times what a job does over and over; rank 0 prints the median.
  *
  *   timed all_reduce BYTES TIMES    the sum of BYTES of float32 over all ranks
+ *   timed calls BYTES TIMES         the same without a barrier between: the mean of TIMES calls
  *   timed step BYTES TIMES          a training step of one tensor of BYTES
  *   timed layers|whole BYTES TIMES MS
  *       a lazy step of LAYERS tensors of BYTES together, whose computing is sleep: MS forward, twice as long backward.
@@ -54,6 +55,25 @@ static int time_all_reduce(pen_ctx *ctx, size_t n, int times)
         if (i >= 0) took[i] = now_ms() - begun;
     }
     print(ctx, took, times);
+    pen_free(in);
+    pen_free(out);
+    return 0;
+}
+
+static int time_calls(pen_ctx *ctx, size_t n, int times)
+{
+    float *in    = pen_alloc(ctx, n * sizeof *in, PEN_HOST);
+    float *out   = pen_alloc(ctx, n * sizeof *out, PEN_HOST);
+    double begun = 0;
+    if (in == NULL || out == NULL) return fprintf(stderr, "no memory\n"), 1;
+    for (size_t i = 0; i < n; i++) in[i] = (float)(i % 1000) / 1000;
+    for (int i = -times / 2; i < times; i++) {
+        if (i <= 0) TRY(pen_barrier(pen_world(ctx), NULL, NULL));
+        if (i == 0) begun = now_ms();
+        TRY(pen_all_reduce(pen_world(ctx), in, out, n, PEN_F32, PEN_SUM, NULL, NULL));
+    }
+    double mean = (now_ms() - begun) / times;
+    print(ctx, &mean, 1);
     pen_free(in);
     pen_free(out);
     return 0;
@@ -166,13 +186,14 @@ int main(int argc, char **argv)
     const size_t n      = argc >= 4 ? strtoull(argv[2], NULL, 10) / sizeof(float) : 0;
     const int times     = argc >= 4 ? atoi(argv[3]) : 0;
     if (n < LAYERS || times < 1 || times > TIMES_MAX || (argc != 4 && !is_layers))
-        return fprintf(stderr, "usage: timed all_reduce|step BYTES TIMES\n"
+        return fprintf(stderr, "usage: timed all_reduce|calls|step BYTES TIMES\n"
                                "       timed layers|whole BYTES TIMES MS\n"),
                2;
     TRY(pen_init((const char *const[]){"optim=sgd lr=0.01", NULL}, &ctx));
     const int code = is_layers ? time_layers(ctx, n, times, atof(argv[4]), by_unit)
-                     : strcmp(argv[1], "step") == 0 ? time_steps(ctx, n, times)
-                                                    : time_all_reduce(ctx, n, times);
+                     : strcmp(argv[1], "step") == 0  ? time_steps(ctx, n, times)
+                     : strcmp(argv[1], "calls") == 0 ? time_calls(ctx, n, times)
+                                                     : time_all_reduce(ctx, n, times);
     if (code == 0) TRY(pen_finalize(ctx));
     return code;
 }
