@@ -24,7 +24,8 @@ typedef enum { /* from 64 on: the other planes have 1 to 63 */
 
 enum {
     WIRE_SCALED     = 1, /* PART: scale holds                                              */
-    WIRE_CALL_FIRST = 2  /* LETTER: its payload follows CLEAR                              */
+    WIRE_CALL_FIRST = 2, /* LETTER: its payload follows CLEAR                              */
+    WIRE_SCALES     = 4  /* PART: an input in its data may have a scale                    */
 };
 /* clang-format on */
 

@@ -48,6 +48,77 @@ static void members_that_differ_all_get_the_same_sentence(void **unused)
     }
 }
 
+static rig *rig_of_ring(int n, schedule_table **table)
+{
+    pen_error why;
+    must(schedule_table_parse("all_reduce : ring", table, &why), &why);
+    return rig_open_with(n,
+                         &(rig_options){.scheme = schemes[0], .disorderly = true, .table = *table});
+}
+
+enum { FEW = 64 };
+
+static void begin_sum(rig *r, int who, size_t n, float in[FEW], float out[FEW])
+{
+    begin(r, who,
+          &(coll_call){.kind  = COLL_ALL_REDUCE,
+                       .dtype = PEN_F32,
+                       .n     = n,
+                       .in    = in,
+                       .out   = out,
+                       .scale = 1,
+                       .label = "loss"});
+}
+
+static void a_difference_that_no_neighbour_sees_gives_all_the_same_sentence(void **unused)
+{
+    enum { N = 8 };
+    (void)unused;
+    for (int other = 0; other < N; other++) {
+        schedule_table *table;
+        rig *r           = rig_of_ring(N, &table);
+        float in[N][FEW] = {0}, out[N][FEW];
+        r->seq           = 7;
+        for (int i = 0; i < N; i++) begin_sum(r, i, i == other ? FEW - 1 : FEW, in[i], out[i]);
+        run(r, N);
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(r->member[i].state, COLL_FAILED);
+            assert_int_equal(r->member[i].why.status, PEN_MISMATCH);
+            assert_string_equal(r->member[i].why.text, r->member[0].why.text);
+        }
+        rig_close(r);
+        schedule_table_free(table);
+    }
+}
+
+/* Ten tries: a pause of the machine lets a call last so long that all show themselves to all. */
+static void a_short_call_shows_itself_only_to_those_it_sends_to(void **unused)
+{
+    enum { N = 8, TRIES = 10 };
+    (void)unused;
+    schedule_table *table;
+    rig *r           = rig_of_ring(N, &table);
+    float in[N][FEW] = {0}, out[N][FEW];
+    bool was_short   = false;
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < FEW; k++) in[i][k] = (float)(i + k);
+    for (int try = 0; try < TRIES && !was_short; try++) {
+        r->seq++;
+        for (int i = 0; i < N; i++) begin_sum(r, i, FEW, in[i], out[i]);
+        run(r, N);
+        expect_done(r);
+        int told = 0;
+        for (int i = 0; i < N; i++)
+            for (int k = 0; k < N; k++) told += r->member[i].team->mate[k].is_told;
+        was_short = told == N;
+        for (int i = 0; i < N; i++)
+            for (int k = 0; k < FEW; k++) assert_true(out[i][k] == (float)(28 + N * k));
+    }
+    assert_true(was_short);
+    rig_close(r);
+    schedule_table_free(table);
+}
+
 /* ---- early and late members ---------------------------------------------------------------------- */
 static void a_faster_member_may_be_one_call_ahead(void **unused)
 {
@@ -203,6 +274,68 @@ static void a_rank_that_has_not_come_is_missing(void **unused)
     rig_close(r);
 }
 
+/* Advances all but one, for longer than a short call lasts. */
+static void advance_but(rig *r, int left_out, int ms)
+{
+    const uint64_t until = clock_ms(&clock_real) + (uint64_t)ms;
+    while (clock_ms(&clock_real) < until)
+        for (int i = 0; i < r->n; i++)
+            if (i != left_out && r->member[i].state == COLL_RUNNING)
+                advance(r, i);
+            else if (i != left_out)
+                mesh_advance(r->member[i].m); /* as the thread of a worker does between calls */
+}
+
+static void a_rank_that_has_not_come_is_missing_also_far_from_it(void **unused)
+{
+    enum { N = 8, LATE = 3 };
+    (void)unused;
+    schedule_table *table;
+    rig *r           = rig_of_ring(N, &table);
+    float in[N][FEW] = {0}, out[N][FEW];
+    int missing[N];
+    r->seq = 1;
+    for (int i = 0; i < N; i++)
+        if (i != LATE) begin_sum(r, i, FEW, in[i], out[i]);
+    advance_but(r, LATE, 50);
+    for (int i = 0; i < N; i++) {
+        if (i == LATE) continue;
+        assert_int_equal(coll_path_wire.missing(r->member[i].op, missing, N), 1);
+        assert_int_equal(missing[0], LATE);
+    }
+    begin_sum(r, LATE, FEW, in[LATE], out[LATE]);
+    run(r, N);
+    expect_done(r);
+    rig_close(r);
+    schedule_table_free(table);
+}
+
+/* Rank 3 has come and then stands still; the others may have ended the call. */
+static void a_rank_that_has_ended_the_call_is_not_missing(void **unused)
+{
+    enum { N = 4, SLOW = 3 };
+    (void)unused;
+    rig *r           = rig_open(N, schemes[0]);
+    float in[N][FEW] = {0}, out[N][FEW];
+    int missing[N];
+    r->seq = 1;
+    for (int i = 0; i < N; i++) begin_sum(r, i, FEW, in[i], out[i]);
+    for (int i = 0; i < 20; i++)
+        advance(r, SLOW); /* its input is on its way; what it passes on is not */
+    advance_but(r, SLOW, 50);
+    int running = 0;
+    for (int i = 0; i < N; i++) {
+        if (i == SLOW || r->member[i].state != COLL_RUNNING) continue;
+        running++;
+        assert_int_equal(coll_path_wire.missing(r->member[i].op, missing, N), 1);
+        assert_int_equal(missing[0], SLOW);
+    }
+    assert_true(running > 0 && running < N - 1);
+    run(r, N);
+    expect_done(r);
+    rig_close(r);
+}
+
 /* ---- damage ------------------------------------------------------------------------------------------- */
 static void one_flipped_bit_of_a_payload_fails_the_call(void **unused)
 {
@@ -305,10 +438,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_that_differ_all_get_the_same_sentence),
+        cmocka_unit_test(a_difference_that_no_neighbour_sees_gives_all_the_same_sentence),
+        cmocka_unit_test(a_short_call_shows_itself_only_to_those_it_sends_to),
         cmocka_unit_test(a_faster_member_may_be_one_call_ahead),
         cmocka_unit_test(a_root_far_ahead_is_held_back),
         cmocka_unit_test(parts_without_room_fail_the_call),
         cmocka_unit_test(a_rank_that_has_not_come_is_missing),
+        cmocka_unit_test(a_rank_that_has_not_come_is_missing_also_far_from_it),
+        cmocka_unit_test(a_rank_that_has_ended_the_call_is_not_missing),
         cmocka_unit_test(one_flipped_bit_of_a_payload_fails_the_call),
         cmocka_unit_test(one_flipped_bit_of_a_head_is_refused_and_counted),
         cmocka_unit_test(strangers_and_earlier_incarnations_are_refused),

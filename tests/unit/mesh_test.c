@@ -264,13 +264,11 @@ static void every_algorithm_gives_the_same_result(void **unused)
 }
 
 /* ((x0 + x1) + x2) ..., each times its scale, in float32: equal bits, no tolerance. */
-static void sums_are_in_rank_order_and_scaled(void **unused)
+static void check_scaled_sums(rig *r, size_t n, int scaled)
 {
-    (void)unused;
     enum { N = 5, COUNT = 300001 };
     float *in[N], *out[N];
-    rig *r = rig_open(N, schemes[0]);
-    r->seq = 1;
+    r->seq++;
     for (int i = 0; i < N; i++) {
         in[i]  = malloc(COUNT * sizeof(float));
         out[i] = malloc(COUNT * sizeof(float));
@@ -278,27 +276,46 @@ static void sums_are_in_rank_order_and_scaled(void **unused)
         begin(r, i,
               &(coll_call){.kind  = COLL_ALL_REDUCE,
                            .dtype = PEN_F32,
-                           .n     = COUNT,
+                           .n     = n,
                            .in    = in[i],
                            .out   = out[i],
-                           .scale = i == 3 ? 0.3 : 1,
+                           .scale = i == scaled ? 0.3 : 1,
                            .label = ""});
     }
     run(r, N);
     expect_done(r);
-    for (size_t k = 0; k < COUNT; k++) {
-        volatile float sum = in[0][k];
+    for (size_t k = 0; k < n; k++) {
+        volatile float sum = scaled == 0 ? 0.3f * in[0][k] : in[0][k];
         for (int i = 1; i < N; i++) {
-            volatile float x = i == 3 ? 0.3f * in[i][k] : in[i][k];
+            volatile float x = i == scaled ? 0.3f * in[i][k] : in[i][k];
             sum              = sum + x;
         }
-        for (int i = 0; i < N; i++) assert_true(out[i][k] == sum);
+        for (int i = 0; i < N; i++)
+            if (out[i][k] != sum)
+                fail_msg("%zu of %zu, rank %d scaled: %g on rank %d, not %g", k, n, scaled,
+                         out[i][k], i, sum);
     }
     for (int i = 0; i < N; i++) {
         free(in[i]);
         free(out[i]);
     }
-    rig_close(r);
+}
+
+static void sums_are_in_rank_order_and_scaled(void **unused)
+{
+    static const char *const rules[] = {"all_reduce : direct", "all_reduce : one_shot",
+                                        "all_reduce : bruck"};
+    (void)unused;
+    for (int k = 0; k < 3; k++) {
+        pen_error why;
+        schedule_table *table;
+        must(schedule_table_parse(rules[k], &table, &why), &why);
+        rig *r = rig_open_with(5, &(rig_options){.scheme = schemes[0], .table = table});
+        for (int scaled = 0; scaled < 5; scaled++) check_scaled_sums(r, 1000, scaled);
+        check_scaled_sums(r, 300001, 3);
+        rig_close(r);
+        schedule_table_free(table);
+    }
 }
 
 static void bytes_on_the_wire_match_the_formula(void **unused)
@@ -308,7 +325,7 @@ static void bytes_on_the_wire_match_the_formula(void **unused)
     rig *r = rig_open(N, schemes[0]);
     try_call(r, &(plan_of){.kind = COLL_ALL_REDUCE, .dtype = PEN_F32, .n = COUNT});
     const coll_call c = {.kind = COLL_ALL_REDUCE, .dtype = PEN_F32, .n = COUNT, .scale = 1};
-    const schedule_algorithm *a = schedule_for_call(NULL, &c, N, true);
+    const schedule_algorithm *a = schedule_for_call(NULL, &c, N, true, false);
     const double bytes          = a->cost(COLL_ALL_REDUCE, N, COUNT * 4.0).bytes;
     for (int i = 0; i < N; i++) {
         assert_true((double)stat_get(&r->member[i].stats, STAT_COLL_BYTES) == bytes);

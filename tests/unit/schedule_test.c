@@ -559,7 +559,7 @@ static int inner(int n)
 static double bytes_all_reduce(const char *name, int n, double S)
 {
     double p = inner(n), observers = n > p;
-    if (strcmp(name, "one_shot") == 0) return (n - 1) * S;
+    if (strcmp(name, "one_shot") == 0 || strcmp(name, "bruck") == 0) return (n - 1) * S;
     if (strcmp(name, "recursive_doubling") == 0) return log2(p) * S + observers * S;
     if (strcmp(name, "halving_doubling") == 0) return 2 * (p - 1) / p * S + observers * S;
     return 2.0 * (n - 1) / n * S; /* ring, direct */
@@ -679,7 +679,7 @@ static const schedule_algorithm *choose(const schedule_table *t, coll_kind kind,
 {
     const pen_dtype dtype = is_exact ? PEN_U8 : PEN_F32;
     const coll_call call  = {.kind = kind, .n = is_exact ? bytes : bytes / 4, .dtype = dtype};
-    return schedule_for_call(t, &call, size, deterministic);
+    return schedule_for_call(t, &call, size, deterministic, false);
 }
 
 static void the_choice_fits_and_keeps_the_order_where_it_matters(void **state)
@@ -841,15 +841,16 @@ static void members_of_one_call_choose_alike(void **state)
     schedule_table *t = parse("all_to_all : bruck; gather bytes=100k- : direct; gather : tree");
     coll_call a = {.kind = COLL_ALL_TO_ALL, .dtype = PEN_F32, .counts = few, .out_counts = many};
     coll_call b = {.kind = COLL_ALL_TO_ALL, .dtype = PEN_F32, .counts = many, .out_counts = few};
-    assert_ptr_equal(schedule_for_call(t, &a, 3, true), schedule_for_call(t, &b, 3, true));
-    assert_false(schedule_for_call(t, &a, 3, true)->even_all_to_all);
+    assert_ptr_equal(schedule_for_call(t, &a, 3, true, false),
+                     schedule_for_call(t, &b, 3, true, false));
+    assert_false(schedule_for_call(t, &a, 3, true, false)->even_all_to_all);
     coll_call even = {.kind = COLL_ALL_TO_ALL, .dtype = PEN_F32, .n = 3};
-    assert_string_equal(schedule_for_call(t, &even, 3, true)->name, "bruck");
+    assert_string_equal(schedule_for_call(t, &even, 3, true, false)->name, "bruck");
     /* A gather's n is the member's own part; the mean of all decides. */
     coll_call first = {.kind = COLL_GATHER, .dtype = PEN_F32, .counts = many, .n = 100000};
     coll_call last  = {.kind = COLL_GATHER, .dtype = PEN_F32, .counts = many, .n = 7};
-    assert_string_equal(schedule_for_call(t, &first, 3, true)->name, "direct");
-    assert_string_equal(schedule_for_call(t, &last, 3, true)->name, "direct");
+    assert_string_equal(schedule_for_call(t, &first, 3, true, false)->name, "direct");
+    assert_string_equal(schedule_for_call(t, &last, 3, true, false)->name, "direct");
     schedule_table_free(t);
 }
 
@@ -858,12 +859,12 @@ static void floats_keep_their_order_and_integers_need_not(void **state)
     (void)state;
     schedule_table *t = parse("all_reduce : ring");
     coll_call call    = {.kind = COLL_ALL_REDUCE, .dtype = PEN_I32, .op = PEN_SUM, .n = 100};
-    assert_string_equal(schedule_for_call(t, &call, 5, true)->name, "ring");
+    assert_string_equal(schedule_for_call(t, &call, 5, true, false)->name, "ring");
     static const pen_dtype floats[] = {PEN_F32, PEN_F64, PEN_F16, PEN_BF16};
     for (size_t i = 0; i < 4; i++) {
         call.dtype = floats[i];
-        assert_true(schedule_for_call(t, &call, 5, true)->keeps_order);
-        assert_string_equal(schedule_for_call(t, &call, 5, false)->name, "ring");
+        assert_true(schedule_for_call(t, &call, 5, true, false)->keeps_order);
+        assert_string_equal(schedule_for_call(t, &call, 5, false, false)->name, "ring");
     }
     schedule_table_free(t);
 }

@@ -197,10 +197,13 @@ enum { WIRE_PLANS = 8 };
 
 typedef struct {
     bool is_running, has_begun, is_suspect, has_failed, has_agreed;
-    bool next_is_torn; /* a part of the next call found no room */
+    bool proves_itself; /* it ends only if all headers are alike, also those that were not seen */
+    bool is_scaled;     /* a header that was not seen may have a scale */
+    bool has_shown;     /* to all */
+    bool next_is_torn;  /* a part of the next call found no room */
     const runner_plan *plan;
     /* leave_by_ms: a mismatch ends the call only after this member's header was sent, or then */
-    uint64_t seq, ended, leave_by_ms;
+    uint64_t seq, ended, leave_by_ms, show_at_ms;
     coll_call call;
     coll_header own;
     int n_shown;
@@ -219,6 +222,7 @@ struct wire_team {
     mesh *m;
     uint64_t id;
     int size, rank;
+    bool is_on_one_host;       /* by the names of its members' hosts */
     const reduce_order *order; /* of all folds; NULL: rank order */
     void *arrays;              /* all below that have a size */
     int *ranks;

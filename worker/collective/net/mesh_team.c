@@ -7,6 +7,7 @@
 #include "common/containers/vec.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 wire_team *mesh_find_team(const mesh *m, uint64_t id)
 {
@@ -53,7 +54,7 @@ static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, in
     const size_t n = (size_t)size;
     wire_team *t   = calloc(1, sizeof *t);
     if (t == NULL) return NULL;
-    *t        = (wire_team){.m = m, .id = id, .size = size, .rank = rank};
+    *t        = (wire_team){.m = m, .id = id, .size = size, .rank = rank, .is_on_one_host = true};
     t->arrays = ARRAYS_NEW(ARRAY(t->ranks, n), ARRAY(t->position, (size_t)m->n_peers),
                            ARRAY(t->mate, n), ARRAY(t->p2p_to, n), ARRAY(t->p2p_from, n));
     if (t->arrays == NULL) {
@@ -64,6 +65,7 @@ static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, in
     for (int i = 0; i < size; i++) {
         t->ranks[i]           = ranks[i];
         t->position[ranks[i]] = i;
+        t->is_on_one_host &= strcmp(m->peer[ranks[i]].host, m->peer[ranks[0]].host) == 0;
     }
     return t;
 }

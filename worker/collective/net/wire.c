@@ -1,9 +1,13 @@
 /* wire.c - collectives over the mesh: the path of groups whose members share no memory.
  *
  * DESIGN
- * A call begins by sending its header to every member, with the first part if that is small enough to be sent unasked.
- * Larger parts are sent after the receiver's header has arrived.  A header that differs makes the call suspect: nothing
- * more is computed, and when all headers have arrived every member derives the same sentence from them.
+ * Headers.  A call's header goes to every member, with the first part for it if there is one.  Larger parts are sent after
+ *           the receiver's header has arrived.  A header that differs makes the call suspect: nothing more is computed,
+ *           and when all headers have arrived every member derives the same sentence from them.
+ * Fewer.    Where each result needs an input of every member, a call proves itself: between two members whose headers
+ *           differ, someone on the way of the data sees two that differ, and stops.  So a call that ends was alike on
+ *           all members.  Its headers go along with the data; all others are sent only if it takes longer than SHOW_MS,
+ *           for then a sentence may have to name who is missing.
  */
 #include "common/base/clock.h"
 #include "common/base/crc.h"
@@ -15,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW_BYTES = 8 << 20, LEAVE_MS = 2000 };
+enum { WINDOW_BYTES = 8 << 20, LEAVE_MS = 2000, SHOW_MS = 10 };
 
 typedef struct {
     wire_team *team;
@@ -81,8 +85,9 @@ static wire_plan *oldest(wire_team *team)
 static const runner_plan *find_plan(wire_team *team, const coll_call *call, uint64_t seq,
                                     pen_error *why)
 {
-    const mesh_options *o       = &team->m->o;
-    const schedule_algorithm *a = schedule_for_call(o->table, call, team->size, o->deterministic);
+    const mesh_options *o = &team->m->o;
+    const schedule_algorithm *a =
+        schedule_for_call(o->table, call, team->size, o->deterministic, team->is_on_one_host);
     schedule *s;
     for (int i = 0; i < WIRE_PLANS; i++) {
         wire_plan *p = &team->plan[i];
@@ -122,21 +127,37 @@ static void attach_show(const wire_run *run, wire_peer *head)
     head->scale = run->call.scale;
 }
 
-static void show_all(wire_team *team)
+static void show(wire_team *team, int to)
+{
+    wire_run *run  = &team->run;
+    wire_peer head = {.kind = WIRE_SHOW, .group = team->id, .seq = run->seq};
+    pen_error why;
+    attach_show(run, &head);
+    team->mate[to].is_told = true;
+    if (mesh_send_frame(team->m, team->ranks[to], &head, NULL, 0, NULL, &why) != PEN_OK)
+        run_fail(team, why.status, to, "%s", why.text);
+}
+
+/* To this call; it may be in the next one already. */
+static bool has_come(const wire_team *team, int position)
+{
+    const wire_mate *mate = &team->mate[position];
+    return mate->now.has || (mate->next.has && mate->next.seq > team->run.seq);
+}
+
+/* To all, also again to those who have not shown themselves: one that has ended the call answers.  Otherwise to those who
+ * send much, and wait for it before they do. */
+static void show_to(wire_team *team, bool all)
 {
     wire_run *run = &team->run;
-    for (int i = 0; i < team->size && !run->has_failed; i++) {
-        /* members start with different peers */
-        const int to    = (team->rank + i) % team->size;
-        wire_mate *mate = &team->mate[to];
-        wire_peer head  = {.kind = WIRE_SHOW, .group = team->id, .seq = run->seq};
-        pen_error why;
-        if (to == team->rank || mate->is_told) continue;
-        attach_show(run, &head);
-        mate->is_told = true;
-        if (mesh_send_frame(team->m, team->ranks[to], &head, NULL, 0, NULL, &why) != PEN_OK)
-            run_fail(team, why.status, to, "%s", why.text);
+    for (int i = 1; i < team->size && !run->has_failed; i++) {
+        const int to       = (team->rank + i) % team->size; /* members start with different peers */
+        const bool is_told = team->mate[to].is_told;
+        const bool is_asked = all && run->proves_itself && !has_come(team, to);
+        const bool is_owed  = all || runner_missing(&run->runner, to) > run->eager;
+        if (is_asked || (is_owed && !is_told)) show(team, to);
     }
+    run->has_shown |= all;
 }
 
 static bool is_alike(const coll_header *a, const coll_header *b)
@@ -224,6 +245,7 @@ static pen_status send_part(void *user, const runner_part *part, const void *dat
                        .total   = part->total,
                        .crc     = sum_up(run, data, bytes)};
     if (!mate->is_told) attach_show(run, &head);
+    if (run->is_scaled) head.flags |= WIRE_SCALES;
     debt->owner = run;
     pen_status status =
         mesh_send_frame(team->m, team->ranks[part->peer], &head, data, bytes, debt, why);
@@ -236,9 +258,10 @@ static pen_status send_part(void *user, const runner_part *part, const void *dat
 
 static bool get_scale(void *user, int position, double *scale)
 {
-    const wire_team *team = user;
-    *scale                = team->mate[position].now.scale;
-    return team->mate[position].now.has;
+    const wire_team *team   = user;
+    const wire_shown *shown = &team->mate[position].now;
+    *scale                  = shown->has ? shown->scale : 1;
+    return shown->has || (team->run.proves_itself && !team->run.is_scaled);
 }
 
 static void at_step(void *user, uint32_t step)
@@ -309,6 +332,7 @@ static bool take_part(wire_team *team, int from, const wire_peer *head, buf *bod
     const runner_part part = part_of(from, head);
     void *place;
     if (run->has_failed || run->is_suspect || body == NULL) return true;
+    run->is_scaled |= (head->flags & WIRE_SCALES) != 0;
     switch (runner_place(&run->runner, &part, body->size, &place)) {
     case RUNNER_PLACED: fill(team, from, head, body, place); return true;
     case RUNNER_LATER: return false;
@@ -339,7 +363,12 @@ void wire_take(wire_team *team, int from, const wire_peer *head, buf *body)
 {
     wire_run *run   = &team->run;
     wire_mate *mate = &team->mate[from];
-    if (head->seq <= run->ended || (run->is_running && head->seq < run->seq)) return;
+    if (head->seq <= run->ended || (run->is_running && head->seq < run->seq)) {
+        /* It waits in a call that has ended here, and asks who is missing there. */
+        if (head->has_show && !mate->is_told && run->seq > 0 && run->seq <= head->seq + 1)
+            show(team, from);
+        return;
+    }
     if (!run->is_running || head->seq > run->seq) {
         take_early(team, from, head, body);
         return;
@@ -387,7 +416,8 @@ bool wire_minds(const wire_team *team, int position)
 {
     const wire_run *run = &team->run;
     if (!run->is_running || run->has_failed) return false;
-    return !team->mate[position].now.has ||
+    const bool needs_header = !run->proves_itself || run->is_suspect;
+    return (needs_header && !team->mate[position].now.has) ||
            runner_missing(&run->runner, position) > parked_of(team, position);
 }
 
@@ -429,6 +459,14 @@ static void begin_mates(wire_team *team, uint64_t seq)
     }
 }
 
+/* Each result needs elements of every member's input, and they are sent. */
+static bool proves_itself(const coll_call *call, int size)
+{
+    const bool needs_all = call->kind == COLL_ALL_REDUCE || call->kind == COLL_ALL_GATHER ||
+                           call->kind == COLL_REDUCE_SCATTER;
+    return needs_all && call->counts == NULL && call->n >= (size_t)size;
+}
+
 static pen_status wire_start(void *user, void *memory, const coll_call *call, uint64_t seq,
                              pen_error *why)
 {
@@ -445,17 +483,20 @@ static pen_status wire_start(void *user, void *memory, const coll_call *call, ui
     run->runner.order = team->order;
     op->team          = team;
     run->is_running   = true;
-    run->has_begun = run->is_suspect = run->has_failed = run->has_agreed = false;
-    run->plan                                                            = plan;
-    run->seq                                                             = seq;
-    run->call                                                            = *call;
-    run->n_shown                                                         = 0;
-    run->leave_by_ms                                                     = 0;
-    run->crc_data                                                        = NULL;
-    run->eager  = mesh_eager_bytes(team->m, team->size);
-    run->window = 2 * run->eager < WINDOW_BYTES ? 2 * run->eager : WINDOW_BYTES;
-    run->parked = run->next;
-    run->next   = NULL;
+    run->has_begun = run->is_suspect = run->has_failed = run->has_agreed = run->has_shown = false;
+    run->proves_itself = proves_itself(call, team->size);
+    run->is_scaled     = call->scale != 1;
+    run->show_at_ms    = run->proves_itself ? clock_ms(&clock_real) + SHOW_MS : 0;
+    run->plan          = plan;
+    run->seq           = seq;
+    run->call          = *call;
+    run->n_shown       = 0;
+    run->leave_by_ms   = 0;
+    run->crc_data      = NULL;
+    run->eager         = mesh_eager_bytes(team->m, team->size);
+    run->window        = 2 * run->eager < WINDOW_BYTES ? 2 * run->eager : WINDOW_BYTES;
+    run->parked        = run->next;
+    run->next          = NULL;
     coll_header_of(call, team->size, seq, &run->own);
     begin_mates(team, seq);
     if (run->next_is_torn) fail_torn(team);
@@ -476,10 +517,12 @@ static void work(wire_team *team)
             run_fail(team, why.status, -1, "%s", why.text);
         if (run->runner.turn != turn) did |= offer_parked(team);
     }
-    if (!run->has_begun) {
-        show_all(team);
-        miss_who_left(team);
-    }
+    if (!run->has_shown &&
+        (run->is_suspect || run->is_scaled || clock_ms(&clock_real) >= run->show_at_ms))
+        show_to(team, true);
+    else if (!run->has_begun)
+        show_to(team, false);
+    if (!run->has_begun) miss_who_left(team);
     run->has_begun = true;
     if (!run->has_failed && !run->has_agreed && run->n_shown == team->size) agree(team);
     if (runner_is_cancelled(&run->runner, &rank))
@@ -528,7 +571,8 @@ static coll_state wire_advance(void *memory, pen_error *why)
         stop_run(team);
         return COLL_FAILED;
     }
-    if (!run->has_agreed || !has_left(team)) return COLL_RUNNING;
+    const bool is_alike_here = run->has_agreed || (run->proves_itself && !run->is_suspect);
+    if (!is_alike_here || !has_left(team)) return COLL_RUNNING;
     if (!runner_is_done(&run->runner) && runner_lent(&run->runner) > 0) mesh_await_returns(team->m);
     return runner_is_done(&run->runner) ? finish(team) : COLL_RUNNING;
 }
@@ -542,13 +586,11 @@ static int wire_missing(void *memory, int *positions, int cap)
 {
     const wire_team *team = ((wire_op *)memory)->team;
     const wire_run *run   = &team->run;
-    const bool all_shown  = run->n_shown == team->size;
     int n                 = 0;
-    for (int i = 0; i < team->size && n < cap; i++) {
-        const bool is_missing =
-            all_shown ? runner_expects(&run->runner, i) : !team->mate[i].now.has;
-        if (i != team->rank && is_missing) positions[n++] = i;
-    }
+    for (int i = 0; i < team->size && n < cap; i++)
+        if (!has_come(team, i)) positions[n++] = i;
+    for (int i = 0, all_came = n == 0; i < team->size && n < cap && all_came; i++)
+        if (i != team->rank && runner_expects(&run->runner, i)) positions[n++] = i;
     return n;
 }
 

@@ -4,7 +4,8 @@
  * A rule matches kind, ranks and bytes.  The first whose algorithm is allowed wins: the table's
  * rules, then the built-in ones; "direct" comes last for every kind.  The built-in thresholds are
  * for TCP between processes, in the manner of OpenMPI's coll/tuned: whole vectors while latency
- * dominates, parts when bytes do.
+ * dominates, parts when bytes do.  Between hosts few rounds count; on one host, whose processors do
+ * the work of all members, few messages.
  */
 #include "common/base/why.h"
 #include "proto/plan.h"
@@ -22,6 +23,7 @@ typedef struct {
     size_t bytes_min, bytes_max;
     const schedule_algorithm *algorithm; /* NULL: a rule for device memory */
     schedule_device device;
+    bool on_one_host; /* holds only there */
 } rule;
 
 struct schedule_table {
@@ -38,12 +40,16 @@ static const rule built_in[] = {
     {COLL_REDUCE, 2, 8, 0, 64 KI, &schedule_one_shot},
     {COLL_REDUCE, 9, COLL_RANKS_MAX, 0, 4 KI, &schedule_tree},
     {COLL_REDUCE, 9, COLL_RANKS_MAX, 0, 4 KI, &schedule_one_shot},
+    {COLL_ALL_REDUCE, 3, 4, 0, 64 KI, &schedule_bruck, .on_one_host = true},
+    {COLL_ALL_REDUCE, 5, 8, 0, 16 KI, &schedule_bruck, .on_one_host = true},
+    {COLL_ALL_REDUCE, 9, 64, 0, 4 KI, &schedule_bruck, .on_one_host = true},
     /* Two members send the same bytes either way; one_shot needs only one round. */
     {COLL_ALL_REDUCE, 2, 2, 0, 4096 KI, &schedule_one_shot},
     {COLL_ALL_REDUCE, 3, 4, 0, 16 KI, &schedule_one_shot},
     {COLL_ALL_REDUCE, 5, COLL_RANKS_MAX, 0, 8 KI, &schedule_recursive_doubling},
     {COLL_ALL_REDUCE, 5, 8, 0, 4 KI, &schedule_one_shot},
-    {COLL_ALL_REDUCE, 9, 32, 0, 1 KI, &schedule_one_shot},
+    {COLL_ALL_REDUCE, 9, 16, 0, 1 KI, &schedule_one_shot},
+    {COLL_ALL_REDUCE, 17, 64, 0, 1 KI, &schedule_bruck},
     {COLL_ALL_REDUCE, 17, COLL_RANKS_MAX, 0, 1024 KI, &schedule_halving_doubling},
     {COLL_ALL_REDUCE, 17, COLL_RANKS_MAX, 0, NO_END, &schedule_ring},
     {COLL_GATHER, 16, COLL_RANKS_MAX, 0, 2 KI, &schedule_tree},
@@ -61,13 +67,14 @@ typedef struct {
     coll_kind kind;
     int size;
     size_t bytes;
-    bool keep_order, even; /* the order of a fold matters; parts are equal */
+    bool keep_order, even, on_one_host; /* the order of a fold matters; parts are equal */
 } question;
 
 static bool matches(const rule *r, const question *q)
 {
     return r->kind == q->kind && q->size >= r->ranks_min && q->size <= r->ranks_max &&
-           q->bytes >= r->bytes_min && q->bytes <= r->bytes_max;
+           q->bytes >= r->bytes_min && q->bytes <= r->bytes_max &&
+           (q->on_one_host || !r->on_one_host);
 }
 
 static bool answers(const rule *r, const question *q)
@@ -105,14 +112,15 @@ static size_t bytes_of(const coll_call *call, int size)
 }
 
 const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
-                                            int size, bool deterministic)
+                                            int size, bool deterministic, bool on_one_host)
 {
     question q = {.kind  = call->kind,
                   .size  = size,
                   .bytes = bytes_of(call, size),
                   .keep_order =
                       coll_reduces(call->kind) && deterministic && order_matters(call->dtype),
-                  .even = !call->counts};
+                  .even        = !call->counts,
+                  .on_one_host = on_one_host};
     return choose(table, &q);
 }
 
