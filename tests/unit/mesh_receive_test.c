@@ -182,6 +182,40 @@ static void a_faster_member_may_be_one_call_ahead(void **unused)
     rig_close(r);
 }
 
+/* Its header differs from the others', but agrees with them: it has no element, so no kind of memory. */
+static void data_that_comes_before_headers_are_compared_is_kept(void **unused)
+{
+    (void)unused;
+    enum { N = 3, COUNT = 100 };
+    static const size_t counts[] = {0, COUNT, COUNT};
+    static float in[COUNT], out[2 * COUNT];
+    rig *r      = rig_open(N, schemes[0]);
+    coll_call c = {.kind   = COLL_GATHER,
+                   .dtype  = PEN_F32,
+                   .root   = 2,
+                   .counts = counts,
+                   .in     = in,
+                   .out    = out,
+                   .scale  = 1,
+                   .label  = ""};
+    for (size_t k = 0; k < COUNT; k++) in[k] = (float)k;
+    r->seq       = 1;
+    c.any_memory = true;
+    begin(r, 0, &c);
+    c.any_memory = false;
+    c.n          = COUNT;
+    begin(r, 2, &c);
+    for (int i = 0; i < 20; i++) {
+        advance(r, 0);
+        advance(r, 2);
+    }
+    begin(r, 1, &c);
+    run(r, N);
+    expect_done(r);
+    for (size_t k = 0; k < 2 * COUNT; k++) assert_true(out[k] == (float)(k % COUNT));
+    rig_close(r);
+}
+
 static void a_root_far_ahead_is_held_back(void **unused)
 {
     (void)unused;
@@ -441,6 +475,7 @@ int main(void)
         cmocka_unit_test(a_difference_that_no_neighbour_sees_gives_all_the_same_sentence),
         cmocka_unit_test(a_short_call_shows_itself_only_to_those_it_sends_to),
         cmocka_unit_test(a_faster_member_may_be_one_call_ahead),
+        cmocka_unit_test(data_that_comes_before_headers_are_compared_is_kept),
         cmocka_unit_test(a_root_far_ahead_is_held_back),
         cmocka_unit_test(parts_without_room_fail_the_call),
         cmocka_unit_test(a_rank_that_has_not_come_is_missing),

@@ -189,24 +189,6 @@ static void count_shown(wire_team *team, const wire_mate *mate)
     run->is_suspect |= !is_alike(&mate->now.header, &run->own);
 }
 
-static void agree(wire_team *team)
-{
-    wire_run *run = &team->run;
-    const coll_header *headers[COLL_RANKS_MAX];
-    pen_error why;
-    if (run->is_suspect) {
-        for (int i = 0; i < team->size; i++) headers[i] = &team->mate[i].now.header;
-        if (coll_headers_compare(headers, team->ranks, team->size, &why) != PEN_OK) {
-            run->why         = why;
-            run->has_failed  = true;
-            run->leave_by_ms = clock_ms(&clock_real) + LEAVE_MS;
-            return;
-        }
-        run->is_suspect = false;
-    }
-    run->has_agreed = true;
-}
-
 /* ---- the runner's link ------------------------------------------------------------------------- */
 static bool may_send(void *user, int peer, size_t bytes)
 {
@@ -319,8 +301,11 @@ void *wire_place(wire_team *team, int from, const wire_peer *head)
     const runner_part part = part_of(from, head);
     const size_t bytes     = (size_t)head->payload_bytes;
     void *place;
+    wire_shown shown = team->mate[from].now;
+    if (!shown.has && head->has_show) note(&shown, head);
     const bool may_take = run->is_running && head->seq == run->seq && !run->has_failed &&
-                          !run->is_suspect && !runner_may_keep(&run->runner, &part, bytes);
+                          !run->is_suspect && is_alike(&shown.header, &run->own) &&
+                          !runner_may_keep(&run->runner, &part, bytes);
     return may_take && runner_place(&run->runner, &part, bytes, &place) == RUNNER_PLACED ? place
                                                                                          : NULL;
 }
@@ -331,7 +316,8 @@ static bool take_part(wire_team *team, int from, const wire_peer *head, buf *bod
     wire_run *run          = &team->run;
     const runner_part part = part_of(from, head);
     void *place;
-    if (run->has_failed || run->is_suspect || body == NULL) return true;
+    if (run->has_failed || body == NULL) return true;
+    if (run->is_suspect) return false;
     run->is_scaled |= (head->flags & WIRE_SCALES) != 0;
     switch (runner_place(&run->runner, &part, body->size, &place)) {
     case RUNNER_PLACED: fill(team, from, head, body, place); return true;
@@ -401,6 +387,25 @@ static bool offer_parked(wire_team *team)
         mesh_drop(p);
     }
     return any;
+}
+
+static void agree(wire_team *team)
+{
+    wire_run *run = &team->run;
+    const coll_header *headers[COLL_RANKS_MAX];
+    pen_error why;
+    if (run->is_suspect) {
+        for (int i = 0; i < team->size; i++) headers[i] = &team->mate[i].now.header;
+        if (coll_headers_compare(headers, team->ranks, team->size, &why) != PEN_OK) {
+            run->why         = why;
+            run->has_failed  = true;
+            run->leave_by_ms = clock_ms(&clock_real) + LEAVE_MS;
+            return;
+        }
+        run->is_suspect = false;
+        offer_parked(team);
+    }
+    run->has_agreed = true;
 }
 
 static size_t parked_of(const wire_team *team, int position)
