@@ -317,7 +317,7 @@ static bool take_part(wire_team *team, int from, const wire_peer *head, buf *bod
     const runner_part part = part_of(from, head);
     void *place;
     if (run->has_failed || body == NULL) return true;
-    if (run->is_suspect) return false;
+    if (run->is_suspect && body != team->m->placed) return false;
     run->is_scaled |= (head->flags & WIRE_SCALES) != 0;
     switch (runner_place(&run->runner, &part, body->size, &place)) {
     case RUNNER_PLACED: fill(team, from, head, body, place); return true;
