@@ -264,10 +264,7 @@ void line_unplace(line *l, const void *owner)
 static ssize_t push(line *l, struct iovec *of, int n)
 {
     const struct msghdr m = {.msg_iov = of, .msg_iovlen = (size_t)n};
-    ssize_t sent;
-    do sent = sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    return sent;
+    return sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void line_greet(line *l)
@@ -306,7 +303,7 @@ pen_status line_send(line *l, const void *head, size_t head_size, buf *body)
                           {body != NULL ? body->data : NULL, body_bytes}};
     const size_t all   = FRAME_BYTES + head_size + body_bytes;
     ssize_t sent       = l->queue == NULL ? push(l, of, body_bytes > 0 ? 3 : 2) : 0;
-    if (sent < 0 && errno != EAGAIN && errno != ENOBUFS) return PEN_PEER_LOST;
+    if (sent < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS) return PEN_PEER_LOST;
     if (sent < 0) sent = 0;
     if ((size_t)sent < all && !queue_rest(l, of, (size_t)sent, body)) {
         if (sent > 0) line_cut(l); /* half a message has left */

@@ -114,31 +114,23 @@ static void flush(mesh_link *l)
     }
 }
 
-static pen_status pass(mesh_link *l, const wire_out *head, buf *body, pen_error *why)
-{
-    if (l->is_up && l->posts == NULL) {
-        const pen_status status = transport_send(l->t, 0, head->data, head->size, body);
-        if (status == PEN_OK) return PEN_OK;
-        if (status != PEN_AGAIN)
-            return why_set(why, status, "cannot send to rank %d: %s", l->rank,
-                           pen_status_info(status)->text);
-    }
-    return post(l, head, body, why);
-}
-
-static uint32_t choose_lane(mesh *m, mesh_peer *p, const wire_peer *head, size_t bytes)
+static mesh_link *choose_link(mesh *m, mesh_peer *p, const wire_peer *head, size_t bytes)
 {
     const bool may_choose = head->kind == WIRE_PART || head->kind == WIRE_SECTION;
-    if (!may_choose || bytes < MESH_LANE_FROM || m->o.lanes == 1) return 0;
-    return p->next_lane++ % (uint32_t)m->o.lanes;
+    if (!may_choose || bytes < MESH_LANE_FROM || m->o.lanes == 1) return &p->link[head->lane];
+    return &p->link[p->next_lane++ % (uint32_t)m->o.lanes];
 }
 
-static pen_status send_frame(mesh *m, mesh_link *l, wire_peer *head, const void *data, size_t bytes,
-                             runner_debt *debt, pen_error *why)
+pen_status mesh_send_frame(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
+                           runner_debt *debt, pen_error *why)
 {
+    mesh_peer *p = &m->peer[rank];
+    if (p->is_lost) return why_set(why, PEN_PEER_LOST, "rank %d is gone", rank);
+    if (p->has_left) return PEN_OK; /* it needs nothing more */
+    mesh_link *l        = choose_link(m, p, head, bytes);
     head->job           = m->job;
     head->from          = m->peer[m->self].incarnation;
-    head->to            = m->peer[l->rank].incarnation;
+    head->to            = p->incarnation;
     head->rank          = m->self;
     head->lane          = l->lane;
     head->payload_bytes = bytes;
@@ -149,29 +141,27 @@ static pen_status send_frame(mesh *m, mesh_link *l, wire_peer *head, const void 
     buf *body = bytes > 0 ? mesh_lend(m, l, data, bytes, debt) : NULL;
     if (bytes > 0 && body == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for a message of a collective");
-    status = pass(l, &m->out, body, why);
+    status = PEN_AGAIN;
+    if (l->is_up && l->posts == NULL)
+        status = transport_send(l->t, 0, m->out.data, m->out.size, body);
+    if (status == PEN_AGAIN)
+        status = post(l, &m->out, body, why);
+    else if (status != PEN_OK)
+        why_set(why, status, "cannot send to rank %d: %s", rank, pen_status_info(status)->text);
     if (status != PEN_OK) buf_release(body);
     return status;
-}
-
-pen_status mesh_send_frame(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
-                           runner_debt *debt, pen_error *why)
-{
-    mesh_peer *p = &m->peer[rank];
-    if (p->is_lost) return why_set(why, PEN_PEER_LOST, "rank %d is gone", rank);
-    if (p->has_left) return PEN_OK; /* it needs nothing more */
-    return send_frame(m, &p->link[choose_lane(m, p, head, bytes)], head, data, bytes, debt, why);
 }
 
 /* Closes the connection; the first message on its successor tells the peer that this was on purpose. */
 static void reopen(mesh_link *l)
 {
     mesh_peer *p   = &l->m->peer[l->rank];
-    wire_peer head = {.kind = WIRE_CREDIT, .credit = p->p2p_used};
+    wire_peer head = {.kind = WIRE_CREDIT, .lane = l->lane, .credit = p->p2p_used};
     pen_error why;
     mesh_close_link(l, 0);
     if (p->is_lost || p->has_left) return;
-    if (send_frame(l->m, l, &head, NULL, 0, NULL, &why) == PEN_OK) p->p2p_told = p->p2p_used;
+    if (mesh_send_frame(l->m, l->rank, &head, NULL, 0, NULL, &why) == PEN_OK)
+        p->p2p_told = p->p2p_used;
 }
 
 static void reopen_links_of(mesh *m, const void *owner)

@@ -257,38 +257,31 @@ static void begin_step(runner *r, runner_track *t)
     r->turn++;
 }
 
-/* Sends as much of one move as the link takes now. */
-static pen_status send_move(runner *r, runner_track *t, uint32_t m, bool *did, pen_error *why)
-{
-    const move *one     = &r->plan->s->moves[m];
-    const size_t total  = t->span[m].elements * r->element;
-    const uint8_t *from = address(r, t, one->range.place, t->span[m].at);
-    while (t->done[m] < total) {
-        size_t bytes = total - t->done[m];
-        if (bytes > RUNNER_CHUNK_BYTES) bytes = RUNNER_CHUNK_BYTES;
-        if (!r->link->may_send(r->user, one->peer, bytes)) return PEN_OK;
-        const runner_part part = {.peer    = one->peer,
-                                  .segment = t->segment,
-                                  .slot    = r->plan->slot[m],
-                                  .offset  = t->done[m],
-                                  .total   = total};
-        pen_status status = r->link->send(r->user, &part, from + t->done[m], bytes, &t->debt, why);
-        if (status != PEN_OK) return status;
-        t->done[m] += bytes;
-        *did = true;
-    }
-    t->sends_left--;
-    return PEN_OK;
-}
-
+/* Sends as much of each move of the step as the link takes now. */
 static pen_status send_open(runner *r, runner_track *t, bool *did, pen_error *why)
 {
     const schedule *s = r->plan->s;
     for (uint32_t m = s->step[t->step]; m < s->step[t->step + 1] && t->sends_left > 0; m++) {
-        if (s->moves[m].verb != MOVE_SEND || t->done[m] >= t->span[m].elements * r->element)
-            continue;
-        pen_status status = send_move(r, t, m, did, why);
-        if (status != PEN_OK) return status;
+        const move *one    = &s->moves[m];
+        const size_t total = t->span[m].elements * r->element;
+        if (one->verb != MOVE_SEND || t->done[m] >= total) continue;
+        const uint8_t *from = address(r, t, one->range.place, t->span[m].at);
+        while (t->done[m] < total) {
+            const size_t left      = total - t->done[m];
+            const size_t bytes     = left < RUNNER_CHUNK_BYTES ? left : RUNNER_CHUNK_BYTES;
+            const runner_part part = {.peer    = one->peer,
+                                      .segment = t->segment,
+                                      .slot    = r->plan->slot[m],
+                                      .offset  = t->done[m],
+                                      .total   = total};
+            if (!r->link->may_send(r->user, one->peer, bytes)) break;
+            pen_status status =
+                r->link->send(r->user, &part, from + t->done[m], bytes, &t->debt, why);
+            if (status != PEN_OK) return status;
+            t->done[m] += bytes;
+            *did = true;
+        }
+        t->sends_left -= t->done[m] == total;
     }
     return PEN_OK;
 }
