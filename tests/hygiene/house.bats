@@ -208,6 +208,21 @@ no_include() {
     [ "$(head -n 1 "$tmp/stops")" = "worker/api/api_ready.c pen_ready" ]
 }
 
+# The words of the second walk's table that are no file are functions of the files of their row.
+@test "the tour's walk from pen_all_reduce to the socket is at most 22 functions in 10 files, each in a file of its row" {
+    sed -n '/^A part on its way/,/^That is/p' docs/tour.md | grep '^| `' >"$tmp/rows"
+    while read -r row; do
+        grep -oE '`[a-z_/]+\.c`' <<<"$row" | tr -d '`' >"$tmp/files"
+        cat "$tmp/files" >>"$tmp/walked"
+        for function in $(cut -d'|' -f3 <<<"$row" | grep -oE '`[a-z_]+`' | tr -d '`' | grep -vx sendmsg); do
+            xargs grep -qE "^(static )?[a-z].*[ *]$function\(" <"$tmp/files" || { echo "$function: $row"; return 1; }
+            echo "$function" >>"$tmp/functions"
+        done
+    done <"$tmp/rows"
+    [ "$(wc -l <"$tmp/functions")" -le 22 ] && [ "$(wc -l <"$tmp/functions")" -ge 12 ]
+    [ "$(sort -u "$tmp/walked" | wc -l)" -le 10 ] && [ "$(head -n 1 "$tmp/functions")" = pen_all_reduce ]
+}
+
 @test "the program of the README is examples/linear.c, of at most 30 lines" {
     sed -n '/<!-- linear.c -->/,/<!-- \/linear.c -->/p' README.md | sed '1,2d' | sed '/^```$/,$d' >"$tmp/linear.c"
     diff "$tmp/linear.c" examples/linear.c
