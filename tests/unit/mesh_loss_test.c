@@ -13,14 +13,7 @@ static void an_aborted_call_leaves_inputs_intact_and_returns_buffers(void **unus
         float *data = malloc(COUNT * sizeof *data);
         r->seq      = 1;
         for (size_t k = 0; k < COUNT; k++) data[k] = 3;
-        begin(r, 0,
-              &(coll_call){.kind  = COLL_ALL_REDUCE,
-                           .dtype = PEN_F32,
-                           .n     = COUNT,
-                           .in    = data,
-                           .out   = data,
-                           .scale = 1,
-                           .label = ""});
+        begin_sum(r, 0, COUNT, data, data, "");
         for (int i = 0; i < 100; i++) {
             advance(r, 0);
             mesh_advance(r->member[1].m);

@@ -1,6 +1,8 @@
 /* mesh_receive_test.c - many meshes in one process: mismatches, early and late members, damage. */
 #include "mesh_rig.h"
 
+#include "common/base/crc.h"
+
 #include <unistd.h>
 
 /* ---- rank 1 is played by the test --------------------------------------------------------- */
@@ -26,14 +28,7 @@ static void members_that_differ_all_get_the_same_sentence(void **unused)
         for (int i = 0; i < N; i++) {
             data[i] = calloc(n + 1, sizeof(float));
             for (size_t k = 0; k <= n; k++) data[i][k] = (float)i + 1;
-            begin(r, i,
-                  &(coll_call){.kind  = COLL_ALL_REDUCE,
-                               .dtype = PEN_F32,
-                               .n     = i == 2 ? n + 1 : n,
-                               .in    = data[i],
-                               .out   = data[i],
-                               .scale = 1,
-                               .label = "loss"});
+            begin_sum(r, i, i == 2 ? n + 1 : n, data[i], data[i], "loss");
         }
         run(r, N);
         for (int i = 0; i < N; i++) {
@@ -58,18 +53,6 @@ static rig *rig_of_ring(int n, schedule_table **table)
 
 enum { FEW = 64 };
 
-static void begin_sum(rig *r, int who, size_t n, float in[FEW], float out[FEW])
-{
-    begin(r, who,
-          &(coll_call){.kind  = COLL_ALL_REDUCE,
-                       .dtype = PEN_F32,
-                       .n     = n,
-                       .in    = in,
-                       .out   = out,
-                       .scale = 1,
-                       .label = "loss"});
-}
-
 static void a_difference_that_no_neighbour_sees_gives_all_the_same_sentence(void **unused)
 {
     enum { N = 8 };
@@ -79,7 +62,8 @@ static void a_difference_that_no_neighbour_sees_gives_all_the_same_sentence(void
         rig *r           = rig_of_ring(N, &table);
         float in[N][FEW] = {0}, out[N][FEW];
         r->seq           = 7;
-        for (int i = 0; i < N; i++) begin_sum(r, i, i == other ? FEW - 1 : FEW, in[i], out[i]);
+        for (int i = 0; i < N; i++)
+            begin_sum(r, i, i == other ? FEW - 1 : FEW, in[i], out[i], "loss");
         run(r, N);
         for (int i = 0; i < N; i++) {
             assert_int_equal(r->member[i].state, COLL_FAILED);
@@ -88,6 +72,34 @@ static void a_difference_that_no_neighbour_sees_gives_all_the_same_sentence(void
         }
         rig_close(r);
         schedule_table_free(table);
+    }
+}
+
+/* On another connection, for instance: its header may differ. */
+static void data_counts_only_when_its_sender_has_shown_itself(void **unused)
+{
+    (void)unused;
+    for (int differs = 0; differs < 2; differs++) {
+        rig *r        = rig_open(2, schemes[0]);
+        float in[FEW] = {0}, out[FEW], come[FEW];
+        for (int k = 0; k < FEW; k++) come[k] = (float)k;
+        r->seq = 1;
+        begin_sum(r, 0, FEW, in, out, "loss");
+        forger f       = forge(r);
+        wire_peer part = {
+            .kind = WIRE_PART, .seq = 1, .total = sizeof come, .crc = crc32c(0, come, sizeof come)};
+        say(&f, &part, come, sizeof come, -1);
+        for (int i = 0; i < 100; i++) advance(r, 0);
+        assert_int_equal(r->member[0].state, COLL_RUNNING);
+        wire_peer show = show_of(COLL_ALL_REDUCE, FEW);
+        show.show.op   = differs ? PEN_MAX : PEN_SUM;
+        say(&f, &show, NULL, 0, -1);
+        run(r, 1);
+        assert_int_equal(r->member[0].state, differs ? COLL_FAILED : COLL_DONE);
+        if (differs) assert_int_equal(r->member[0].why.status, PEN_MISMATCH);
+        for (int k = 0; k < FEW && !differs; k++) assert_true(out[k] == (float)k);
+        transport_close(f.t, 0);
+        rig_close(r);
     }
 }
 
@@ -104,7 +116,7 @@ static void a_short_call_shows_itself_only_to_those_it_sends_to(void **unused)
         for (int k = 0; k < FEW; k++) in[i][k] = (float)(i + k);
     for (int try = 0; try < TRIES && !was_short; try++) {
         r->seq++;
-        for (int i = 0; i < N; i++) begin_sum(r, i, FEW, in[i], out[i]);
+        for (int i = 0; i < N; i++) begin_sum(r, i, FEW, in[i], out[i], "loss");
         run(r, N);
         expect_done(r);
         int told = 0;
@@ -330,14 +342,14 @@ static void a_rank_that_has_not_come_is_missing_also_far_from_it(void **unused)
     int missing[N];
     r->seq = 1;
     for (int i = 0; i < N; i++)
-        if (i != LATE) begin_sum(r, i, FEW, in[i], out[i]);
+        if (i != LATE) begin_sum(r, i, FEW, in[i], out[i], "loss");
     advance_but(r, LATE, 50);
     for (int i = 0; i < N; i++) {
         if (i == LATE) continue;
         assert_int_equal(coll_path_wire.missing(r->member[i].op, missing, N), 1);
         assert_int_equal(missing[0], LATE);
     }
-    begin_sum(r, LATE, FEW, in[LATE], out[LATE]);
+    begin_sum(r, LATE, FEW, in[LATE], out[LATE], "loss");
     run(r, N);
     expect_done(r);
     rig_close(r);
@@ -353,7 +365,7 @@ static void a_rank_that_has_ended_the_call_is_not_missing(void **unused)
     float in[N][FEW] = {0}, out[N][FEW];
     int missing[N];
     r->seq = 1;
-    for (int i = 0; i < N; i++) begin_sum(r, i, FEW, in[i], out[i]);
+    for (int i = 0; i < N; i++) begin_sum(r, i, FEW, in[i], out[i], "loss");
     for (int i = 0; i < 20; i++)
         advance(r, SLOW); /* its input is on its way; what it passes on is not */
     advance_but(r, SLOW, 50);
@@ -473,6 +485,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_that_differ_all_get_the_same_sentence),
         cmocka_unit_test(a_difference_that_no_neighbour_sees_gives_all_the_same_sentence),
+        cmocka_unit_test(data_counts_only_when_its_sender_has_shown_itself),
         cmocka_unit_test(a_short_call_shows_itself_only_to_those_it_sends_to),
         cmocka_unit_test(a_faster_member_may_be_one_call_ahead),
         cmocka_unit_test(data_that_comes_before_headers_are_compared_is_kept),

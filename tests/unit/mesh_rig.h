@@ -99,6 +99,19 @@ static inline void begin(rig *r, int who, const coll_call *call)
     must(coll_path_wire.start(m->team, m->op, &m->call, r->seq, &m->why), &m->why);
 }
 
+static inline void begin_sum(rig *r, int who, size_t n, const float *in, float *out,
+                             const char *label)
+{
+    begin(r, who,
+          &(coll_call){.kind  = COLL_ALL_REDUCE,
+                       .dtype = PEN_F32,
+                       .n     = n,
+                       .in    = in,
+                       .out   = out,
+                       .scale = 1,
+                       .label = label});
+}
+
 static inline void advance(rig *r, int who)
 {
     member *m = &r->member[who];

@@ -675,11 +675,12 @@ static schedule_table *parse(const char *text)
 
 /* The choice for a call of this many bytes.  is_exact: the result does not depend on the order. */
 static const schedule_algorithm *choose(const schedule_table *t, coll_kind kind, int size,
-                                        size_t bytes, bool deterministic, bool is_exact)
+                                        size_t bytes, bool deterministic, bool is_exact,
+                                        bool on_one_host)
 {
     const pen_dtype dtype = is_exact ? PEN_U8 : PEN_F32;
     const coll_call call  = {.kind = kind, .n = is_exact ? bytes : bytes / 4, .dtype = dtype};
-    return schedule_for_call(t, &call, size, deterministic, false);
+    return schedule_for_call(t, &call, size, deterministic, on_one_host);
 }
 
 static void the_choice_fits_and_keeps_the_order_where_it_matters(void **state)
@@ -692,11 +693,11 @@ static void the_choice_fits_and_keeps_the_order_where_it_matters(void **state)
         for (int kind = 0; kind < COLL_KINDS; kind++)
             for (int size = 1; size <= COLL_RANKS_MAX; size++)
                 for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++)
-                    for (int bits = 0; bits < 4; bits++) {
+                    for (int bits = 0; bits < 8; bits++) {
                         bool deterministic = bits & 1, is_exact = bits & 2;
                         const schedule_algorithm *a =
                             choose(with ? table : NULL, (coll_kind)kind, size, bytes[b],
-                                   deterministic, is_exact);
+                                   deterministic, is_exact, bits & 4);
                         assert_true(a->fits((coll_kind)kind, size));
                         if (deterministic && !is_exact && coll_reduces((coll_kind)kind))
                             assert_true(a->keeps_order);
@@ -727,7 +728,7 @@ static void the_first_rule_that_fits_wins(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const schedule_algorithm *a =
-            choose(t, cases[i].kind, cases[i].size, cases[i].bytes, false, true);
+            choose(t, cases[i].kind, cases[i].size, cases[i].bytes, false, true, false);
         assert_string_equal(a->name, cases[i].name);
     }
     schedule_table_free(t);
@@ -783,8 +784,8 @@ static void rules_for_device_memory_are_apart_from_those_for_algorithms(void **s
     assert_int_equal(schedule_for_device(t, &call, 2), SCHEDULE_DEVICE_KERNELS);
     call.n = 1025;
     assert_int_equal(schedule_for_device(t, &call, 2), SCHEDULE_DEVICE_NCCL);
-    assert_string_equal(choose(t, COLL_ALL_REDUCE, 4, 4096, false, false)->name, "ring");
-    assert_string_equal(choose(t, COLL_BROADCAST, 4, 4096, true, false)->name, "tree");
+    assert_string_equal(choose(t, COLL_ALL_REDUCE, 4, 4096, false, false, false)->name, "ring");
+    assert_string_equal(choose(t, COLL_BROADCAST, 4, 4096, true, false, false)->name, "tree");
     call.kind = COLL_ALL_GATHER;
     assert_int_equal(schedule_for_device(t, &call, 4), SCHEDULE_DEVICE_KERNELS);
     call.counts = counts;
@@ -804,7 +805,7 @@ static void a_table_of_nothing_is_a_table(void **state)
     static const char *const nothing[] = {"", "  ", ";", " ; ;; "};
     for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++) {
         schedule_table *t = parse(nothing[i]);
-        assert_non_null(choose(t, COLL_BARRIER, 2, 0, true, false));
+        assert_non_null(choose(t, COLL_BARRIER, 2, 0, true, false, false));
         schedule_table_free(t);
     }
     schedule_table_free(NULL);
@@ -854,6 +855,18 @@ static void members_of_one_call_choose_alike(void **state)
     schedule_table_free(t);
 }
 
+/* Rounds cost between hosts, messages on one, whose processors do the work of all members. */
+static void small_sums_on_one_host_take_the_fewest_messages(void **state)
+{
+    (void)state;
+    for (int size = 3; size <= 64; size++) {
+        assert_string_equal(choose(NULL, COLL_ALL_REDUCE, size, 4096, true, false, true)->name,
+                            "bruck");
+        assert_string_not_equal(choose(NULL, COLL_ALL_REDUCE, size, 4096, true, false, false)->name,
+                                "bruck");
+    }
+}
+
 static void floats_keep_their_order_and_integers_need_not(void **state)
 {
     (void)state;
@@ -886,6 +899,7 @@ int main(void)
         cmocka_unit_test(a_table_of_nothing_is_a_table),
         cmocka_unit_test(the_parser_survives_any_text),
         cmocka_unit_test(members_of_one_call_choose_alike),
+        cmocka_unit_test(small_sums_on_one_host_take_the_fewest_messages),
         cmocka_unit_test(floats_keep_their_order_and_integers_need_not),
     };
     alarm(LIMIT_S);

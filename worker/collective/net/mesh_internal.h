@@ -130,8 +130,8 @@ void mesh_carry(const mesh *m, const char *address, char carried[MESH_ADDRESS_BY
 void mesh_close_link(mesh_link *l, uint32_t linger_ms);
 bool mesh_drain_link(mesh_link *l);
 pen_status mesh_dial(mesh *m, int rank, pen_error *why); /* unless it is dialled or gone */
-/* Sends one message, on head->lane unless it is large; fills in job, incarnations, rank, dial and payload_bytes.  data is lent, counted in debt, or
- * copied (mesh.copies).  A message that cannot be sent yet waits for the connection. */
+/* Sends one message, on head->lane unless it is large; fills in job, incarnations, rank, dial and payload_bytes.  data is
+ * lent, counted in debt, or copied (mesh.copies).  A message that cannot be sent yet waits for the connection. */
 pen_status mesh_send_frame(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
                            runner_debt *debt, pen_error *why);
 bool mesh_has_posts(const mesh *m, int rank);

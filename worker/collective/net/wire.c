@@ -145,17 +145,17 @@ static bool has_come(const wire_team *team, int position)
     return mate->now.has || (mate->next.has && mate->next.seq > team->run.seq);
 }
 
-/* To all, also again to those who have not shown themselves: one that has ended the call answers.  Otherwise to those who
- * send much, and wait for it before they do. */
+/* To all, or only to those who send much, and wait for it before they do.  Who has not shown itself may have ended the
+ * call, and is asked.  A scale or a difference is known to all before any of them ends. */
 static void show_to(wire_team *team, bool all)
 {
-    wire_run *run = &team->run;
+    wire_run *run   = &team->run;
+    const bool asks = all && run->proves_itself && !run->is_scaled && !run->is_suspect;
     for (int i = 1; i < team->size && !run->has_failed; i++) {
         const int to       = (team->rank + i) % team->size; /* members start with different peers */
         const bool is_told = team->mate[to].is_told;
-        const bool is_asked = all && run->proves_itself && !has_come(team, to);
-        const bool is_owed  = all || runner_missing(&run->runner, to) > run->eager;
-        if (is_asked || (is_owed && !is_told)) show(team, to);
+        const bool is_owed = all || runner_missing(&run->runner, to) > run->eager;
+        if ((is_owed && !is_told) || (asks && !has_come(team, to))) show(team, to);
     }
     run->has_shown |= all;
 }
@@ -310,22 +310,20 @@ void *wire_place(wire_team *team, int from, const wire_peer *head)
                                                                                          : NULL;
 }
 
-/* False: the caller keeps the part. */
+/* False: the caller keeps the part: it is early, or its sender's header came another way and is not here yet. */
 static bool take_part(wire_team *team, int from, const wire_peer *head, buf *body)
 {
     wire_run *run          = &team->run;
     const runner_part part = part_of(from, head);
     void *place;
     if (run->has_failed || body == NULL) return true;
-    if (run->is_suspect && body != team->m->placed) return false;
+    if (!team->mate[from].now.has || (run->is_suspect && body != team->m->placed)) return false;
     run->is_scaled |= (head->flags & WIRE_SCALES) != 0;
     switch (runner_place(&run->runner, &part, body->size, &place)) {
     case RUNNER_PLACED: fill(team, from, head, body, place); return true;
     case RUNNER_LATER: return false;
     case RUNNER_WRONG: break;
     }
-    if (!team->mate[from].now.has && body != team->m->placed)
-        return false; /* the sender's header may explain it */
     run_fail(team, PEN_MISMATCH, from,
              "rank %d follows another schedule; the settings of collectives must be the same on "
              "all ranks",
@@ -343,6 +341,23 @@ static void take_early(wire_team *team, int from, const wire_peer *head, buf *bo
     if (head->has_show) note(&team->mate[from].next, head);
     if (head->kind == WIRE_PART)
         team->run.next_is_torn |= !mesh_park(team->m, &team->run.next, head, body);
+}
+
+/* True: some kept parts have found their place. */
+static bool offer_parked(wire_team *team)
+{
+    mesh_early_queue all = team->run.parked;
+    team->run.parked     = NULL;
+    bool any             = false;
+    for (mesh_parked *p; (p = mesh_unpark_first(team->m, &all)) != NULL;) {
+        const int from = team->position[p->head.rank];
+        const bool is_taken =
+            p->head.seq != team->run.seq || take_part(team, from, &p->head, p->body);
+        if (!is_taken) mesh_park(team->m, &team->run.parked, &p->head, p->body);
+        any |= is_taken;
+        mesh_drop(p);
+    }
+    return any;
 }
 
 void wire_take(wire_team *team, int from, const wire_peer *head, buf *body)
@@ -366,27 +381,11 @@ void wire_take(wire_team *team, int from, const wire_peer *head, buf *body)
     if (head->has_show && !mate->now.has) {
         note(&mate->now, head);
         count_shown(team, mate);
+        (void)offer_parked(team);
     }
     if (head->kind == WIRE_PART && !take_part(team, from, head, body) &&
         !mesh_park(team->m, &run->parked, head, body))
         fail_torn(team);
-}
-
-/* True: some kept parts have found their place. */
-static bool offer_parked(wire_team *team)
-{
-    mesh_early_queue all = team->run.parked;
-    team->run.parked     = NULL;
-    bool any             = false;
-    for (mesh_parked *p; (p = mesh_unpark_first(team->m, &all)) != NULL;) {
-        const int from = team->position[p->head.rank];
-        const bool is_taken =
-            p->head.seq != team->run.seq || take_part(team, from, &p->head, p->body);
-        if (!is_taken) mesh_park(team->m, &team->run.parked, &p->head, p->body);
-        any |= is_taken;
-        mesh_drop(p);
-    }
-    return any;
 }
 
 static void agree(wire_team *team)

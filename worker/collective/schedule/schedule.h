@@ -120,7 +120,8 @@ typedef struct schedule_table schedule_table;
 pen_status schedule_table_parse(const char *text, schedule_table **table, pen_error *why);
 void schedule_table_free(schedule_table *table);
 
-/* Never NULL; table may be NULL.  on_one_host: all members are.  Ignores what may differ between members (counts of all_to_all, scales). */
+/* Never NULL; table may be NULL.  on_one_host: all members are.  Ignores what may differ between members (counts of
+ * all_to_all, scales). */
 const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
                                             int size, bool deterministic, bool on_one_host);
 

@@ -67,7 +67,8 @@ typedef struct {
     coll_kind kind;
     int size;
     size_t bytes;
-    bool keep_order, even, on_one_host; /* the order of a fold matters; parts are equal */
+    bool keep_order, even; /* the order of a fold matters; parts are equal */
+    bool on_one_host;
 } question;
 
 static bool matches(const rule *r, const question *q)
