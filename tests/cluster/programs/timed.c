@@ -41,39 +41,23 @@ static void print(pen_ctx *ctx, double *took, int n)
         printf("timed median_ms %.3f least_ms %.3f\n", took[n / 2], took[0]);
 }
 
-static int time_all_reduce(pen_ctx *ctx, size_t n, int times)
+/* is_apart: a barrier before each call; otherwise the mean of a loop of calls. */
+static int time_all_reduce(pen_ctx *ctx, size_t n, int times, int is_apart)
 {
-    double took[TIMES_MAX];
+    double took[TIMES_MAX], loop_began = 0;
     float *in  = pen_alloc(ctx, n * sizeof *in, PEN_HOST);
     float *out = pen_alloc(ctx, n * sizeof *out, PEN_HOST);
     if (in == NULL || out == NULL) return fprintf(stderr, "no memory\n"), 1;
     for (size_t i = 0; i < n; i++) in[i] = (float)(i % 1000) / 1000;
     for (int i = -times / 2; i < times; i++) {
-        TRY(pen_barrier(pen_world(ctx), NULL, NULL));
+        if (is_apart || i <= 0) TRY(pen_barrier(pen_world(ctx), NULL, NULL));
         const double begun = now_ms();
+        if (i == 0) loop_began = begun;
         TRY(pen_all_reduce(pen_world(ctx), in, out, n, PEN_F32, PEN_SUM, NULL, NULL));
         if (i >= 0) took[i] = now_ms() - begun;
     }
-    print(ctx, took, times);
-    pen_free(in);
-    pen_free(out);
-    return 0;
-}
-
-static int time_calls(pen_ctx *ctx, size_t n, int times)
-{
-    float *in    = pen_alloc(ctx, n * sizeof *in, PEN_HOST);
-    float *out   = pen_alloc(ctx, n * sizeof *out, PEN_HOST);
-    double begun = 0;
-    if (in == NULL || out == NULL) return fprintf(stderr, "no memory\n"), 1;
-    for (size_t i = 0; i < n; i++) in[i] = (float)(i % 1000) / 1000;
-    for (int i = -times / 2; i < times; i++) {
-        if (i <= 0) TRY(pen_barrier(pen_world(ctx), NULL, NULL));
-        if (i == 0) begun = now_ms();
-        TRY(pen_all_reduce(pen_world(ctx), in, out, n, PEN_F32, PEN_SUM, NULL, NULL));
-    }
-    double mean = (now_ms() - begun) / times;
-    print(ctx, &mean, 1);
+    if (!is_apart) took[0] = (now_ms() - loop_began) / times;
+    print(ctx, took, is_apart ? times : 1);
     pen_free(in);
     pen_free(out);
     return 0;
@@ -191,9 +175,9 @@ int main(int argc, char **argv)
                2;
     TRY(pen_init((const char *const[]){"optim=sgd lr=0.01", NULL}, &ctx));
     const int code = is_layers ? time_layers(ctx, n, times, atof(argv[4]), by_unit)
-                     : strcmp(argv[1], "step") == 0  ? time_steps(ctx, n, times)
-                     : strcmp(argv[1], "calls") == 0 ? time_calls(ctx, n, times)
-                                                     : time_all_reduce(ctx, n, times);
+                     : strcmp(argv[1], "step") == 0
+                         ? time_steps(ctx, n, times)
+                         : time_all_reduce(ctx, n, times, strcmp(argv[1], "calls") != 0);
     if (code == 0) TRY(pen_finalize(ctx));
     return code;
 }
