@@ -23,6 +23,7 @@ int bench_snapshot_rank(int argc, char **argv); /* one rank; started by the form
 int bench_coll(int argc, char **argv); /* argv[0] is the collective, for example "all-reduce" */
 int bench_coll_rank(int argc, char **argv); /* one rank; started by the former */
 int bench_tune(int argc, char **argv);
+int bench_tune_rank(int argc, char **argv); /* one rank; started by the former */
 
 /* ---- bench_measure.c ---- */
 double bench_seconds(void);                                /* monotonic */
@@ -36,12 +37,15 @@ double bench_limit_rate(struct json_t *limit); /* its GB/s, or 0; releases it */
 int bench_run_job(uint64_t servers, uint64_t ranks, const char *const *flags,
                   const char *const *verb, int argc, char **argv);
 
+bool bench_is_rank(void); /* this process was started as a worker of a job of several */
+
 /* The setting `transport`: shm, local, tcp.  bench_use_transport() sets the job's environment; false: no memory. */
-extern const char *const bench_transports[];
+enum { BENCH_SHM, BENCH_LOCAL, BENCH_TCP, BENCH_JOB };
+extern const char *const bench_transports[]; /* without BENCH_JOB */
+const char *bench_transport_name(int which); /* "job": whatever the job that runs it uses */
 #define BENCH_TRANSPORTS                                                                           \
     "shm: shared memory; local: Unix-domain sockets, as within a host without it; tcp: TCP in "    \
-    "clear text, as between "                                                                      \
-    "hosts, encrypted with PENSTOCK_ENCRYPTION=on."
-bool bench_use_transport(int transport);
+    "clear text, as between hosts, encrypted with PENSTOCK_ENCRYPTION=on."
+bool bench_use_transport(int which);
 
 #endif

@@ -125,6 +125,10 @@ int bench_coll(int argc, char **argv)
     bench_coll_settings s;
     const int code = bench_coll_parse(argc, argv, &kind, &s);
     if (code >= 0) return code;
+    if (bench_is_rank()) {
+        s.transport = BENCH_JOB;
+        return bench_coll_run(kind, &s);
+    }
     if (!bench_use_transport(s.transport)) return command_fail(1, "no memory");
     /* a device for each rank, as far as there are some */
     if (s.device == 1 && setenv("PENSTOCK_DEVICE", "cuda", 0) != 0)

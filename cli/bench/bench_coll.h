@@ -1,6 +1,7 @@
 /* bench_coll.h - `penstock bench all-reduce` and the other collectives; private to cli/bench/bench_coll*.c.
  *
- * DESIGN.  The command starts a job of itself with `penstock run`; each rank uses only the public SDK.  The figures
+ * DESIGN.  The command starts a job of itself with `penstock run`, or, started as a worker, measures that job's links;
+ * each rank uses only the public SDK.  The figures
  * are defined as in nccl-tests, so that they can be compared:
  *   bytes   size of a rank's larger buffer: for all-gather, gather, scatter, reduce-scatter and all-to-all the sum of
  *           all parts
@@ -90,5 +91,33 @@ void bench_coll_report_row(bench_coll_kind kind, const bench_coll_settings *s,
 /* Plots bandwidth over bytes with gnuplot; returns the exit code. */
 int bench_coll_plot(bench_coll_kind kind, const bench_coll_settings *s, const bench_coll_row *rows,
                     size_t n);
+
+/* ---- bench_coll_rank.c: one rank ---- */
+enum { BENCH_COLL_SIZES_MAX = 64 };
+
+typedef struct {
+    bench_coll_kind kind;
+    bench_coll_settings s;
+    pen_ctx *ctx;
+    pen_group *world;
+    bench_coll_case c;      /* of the size being measured */
+    unsigned char *a, *b;   /* buffers for the largest size */
+    unsigned char *staging; /* host memory; NULL: a and b are host memory */
+    void *in, *out;
+    double *latency; /* of single calls, seconds */
+    size_t n_latencies;
+    bench_coll_row row[BENCH_COLL_SIZES_MAX];
+    size_t n_rows;
+    bool is_told; /* a failure that is not the SDK's was printed */
+} bench_coll_state;
+
+/* Joins the job, measures all sizes and leaves; rank 0 reports.  Returns the exit code. */
+int bench_coll_run(bench_coll_kind kind, const bench_coll_settings *s);
+/* Joins the job and makes buffers; kind and s are given. */
+pen_status bench_coll_begin(bench_coll_state *w);
+/* Checks and measures calls of `bytes`; all ranks get the same times. */
+pen_status bench_coll_measure(bench_coll_state *w, size_t bytes, bench_coll_row *row);
+/* Leaves the job; returns the exit code, and prints why it is not 0. */
+int bench_coll_end(bench_coll_state *w, pen_status status);
 
 #endif

@@ -10,26 +10,11 @@
 
 enum {
     LATENCIES_MAX = 1 << 20,
-    SIZES_MAX     = 64,
     WARM_CALLS    = 5,
     LIMIT_BYTES   = 256 << 20 /* far more than the caches of a core */
 };
 
-typedef struct {
-    bench_coll_kind kind;
-    bench_coll_settings s;
-    pen_ctx *ctx;
-    pen_group *world;
-    bench_coll_case c;      /* of the size being measured */
-    unsigned char *a, *b;   /* buffers for the largest size */
-    unsigned char *staging; /* host memory; NULL: a and b are host memory */
-    void *in, *out;
-    double *latency; /* [LATENCIES_MAX] of single calls, seconds */
-    size_t n_latencies;
-    bench_coll_row row[SIZES_MAX];
-    size_t n_rows;
-    bool is_told; /* a failure that is not the SDK's was printed */
-} rank_state;
+typedef bench_coll_state rank_state;
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
@@ -129,7 +114,7 @@ static pen_status verify(rank_state *w)
     }
     if (bench_coll_verify(&w->c, out, sentence, sizeof sentence)) return PEN_OK;
     w->is_told = command_fail(1, "%s of %zu bytes: %s", bench_coll_names[w->kind],
-                              w->row[w->n_rows - 1].bytes, sentence) != 0;
+                              bytes_of(w, w->c.n), sentence) != 0;
     return PEN_CORRUPT;
 }
 
@@ -234,11 +219,10 @@ static pen_status calibrate(rank_state *w, bench_coll_row *row)
     return status;
 }
 
-static pen_status run_size(rank_state *w, size_t bytes)
+pen_status bench_coll_measure(bench_coll_state *w, size_t bytes, bench_coll_row *row)
 {
     const size_t element = bench_coll_dtype_bytes(w->c.dtype);
     const size_t parts   = bench_coll_has_parts(w->kind) ? (size_t)w->c.ranks : 1;
-    bench_coll_row *row  = &w->row[w->n_rows++];
     pairs *p             = calloc(1, sizeof *p);
     if (p == NULL) return PEN_NO_MEMORY;
     w->c.n        = w->kind == BENCH_BARRIER ? 0 : bytes / element / parts;
@@ -253,8 +237,15 @@ static pen_status run_size(rank_state *w, size_t bytes)
     const bool is_kept = w->s.in_place == 0 || !bench_coll_reduces(w->kind);
     if (status == PEN_OK && is_kept && w->kind != BENCH_ALL_TO_ALL) status = verify(w);
     if (status == PEN_OK) conclude(w, row, p);
-    if (status == PEN_OK && w->c.rank == 0) bench_coll_report_row(w->kind, &w->s, row);
     free(p);
+    return status;
+}
+
+static pen_status run_size(rank_state *w, size_t bytes)
+{
+    bench_coll_row *row = &w->row[w->n_rows++];
+    pen_status status   = bench_coll_measure(w, bytes, row);
+    if (status == PEN_OK && w->c.rank == 0) bench_coll_report_row(w->kind, &w->s, row);
     return status;
 }
 
@@ -264,7 +255,8 @@ static pen_status run_sizes(rank_state *w)
     if (w->c.rank == 0) bench_coll_report_begin(w->kind, &w->s);
     if (w->s.bytes > 0 || w->kind == BENCH_BARRIER) return run_size(w, w->s.bytes);
     for (uint64_t bytes = w->s.min_bytes;
-         bytes <= w->s.max_bytes && status == PEN_OK && w->n_rows < SIZES_MAX; bytes *= w->s.factor)
+         bytes <= w->s.max_bytes && status == PEN_OK && w->n_rows < BENCH_COLL_SIZES_MAX;
+         bytes *= w->s.factor)
         status = run_size(w, bytes);
     return status;
 }
@@ -285,11 +277,12 @@ static void free_buffer(const rank_state *w, void *buffer)
         free(buffer);
 }
 
-static pen_status prepare(rank_state *w)
+pen_status bench_coll_begin(bench_coll_state *w)
 {
     pen_status status = pen_init(NULL, &w->ctx);
     if (status != PEN_OK) return status;
     w->world           = pen_world(w->ctx);
+    w->s.ranks         = (uint64_t)pen_size(w->world);
     w->c               = (bench_coll_case){.kind  = w->kind,
                                            .dtype = bench_coll_dtype(&w->s),
                                            .op    = (pen_op)w->s.op,
@@ -307,24 +300,38 @@ static pen_status prepare(rank_state *w)
     return PEN_NO_MEMORY;
 }
 
-int bench_coll_rank(int argc, char **argv)
+int bench_coll_end(bench_coll_state *w, pen_status status)
+{
+    int code = 0;
+    if (status != PEN_OK) code = w->is_told ? 1 : command_fail(1, "%s", pen_last_error(NULL));
+    if (w->ctx != NULL && pen_finalize(w->ctx) != PEN_OK && code == 0)
+        code = command_fail(1, "%s", pen_last_error(NULL));
+    free_buffer(w, w->a);
+    free_buffer(w, w->b);
+    free(w->staging);
+    free(w->latency);
+    return code;
+}
+
+int bench_coll_run(bench_coll_kind kind, const bench_coll_settings *s)
 {
     rank_state *w = calloc(1, sizeof *w);
     if (w == NULL) return command_fail(1, "no memory");
-    int code = bench_coll_parse(argc, argv, &w->kind, &w->s);
-    if (code < 0) {
-        pen_status status = prepare(w);
-        if (status == PEN_OK) status = run_sizes(w);
-        if (status != PEN_OK) code = w->is_told ? 1 : command_fail(1, "%s", pen_last_error(NULL));
-        if (status == PEN_OK && w->c.rank == 0 && w->s.plot[0] != '\0')
-            code = bench_coll_plot(w->kind, &w->s, w->row, w->n_rows);
-        if (w->ctx != NULL && pen_finalize(w->ctx) != PEN_OK && code <= 0)
-            code = command_fail(1, "%s", pen_last_error(NULL));
-        free_buffer(w, w->a);
-        free_buffer(w, w->b);
-        free(w->staging);
-        free(w->latency);
-    }
+    w->kind           = kind;
+    w->s              = *s;
+    pen_status status = bench_coll_begin(w);
+    if (status == PEN_OK) status = run_sizes(w);
+    int code = bench_coll_end(w, status);
+    if (code == 0 && w->c.rank == 0 && w->s.plot[0] != '\0')
+        code = bench_coll_plot(w->kind, &w->s, w->row, w->n_rows);
     free(w);
-    return code < 0 ? 0 : code;
+    return code;
+}
+
+int bench_coll_rank(int argc, char **argv)
+{
+    bench_coll_kind kind;
+    bench_coll_settings s;
+    const int code = bench_coll_parse(argc, argv, &kind, &s);
+    return code >= 0 ? code : bench_coll_run(kind, &s);
 }

@@ -2,6 +2,7 @@
 #include "cli/bench/bench.h"
 #include "cli/command.h"
 #include "common/base/clock.h"
+#include "worker/worker_env.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -74,13 +75,27 @@ int bench_run_job(uint64_t servers, uint64_t ranks, const char *const *flags,
     return code;
 }
 
+bool bench_is_rank(void)
+{
+    worker_settings s;
+    worker_env env;
+    pen_error why;
+    return worker_settings_load(&s, NULL, &why) == PEN_OK &&
+           worker_env_resolve(&s, config_env, &env, &why) == PEN_OK && !env.alone;
+}
+
 /* ---- transports ------------------------------------------------------------------------------ */
 const char *const bench_transports[] = {"shm", "local", "tcp", NULL};
 
-bool bench_use_transport(int transport)
+const char *bench_transport_name(int which)
 {
-    if (transport == 0) return true;
+    return which == BENCH_JOB ? "job" : bench_transports[which];
+}
+
+bool bench_use_transport(int which)
+{
+    if (which == BENCH_SHM) return true;
     if (setenv("PENSTOCK_SHARED_MEMORY", "no", 1) != 0) return false;
-    return transport == 1 || (setenv("PENSTOCK_LOCAL_SOCKETS", "no", 1) == 0 &&
-                              setenv("PENSTOCK_ENCRYPTION", "clear", 0) == 0);
+    return which == BENCH_LOCAL || (setenv("PENSTOCK_LOCAL_SOCKETS", "no", 1) == 0 &&
+                                    setenv("PENSTOCK_ENCRYPTION", "clear", 0) == 0);
 }

@@ -46,6 +46,8 @@ int command_bench(int argc, char **argv)
         return bench_snapshot_rank(argc - 1, argv + 1); /* started by snapshot */
     if (strcmp(argv[1], "coll-rank") == 0 && argc > 2)
         return bench_coll_rank(argc - 2, argv + 2); /* started by the collectives */
+    if (strcmp(argv[1], "tune-rank") == 0 && argc > 2)
+        return bench_tune_rank(argc - 2, argv + 2); /* started by tune */
     const command *c = command_verb(command_bench_verbs, "benchmark", argv[1], "");
     return c != NULL ? c->main(argc - 1, argv + 1) : EXIT_USAGE;
 }

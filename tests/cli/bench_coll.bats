@@ -52,6 +52,22 @@ bench() {
     PENSTOCK_COLL_ALGORITHM="$rules" bench all-reduce --ranks 2 --bytes 4k --transport tcp --json | grep -q '"verified":true'
 }
 
+@test "as workers of a job, bench and tune measure its links, and --save writes settings for the next job" {
+    cd "$tmp"
+    pen run --nproc-per-node 3 --no-prefix --shared-memory no "$penstock" bench tune --only all-reduce \
+        --min-bytes 4k --max-bytes 16k --seconds 0.01 --save links.conf >out 2>err || { cat err; return 1; }
+    [ "$(wc -l <out)" = 1 ]
+    grep -qx '# penstock bench tune: 3 ranks' links.conf
+    grep -qE '^# all-reduce +connections: +1 +2 +4$' links.conf
+    grep -qE '^# all-reduce +bruck +[0-9.]+ +[0-9.]+$' links.conf
+    grep -qE '^coll_lanes = [124]$' links.conf
+    [ -z "$(cat out)" ] || grep -qxF "coll_algorithm = $(cat out)" links.conf
+    pen run --nproc-per-node 3 --no-prefix --config links.conf "$penstock" bench all-reduce --bytes 4k --seconds 0.01 --json \
+        >rows 2>err || { cat err; return 1; }
+    [ "$(wc -l <rows)" = 1 ]
+    grep -q '"ranks":3,.*"transport":"job".*"verified":true' rows
+}
+
 @test "flags that contradict each other are refused with a sentence" {
     refuses() {
         code=0

@@ -31,11 +31,10 @@ static pen_status open_mesh(coll_engine *e, pen_error *why)
 {
     const worker_settings *s = e->setup.settings;
     const worker_env *env    = e->setup.env;
-    pen_status status        = PEN_OK;
+    pen_status status;
     char shown[ENGINE_ADDRESS_SIZE];
     own_address own;
-    if (s->coll_algorithm[0] != '\0')
-        status = schedule_table_parse(s->coll_algorithm, &e->table, why);
+    status = schedule_table_parse(s->coll_algorithm, &e->table, why);
     if (status != PEN_OK) return status;
     const own_address_query query = {.given       = env->host,
                                      .scheduler   = env->addr,
@@ -152,6 +151,20 @@ static void free_groups(coll_engine *e)
         group_destroy(g);
     }
     free(e->group);
+}
+
+pen_status coll_engine_tune(coll_engine *e, const char *rules, uint64_t lanes, pen_error *why)
+{
+    schedule_table *next = NULL;
+    pen_status status    = schedule_table_parse(rules, &next, why);
+    if (status == PEN_OK && e->mesh != NULL) {
+        pthread_mutex_lock(&e->mesh_lock);
+        schedule_table_swap(e->table, next);
+        mesh_use_lanes(e->mesh, lanes);
+        pthread_mutex_unlock(&e->mesh_lock);
+    }
+    schedule_table_free(next);
+    return status;
 }
 
 void coll_engine_destroy(coll_engine *e)

@@ -61,6 +61,10 @@ pen_status coll_engine_create(const coll_setup *setup, const coll_job *job, void
                               coll_engine **engine, pen_error *why);
 void coll_engine_destroy(coll_engine *engine); /* every call in progress has ended */
 
+/* For `penstock bench tune`, on all members, between two calls: other rules for algorithms, and how many of the
+ * connections of coll_lanes are used. */
+pen_status coll_engine_tune(coll_engine *engine, const char *rules, uint64_t lanes, pen_error *why);
+
 /* Call it periodically, from any thread: reads the network while no call is in progress, so that strangers cannot fill
  * this worker's memory with their messages. */
 void coll_engine_look(coll_engine *engine);

@@ -25,6 +25,7 @@ pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
     m->o = *o;
     if (m->o.lanes < 1) m->o.lanes = 1;
     if (m->o.lanes > WIRE_LANES_MAX) m->o.lanes = WIRE_LANES_MAX;
+    m->n_lanes                = m->o.lanes;
     m->self                   = -1;
     m->epoll_fd               = epoll_create1(EPOLL_CLOEXEC);
     m->wake_fd                = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -51,6 +52,11 @@ pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
     m->copies = transport_find(bound)->stays_inside;
     *out      = m;
     return PEN_OK;
+}
+
+void mesh_use_lanes(mesh *m, uint64_t n)
+{
+    m->n_lanes = n < 1 ? 1 : n < m->o.lanes ? n : m->o.lanes;
 }
 
 const char *mesh_address(const mesh *m)

@@ -47,6 +47,7 @@ typedef struct {
 pen_status mesh_create(const mesh_options *o, mesh **m, pen_error *why);
 void mesh_destroy(mesh *m, uint32_t linger_ms);
 const char *mesh_address(const mesh *m);
+void mesh_use_lanes(mesh *m, uint64_t n); /* of options.lanes */
 
 /* Sets all peers, once: the own RANK; RANK, incarnation, address and host of each.  Strings are copied. */
 pen_status mesh_set_peers(mesh *m, int self, int n, const uint64_t *incarnation,

@@ -87,6 +87,7 @@ struct mesh {
     int epoll_fd, wake_fd;
     atomic_uint news; /* counts the turns that have read something */
     int self, n_peers;
+    uint64_t n_lanes; /* in use: the first of o.lanes */
     uint64_t job;
     mesh_peer *peer;   /* [n_peers] by RANK */
     const buf *placed; /* the body that is being delivered, if it is in its place; NULL: another */

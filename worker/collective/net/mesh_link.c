@@ -117,8 +117,8 @@ static void flush(mesh_link *l)
 static mesh_link *choose_link(mesh *m, mesh_peer *p, const wire_peer *head, size_t bytes)
 {
     const bool may_choose = head->kind == WIRE_PART || head->kind == WIRE_SECTION;
-    if (!may_choose || bytes < MESH_LANE_FROM || m->o.lanes == 1) return &p->link[head->lane];
-    return &p->link[p->next_lane++ % (uint32_t)m->o.lanes];
+    if (!may_choose || bytes < MESH_LANE_FROM || m->n_lanes == 1) return &p->link[head->lane];
+    return &p->link[p->next_lane++ % (uint32_t)m->n_lanes];
 }
 
 pen_status mesh_send_frame(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,

@@ -118,6 +118,7 @@ size_t schedule_temp_elements(const schedule *s, const coll_call *call, int size
 typedef struct schedule_table schedule_table;
 /* BAD_SETTING names the rule. */
 pen_status schedule_table_parse(const char *text, schedule_table **table, pen_error *why);
+void schedule_table_swap(schedule_table *a, schedule_table *b); /* their rules */
 void schedule_table_free(schedule_table *table);
 
 /* Never NULL; table may be NULL.  on_one_host: all members are.  Ignores what may differ between members (counts of

@@ -28,7 +28,7 @@ typedef struct {
 
 struct schedule_table {
     size_t n;
-    rule rules[];
+    rule *rules;
 };
 
 #define KI     *(size_t)1024
@@ -305,13 +305,17 @@ pen_status schedule_table_parse(const char *text, schedule_table **table, pen_er
 {
     size_t cap = 1;
     for (const char *p = text; *p; p++) cap += *p == ';';
-    schedule_table *t = calloc(1, sizeof *t + cap * sizeof t->rules[0]);
+    schedule_table *t = calloc(1, sizeof *t);
     *table            = NULL;
-    if (!t) return why_set(why, PEN_NO_MEMORY, "no memory for a table of algorithms");
+    if (t) t->rules = calloc(cap, sizeof t->rules[0]);
+    if (!t || !t->rules) {
+        free(t);
+        return why_set(why, PEN_NO_MEMORY, "no memory for a table of algorithms");
+    }
     for (const char *p = skip_space(text); *p;) {
         pen_status status = *p == ';' ? PEN_OK : read_rule(&p, &t->rules[t->n], why);
         if (status != PEN_OK) {
-            free(t);
+            schedule_table_free(t);
             return status;
         }
         if (t->rules[t->n].algorithm || t->rules[t->n].device) t->n++;
@@ -321,7 +325,15 @@ pen_status schedule_table_parse(const char *text, schedule_table **table, pen_er
     return PEN_OK;
 }
 
+void schedule_table_swap(schedule_table *a, schedule_table *b)
+{
+    const schedule_table other = *a;
+    *a                         = *b;
+    *b                         = other;
+}
+
 void schedule_table_free(schedule_table *table)
 {
+    if (table) free(table->rules);
     free(table);
 }
