@@ -8,9 +8,10 @@
 
 static pen_status run(pen_group *g, const char *function, coll_call call, const pen_opts *o)
 {
-    call.scale = 1;
-    call.label = api_coll_label(o);
-    return api_coll_run(g, function, &call, o, NULL);
+    call.scale              = 1;
+    call.label              = api_coll_label(o);
+    const pen_status status = api_coll_check(g, function, &call);
+    return status == PEN_OK ? api_coll_wait(g, &call, o) : status;
 }
 
 static pen_status broadcast_bytes(pen_group *g, pen_bytes *io, int root, const pen_opts *o)

@@ -92,17 +92,6 @@ pen_status api_coll_wait(pen_group *g, const coll_call *call, const pen_opts *o)
     return status;
 }
 
-pen_status api_coll_run(pen_group *g, const char *function, const coll_call *call,
-                        const pen_opts *o, pen_req *req)
-{
-    pen_error why;
-    pen_status status = coll_call_check(call, g->size, g->rank, function, &why);
-    if (status != PEN_OK) return last_error_set(&why);
-    if (req != NULL) return begin(g, call, o, req);
-    if (api_batch_is_open(g->ctx)) return api_batch_add_call(g, call, patience(g, o));
-    return api_coll_wait(g, call, o);
-}
-
 /* Calls on host memory without a stream use none. */
 static pen_status check_stream(const char *function, const coll_call *call)
 {
@@ -115,6 +104,14 @@ static pen_status check_stream(const char *function, const coll_call *call)
     return status == PEN_OK ? status : last_error_set(&why);
 }
 
+pen_status api_coll_check(const pen_group *g, const char *function, const coll_call *call)
+{
+    pen_error why;
+    const pen_status status = coll_call_check(call, g->size, g->rank, function, &why);
+    return status == PEN_OK ? status : last_error_set(&why);
+}
+
+/* Waits for the call, or starts it as *req, or adds it to the batch of this thread. */
 static pen_status run(pen_group *g, const char *function, coll_call *call, const pen_opts *o,
                       pen_req *req)
 {
@@ -126,7 +123,13 @@ static pen_status run(pen_group *g, const char *function, coll_call *call, const
     call->stream     = o != NULL ? o->stream : NULL;
     call->overwrites = o != NULL && (o->flags & PEN_OVERWRITE) != 0;
     status           = check_stream(function, call);
-    if (status == PEN_OK) status = api_coll_run(g, function, call, o, req);
+    if (status == PEN_OK) status = api_coll_check(g, function, call);
+    if (status == PEN_OK && req != NULL)
+        status = begin(g, call, o, req);
+    else if (status == PEN_OK && api_batch_is_open(g->ctx))
+        status = api_batch_add_call(g, call, patience(g, o));
+    else if (status == PEN_OK)
+        status = api_coll_wait(g, call, o);
     return waits ? context_leave(g->ctx, status) : status;
 }
 

@@ -8,11 +8,9 @@
 /* Checks group, options and context. waits: the caller will wait. */
 pen_status api_coll_enter(const pen_group *g, const char *function, const pen_opts *o, bool waits);
 
-/* Checks the call and runs it: waits, or starts it as *req, or adds it to the batch of this thread. */
-pen_status api_coll_run(pen_group *g, const char *function, const coll_call *call,
-                        const pen_opts *o, pen_req *req);
+pen_status api_coll_check(const pen_group *g, const char *function, const coll_call *call);
 
-/* Runs a call of the SDK itself and waits; never part of a batch. */
+/* Runs a call that was checked, or one of the SDK itself, and waits; never part of a batch. */
 pen_status api_coll_wait(pen_group *g, const coll_call *call, const pen_opts *o);
 
 const char *api_coll_label(const pen_opts *o); /* "": none */

@@ -86,14 +86,6 @@ pen_status engine_call_begin(engine_call *c, pen_error *why)
     return status;
 }
 
-pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why)
-{
-    engine_call c;
-    engine_call_fill(&c, g, call, deadline_ms);
-    pen_status status = engine_call_begin(&c, why);
-    return status == PEN_OK ? engine_call_wait(&c, why) : status;
-}
-
 /* ---- for the SDK itself ---------------------------------------------------------------------- */
 static bool copy_counts(const size_t *from, int n, size_t **to)
 {

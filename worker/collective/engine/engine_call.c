@@ -40,20 +40,23 @@ static pen_status path_start(engine_call *c, const coll_call *call)
     return status;
 }
 
-static coll_state path_advance(engine_call *c, bool *did)
-{
-    coll_engine *e = c->g->engine;
-    lock_path(c);
-    if (c->on_mesh) *did = mesh_advance(e->mesh);
-    const coll_state state = c->path->advance(c->op, &c->why);
-    unlock_path(c);
-    if (*did) engine_pass_on(e);
-    return state;
-}
-
 static bool is_in_path(const engine_call *c)
 {
     return c->state == CALL_RUNNING || c->state == CALL_AGREEING;
+}
+
+/* RUNNING for a call that is in no path. */
+static coll_state path_advance(engine_call *c, bool *did)
+{
+    coll_engine *e = c->g->engine;
+    if (!is_in_path(c)) return COLL_RUNNING;
+    lock_path(c);
+    const bool has_read    = c->on_mesh && mesh_advance(e->mesh);
+    const coll_state state = c->path->advance(c->op, &c->why);
+    unlock_path(c);
+    if (has_read) engine_pass_on(e);
+    *did |= has_read;
+    return state;
 }
 
 static void path_abort(engine_call *c)
@@ -75,9 +78,9 @@ static int path_missing(engine_call *c, int *ranks, int cap)
 }
 
 /* ---- what each state waits for --------------------------------------------------------------- */
-static call_state choose(engine_call *c, bool *did)
+static call_state choose(engine_call *c, coll_state path)
 {
-    (void)did;
+    (void)path;
     return engine_choose_path(c);
 }
 
@@ -86,18 +89,17 @@ static pen_status start_vote(engine_call *c)
     return path_start(c, &c->vote);
 }
 
-static call_state vote(engine_call *c, bool *did)
+static call_state vote(engine_call *c, coll_state path)
 {
-    const coll_state state = path_advance(c, did);
-    if (state == COLL_DONE) return engine_settle_device(c);
-    if (state == COLL_FAILED && !(engine_goes_round_node(c) && start_vote(c) == PEN_OK))
+    if (path == COLL_DONE) return engine_settle_device(c);
+    if (path == COLL_FAILED && !(engine_goes_round_node(c) && start_vote(c) == PEN_OK))
         return CALL_FAULTING;
     return CALL_AGREEING;
 }
 
-static call_state copied_in(engine_call *c, bool *did)
+static call_state copied_in(engine_call *c, coll_state path)
 {
-    (void)did;
+    (void)path;
     const coll_state state = engine_stage_state(c, &c->why);
     return state == COLL_RUNNING ? CALL_STAGING : state == COLL_DONE ? CALL_RUNNING : CALL_FAULTING;
 }
@@ -112,12 +114,11 @@ static pen_status start(engine_call *c)
     return path_start(c, &c->call);
 }
 
-static call_state run(engine_call *c, bool *did)
+static call_state run(engine_call *c, coll_state path)
 {
-    const coll_state state = path_advance(c, did);
-    if (state == COLL_DONE) return c->stage != NULL ? CALL_RETURNING : CALL_ENDED;
-    if (state == COLL_FAILED && engine_goes_round_device(c)) return CALL_STAGING;
-    if (state == COLL_FAILED && !(engine_goes_round_node(c) && start(c) == PEN_OK))
+    if (path == COLL_DONE) return c->stage != NULL ? CALL_RETURNING : CALL_ENDED;
+    if (path == COLL_FAILED && engine_goes_round_device(c)) return CALL_STAGING;
+    if (path == COLL_FAILED && !(engine_goes_round_node(c) && start(c) == PEN_OK))
         return CALL_FAULTING;
     if (engine_compare_memory(c, &c->why) == PEN_OK) return CALL_RUNNING;
     path_abort(c); /* the others' calls use the other kind of memory, and perhaps another path */
@@ -130,9 +131,9 @@ static pen_status copy_out(engine_call *c)
     return engine_stage_return(c, &c->why);
 }
 
-static call_state copied_out(engine_call *c, bool *did)
+static call_state copied_out(engine_call *c, coll_state path)
 {
-    (void)did;
+    (void)path;
     if (c->call.in_stream_order) return CALL_ENDED;
     const coll_state state = engine_stage_state(c, &c->why);
     return state == COLL_RUNNING ? CALL_RETURNING : state == COLL_DONE ? CALL_ENDED : CALL_FAULTING;
@@ -165,11 +166,11 @@ static pen_status begin_fault(engine_call *c)
 
 /* Waits for one lease: a scheduler that is silent for longer counts as gone, and that ends all calls with its own
  * sentence.  A member that stops waiting earlier would end with another sentence than its peers. */
-static call_state await_verdict(engine_call *c, bool *did)
+static call_state await_verdict(engine_call *c, coll_state path)
 {
     const coll_engine *e = c->g->engine;
     const uint64_t now   = now_ms();
-    (void)did;
+    (void)path;
     if (!needs_a_verdict(c)) return CALL_FAILED;
     if (!c->is_reported && now >= c->report_at_ms) {
         c->is_reported = true;
@@ -182,8 +183,8 @@ static call_state await_verdict(engine_call *c, bool *did)
 /* ---- the table -------------------------------------------------------------------------------- */
 static const struct {
     pen_status (*enter)(engine_call *c); /* NULL: nothing begins.  Not OK: FAULTING is next */
-    call_state (*advance)(engine_call *c,
-                          bool *did); /* the next state; the same one: it waits.  NULL: the end */
+    /* The next state; the same one: it waits.  path: what its path says, after it was advanced.  NULL: the end. */
+    call_state (*advance)(engine_call *c, coll_state path);
 } states[] = {
     [CALL_QUEUED]    = {NULL, choose},
     [CALL_AGREEING]  = {start_vote, vote},
@@ -252,7 +253,7 @@ void engine_call_name(const engine_call *c, char name[CALL_NAME_BYTES])
 bool engine_call_advance(engine_call *c, const engine_call *due)
 {
     bool did        = false;
-    call_state next = states[c->state].advance(c, &did);
+    call_state next = states[c->state].advance(c, path_advance(c, &did));
     if (next == c->state && next != CALL_FAULTING) next = check_time(c, due);
     while (next != c->state) {
         did      = true;
@@ -260,7 +261,7 @@ bool engine_call_advance(engine_call *c, const engine_call *due)
         if (states[next].enter != NULL && states[next].enter(c) != PEN_OK)
             next = CALL_FAULTING;
         else if (states[next].advance != NULL)
-            next = states[next].advance(c, &did);
+            next = states[next].advance(c, path_advance(c, &did));
     }
     return did;
 }

@@ -18,13 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct engine_follower { /* wants a stream to wait for a call, instead of its thread */
-    const void *user;    /* the call's */
-    device_stream stream;
-    pen_status status; /* AGAIN: not yet */
-    pen_error *why;
-};
-
 static uint64_t now_ms(void)
 {
     return clock_ms(&clock_real);
@@ -75,7 +68,7 @@ void engine_notify(coll_engine *e)
 }
 
 /* ---- a turn ----------------------------------------------------------------------------------- */
-static engine_call *find_call(const pen_group *g, const engine_follower *f)
+engine_call *engine_find_followed(const pen_group *g, const engine_follower *f)
 {
     LIST_EACH(c, g->head)
         if (f != NULL && c->user == f->user && c->done != NULL) return c;
@@ -121,7 +114,7 @@ static void end_all(coll_engine *e, pen_group *g)
 
 bool engine_drive(coll_engine *e, pen_group *g, engine_follower *f)
 {
-    engine_call *c = g->head, *followed = find_call(g, f);
+    engine_call *c = g->head, *followed = engine_find_followed(g, f);
     const bool has_failed  = g->has_failed;
     const bool stops       = has_failed && g->device != NULL && !g->device_is_stopped;
     const engine_call *due = find_due(g);
@@ -169,69 +162,4 @@ void engine_add_links(const pen_group *g, engine_links *links)
     links->node |= !on_mesh;
     links->polled |= c != NULL && (c->path == &coll_path_device ||
                                    c->path == &coll_path_self_device || c->call.on_device);
-}
-
-/* ---- waiting ---------------------------------------------------------------------------------- */
-/* With the lock held: one turn of a waiting thread.  It drives the group, or sleeps while another thread does. */
-static void attend_once(coll_engine *e, pen_group *g, const bool *has_ended, engine_follower *f)
-{
-    engine_links links = {.may_spin = true};
-    if (g->is_driven) {
-        pthread_cond_wait(&e->ended, &e->lock);
-        return;
-    }
-    const engine_seen seen = engine_see(e);
-    const bool did         = engine_drive(e, g, f) || (f != NULL && f->status != PEN_AGAIN);
-    if (e->over == NULL && (did || *has_ended)) return;
-    engine_add_links(g, &links);
-    pthread_mutex_unlock(&e->lock);
-    engine_notify(e);
-    if (!did) engine_nap(e, seen, links);
-    pthread_mutex_lock(&e->lock);
-}
-
-static void leave(coll_engine *e, pen_group *g)
-{
-    g->waiters--;
-    if (g->head != NULL && g->waiters == 0) pthread_cond_broadcast(&e->work);
-    pthread_mutex_unlock(&e->lock);
-}
-
-pen_status engine_call_wait(engine_call *c, pen_error *why)
-{
-    pen_group *g   = c->g;
-    coll_engine *e = g->engine;
-    pthread_mutex_lock(&e->lock);
-    g->waiters++;
-    while (!c->has_ended) attend_once(e, g, &c->has_ended, NULL);
-    leave(e, g);
-    if (c->status != PEN_OK) *why = c->why;
-    return c->status;
-}
-
-bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long seen,
-                   uint64_t until_ms)
-{
-    coll_engine *e   = g->engine;
-    const bool never = false;
-    pthread_mutex_lock(&e->lock);
-    g->waiters++;
-    while (atomic_load(news) == seen && g->head != NULL && (until_ms == 0 || now_ms() < until_ms))
-        attend_once(e, g, &never, NULL);
-    const bool has_more = g->head != NULL;
-    leave(e, g);
-    return has_more;
-}
-
-pen_status engine_follow(pen_group *g, const void *user, device_stream stream, pen_error *why)
-{
-    coll_engine *e    = g->engine;
-    engine_follower f = {user, stream, PEN_AGAIN, why};
-    const bool never  = false;
-    pthread_mutex_lock(&e->lock);
-    g->waiters++;
-    while (f.status == PEN_AGAIN && !g->has_failed && find_call(g, &f) != NULL)
-        attend_once(e, g, &never, &f);
-    leave(e, g);
-    return f.status;
 }

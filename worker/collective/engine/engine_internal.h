@@ -170,8 +170,6 @@ int engine_await(coll_engine *e, uint64_t until_ms);
 void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
 /* Queues it; not PEN_OK: the call has not begun. */
 pen_status engine_call_begin(engine_call *c, pen_error *why);
-/* Begins a call and waits for it. */
-pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why);
 
 /* ---- engine_call.c ------------------------------------------------------------------------------------------- */
 /* By the driver, without the lock, of the group's oldest call.  due: the queued call with the first deadline; NULL: none.
@@ -192,7 +190,14 @@ static inline uint64_t engine_tell_after(const coll_engine *e, uint64_t waited_m
 }
 
 /* ---- engine_drive.c ------------------------------------------------------------------------------------------ */
-typedef struct engine_follower engine_follower;
+typedef struct {      /* wants a stream to wait for a call, instead of its thread */
+    const void *user; /* the call's */
+    device_stream stream;
+    pen_status status; /* AGAIN: not yet */
+    pen_error *why;
+} engine_follower;
+/* NULL: it has ended, or f is NULL. */
+engine_call *engine_find_followed(const pen_group *g, const engine_follower *f);
 /* A turn of a driver: called with the lock held; releases it while calls are worked on.  f: NULL, or who wants to follow
  * a call.  True: it made progress. */
 bool engine_drive(coll_engine *e, pen_group *g, engine_follower *f);
@@ -201,8 +206,10 @@ bool engine_must_drive(const pen_group *g);
 void engine_add_links(const pen_group *g, engine_links *links); /* under the lock */
 void engine_notify(coll_engine *e); /* without the lock: callbacks of calls that ended */
 void engine_call_free(engine_call *c);
-/* Drives the call's group until the call has ended. */
-pen_status engine_call_wait(engine_call *c, pen_error *why);
+
+/* ---- engine_wait.c ------------------------------------------------------------------------------------------- */
+/* Begins a call, and drives its group until it has ended. */
+pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why);
 /* Drives the group's calls until *news, which callbacks change, differs from `seen`, or until until_ms (0: no limit).
  * False: no call is left to drive; a callback may be about to run on another thread. */
 bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long seen,

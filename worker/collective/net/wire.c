@@ -508,19 +508,10 @@ static pen_status wire_start(void *user, void *memory, const coll_call *call, ui
     return PEN_OK;
 }
 
-static void work(wire_team *team)
+/* Sends this member's header where it is needed, and compares those of the others. */
+static void tend_headers(wire_team *team)
 {
     wire_run *run = &team->run;
-    bool did      = true;
-    int rank      = -1;
-    pen_error why;
-    while (did && !run->is_suspect && !run->has_failed) {
-        const uint64_t turn = run->runner.turn;
-        did                 = false;
-        if (runner_advance(&run->runner, &did, &why) != PEN_OK)
-            run_fail(team, why.status, -1, "%s", why.text);
-        if (run->runner.turn != turn) did |= offer_parked(team);
-    }
     if (!run->has_shown &&
         (run->is_suspect || run->is_scaled || clock_ms(&clock_real) >= run->show_at_ms))
         show_to(team, true);
@@ -529,10 +520,6 @@ static void work(wire_team *team)
     if (!run->has_begun) miss_who_left(team);
     run->has_begun = true;
     if (!run->has_failed && !run->has_agreed && run->n_shown == team->size) agree(team);
-    if (runner_is_cancelled(&run->runner, &rank))
-        run_fail(team, PEN_PEER_LOST, team->position[rank],
-                 "rank %d (%s): its connection ended before it had sent everything", rank,
-                 team->m->peer[rank].host);
 }
 
 static bool has_left(const wire_team *team)
@@ -563,11 +550,25 @@ static coll_state wire_advance(void *memory, pen_error *why)
 {
     wire_team *team = ((wire_op *)memory)->team;
     wire_run *run   = &team->run;
-    if (!run->has_failed) work(team);
-    const uint32_t lent = runner_lent(&run->runner);
-    if (!run->has_failed && run->runner.is_blocked && lent > 0) {
-        mesh_await_returns(team->m);
-        if (runner_lent(&run->runner) < lent) work(team);
+    pen_error reason;
+    int rank = -1;
+    for (bool did = !run->has_failed; did;) {
+        while (did && !run->is_suspect && !run->has_failed) {
+            const uint64_t turn = run->runner.turn;
+            did                 = false;
+            if (runner_advance(&run->runner, &did, &reason) != PEN_OK)
+                run_fail(team, reason.status, -1, "%s", reason.text);
+            if (run->runner.turn != turn) did |= offer_parked(team);
+        }
+        tend_headers(team);
+        if (runner_is_cancelled(&run->runner, &rank))
+            run_fail(team, PEN_PEER_LOST, team->position[rank],
+                     "rank %d (%s): its connection ended before it had sent everything", rank,
+                     team->m->peer[rank].host);
+        const uint32_t lent = runner_lent(&run->runner);
+        did                 = !run->has_failed && run->runner.is_blocked && lent > 0;
+        if (did) mesh_await_returns(team->m);
+        did = did && runner_lent(&run->runner) < lent;
     }
     if (run->has_failed && must_stay(team)) return COLL_RUNNING;
     if (run->has_failed) {
