@@ -39,7 +39,7 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(wire,             ENUM, "raw",    0,    0,        worker_wire_choices,                                           \
       "Type of gradients on the wire: raw sends the registered type; bf16 and f16 round float32 to half the size.")    \
     X(commit,           ENUM, "decide", 0,    0,        worker_commit_choices,                                         \
-      "When servers apply a step: eager applies each chunk as soon as all ranks pushed it, without a global norm; decide can clip and skip whole steps.") \
+      "When a step is applied: eager applies each chunk as soon as all ranks pushed it, and without servers each bucket of a lazy step as soon as it is summed, without a global norm; decide can clip and skip whole steps.") \
     X(deterministic,    ENUM, "yes",    0,    0,        settings_orders,                                               \
       "Sum in rank order, so that two runs give the same bits; node sums those of each host first, then the hosts, with the same bits in every mode; no sums in any order, which is faster and buffers less memory.") \
     X(clip,             F64,  "0",      0,    1e30,     NULL,                                                          \

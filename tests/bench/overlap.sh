@@ -4,9 +4,9 @@
 #   tests/bench/overlap.sh [BUILD_DIR] [PAIRS] [RATE] [HOSTS] [BYTES] [MS]
 #     RATE   of each host's cable, for tc (1gbit)      BYTES  of the model (33554432)
 #     HOSTS  (4)                                       MS     forward; backward is twice as long (200)
-# For ps-bsp with a server on each host and for allreduce, by turns: the step alone (one worker, no cable), communication
-# alone (no computing), both with a unit for each layer, and both without units. Prints one JSON object a line: medians in
-# milliseconds; `over_bound`, the ratio of both to the larger of the two alone, with the smallest and the largest; and
+# For ps-bsp with a server on each host, for allreduce, and for allreduce without a decision, by turns: the step alone
+# (one worker, no cable), communication alone (no computing), both with a unit for each layer, and both without units.
+# Prints one JSON object a line: medians in milliseconds; `over_bound`, the ratio of both to the larger of the two alone, with the smallest and the largest; and
 # `to_whole`, that of layers to a program without units.
 set -euo pipefail
 BATS_TEST_DIRNAME=$(cd "$(dirname "$0")/../cluster" && pwd)
@@ -58,4 +58,5 @@ print(json.dumps(out))' "$*" "$rate" "$hosts"
 
 series --servers "$hosts" --mode ps-bsp
 series --mode allreduce
+series --mode allreduce --commit eager
 hosts_stop

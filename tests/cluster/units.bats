@@ -148,3 +148,37 @@ YAML
     grep -q 'units: mode=zero3 and commit=eager contradict each other: ' "$tmp/eager.err"
     nothing_is_left
 }
+
+# Every rank reads its units while the sums of others are on their way; small buckets, so that there are many.
+@test "without servers, values of lazy steps without a decision come bucket by bucket, with the bits of other steps" {
+    unit_flags=() unit_words=(mode=allreduce commit=eager steps=6)
+    units plain --
+    units lazy -- lazy=1
+    units sockets -- lazy=1 shared_memory=no bucket_bytes=65536
+    units ahead -- ahead=1 shared_memory=no bucket_bytes=65536
+    units snapshots --store "$tmp/store" --snapshot-every 2 -- lazy=1 bucket_bytes=65536
+    same_steps plain lazy sockets snapshots
+    for rank in 0 1; do
+        diff <(sed -n "s/ crc .*//; /^rank $rank step/p" "$tmp/plain.out") <(sed -n "/^rank $rank step/p" "$tmp/ahead.out")
+        grep -qx "$(sed -n "s/^\(rank $rank \)step 5 .*\(crc .*\)/\1\2/p" "$tmp/plain.out")" "$tmp/ahead.out"
+    done
+    units rest --store "$tmp/store" --resume -- steps=8
+    units long -- steps=8
+    for rank in 0 1; do
+        diff <(grep "^rank $rank step [67]" "$tmp/long.out") <(grep "^rank $rank " "$tmp/rest.out")
+    done
+    nothing_is_left
+}
+
+@test "a worker that dies while values come bucket by bucket ends the job with its name" {
+    start hurt --no-prefix --nproc-per-node 3 "$programs/units" mode=allreduce commit=eager ahead=1 shared_memory=no \
+        bucket_bytes=65536 steps=1000000
+    wait_for_step 20
+    grep -qx pen-step /proc/"$(member worker 0)"/task/*/comm
+    kill -9 "$(member worker 1)"
+    wait_for_end 10
+    cat "$tmp/hurt.err"
+    [ "$code" != 0 ]
+    grep -q '^  verdict  worker 1 (.*) is gone in step ' "$tmp/hurt.err"
+    nothing_is_left 5
+}

@@ -395,6 +395,58 @@ static void with_buffers_gradients_have_memory_only_until_their_sum_was_reported
     assert_int_equal(step_with_buffers(forward, 1), GRADIENTS * one);
 }
 
+static void assert_calls(const fake_group *g, const char *labels)
+{
+    char seen[CALLS_MAX * 2] = "";
+    for (int k = 0; k < g->n[0]; k++) strcat(seen, g->queue[0][k].label);
+    assert_string_equal(seen, labels);
+}
+
+static void the_last_buckets_are_summed_in_reverse_from_the_step_after(void **state)
+{
+    (void)state;
+    member m[RANKS];
+    fake_group g;
+    open_members(m, &g, 1, 1); /* one gradient in each */
+    for (int r = 0; r < RANKS; r++) reducer_set_first(m[r].r, 2);
+    step(m, &g, backward);
+    assert_calls(&g, "feabcd");
+    begin_all(m, &g);
+    for (int r = 0; r < RANKS; r++) reducer_set_first(m[r].r, UINT32_MAX); /* for the next */
+    for (uint32_t i = GRADIENTS; i-- > 1;)
+        for (int r = 0; r < RANKS; r++) put(&m[r], i);
+    assert_int_equal(reducer_summed(m[0].r), 2);
+    for (int r = 0; r < RANKS; r++) put(&m[r], 0);
+    assert_int_equal(reducer_summed(m[0].r), GRADIENTS);
+    assert_calls(&g, "feabcd");
+    step(m, &g, mixed);
+    assert_calls(&g, "fedcba");
+    close_members(m);
+}
+
+static void a_wait_for_one_bucket_gives_its_gradients_or_the_first_failure(void **state)
+{
+    (void)state;
+    member m[RANKS];
+    fake_group g;
+    pen_error why;
+    const uint32_t *gradient;
+    uint32_t n;
+    open_members(m, &g, 1024, 16384); /* f | e | d c b a */
+    for (int r = 0; r < RANKS; r++) reducer_set_first(m[r].r, 1);
+    step(m, &g, backward);
+    assert_int_equal(reducer_wait_bucket(m[0].r, 1, &gradient, &n, &why), PEN_OK);
+    assert_int_equal(n, 4);
+    for (uint32_t i = 0; i < n; i++) assert_int_equal(gradient[i], 3 - i);
+    g.fails_at = 2;
+    begin_all(m, &g);
+    for (uint32_t i = GRADIENTS; i-- > 0;)
+        for (int r = 0; r < RANKS; r++) put(&m[r], i);
+    assert_int_equal(reducer_wait_bucket(m[0].r, 2, &gradient, &n, &why), PEN_PEER_LOST);
+    assert_string_equal(why.text, "rank 2 died");
+    close_members(m);
+}
+
 static void a_model_without_gradients_needs_no_bucket(void **state)
 {
     (void)state;
@@ -421,6 +473,8 @@ int main(void)
         cmocka_unit_test(a_call_that_cannot_begin_is_reported_at_the_end),
         cmocka_unit_test(buckets_are_in_memory_that_peers_can_map),
         cmocka_unit_test(with_buffers_gradients_have_memory_only_until_their_sum_was_reported),
+        cmocka_unit_test(the_last_buckets_are_summed_in_reverse_from_the_step_after),
+        cmocka_unit_test(a_wait_for_one_bucket_gives_its_gradients_or_the_first_failure),
         cmocka_unit_test(a_model_without_gradients_needs_no_bucket),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

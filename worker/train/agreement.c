@@ -12,7 +12,7 @@
 
 typedef struct { /* sent by one rank; rates follow */
     double weight, loss_scale, clip;
-    uint32_t skip, snapshot;
+    uint32_t skip, snapshot, first, zero;
     wire_scalars scalars;
 } shown;
 
@@ -45,10 +45,15 @@ void agreement_fini(agreement *a)
     *a = (agreement){0};
 }
 
-void agreement_show(agreement *a, group_calls *t, const wire_inputs *inputs)
+void agreement_show(agreement *a, group_calls *t, const wire_inputs *inputs, uint32_t first)
 {
-    const shown s = {inputs->weight, inputs->loss_scale, inputs->clip,
-                     inputs->skip,   inputs->snapshot,   inputs->scalars};
+    const shown s = {.weight     = inputs->weight,
+                     .loss_scale = inputs->loss_scale,
+                     .clip       = inputs->clip,
+                     .skip       = inputs->skip,
+                     .snapshot   = inputs->snapshot,
+                     .first      = first,
+                     .scalars    = inputs->scalars};
     memcpy(a->own, &s, sizeof s);
     memcpy(a->own + sizeof s, inputs->rate, inputs->n_rates * sizeof(double));
     agreement_show_again(a, t);
@@ -127,6 +132,13 @@ int32_t agreement_last_with_weight(const agreement *a)
         if (in.weight > 0) last = i;
     }
     return last;
+}
+
+uint32_t agreement_first(const agreement *a)
+{
+    shown s;
+    memcpy(&s, a->all, sizeof s);
+    return s.first;
 }
 
 bool agreement_wants_snapshot(const agreement *a)

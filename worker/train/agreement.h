@@ -20,8 +20,9 @@ typedef struct {
 pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *why);
 void agreement_fini(agreement *a); /* zeroed is fine */
 
-/* A step begins: sends inputs to all members of t's group; *a is BORROWED until group_calls_wait(). */
-void agreement_show(agreement *a, group_calls *t, const wire_inputs *inputs);
+/* A step begins: sends inputs to all members of t's group; *a is BORROWED until group_calls_wait().  first: for
+ * reducer_set_first(). */
+void agreement_show(agreement *a, group_calls *t, const wire_inputs *inputs, uint32_t first);
 
 /* The same again, to the survivors. */
 void agreement_show_again(agreement *a, group_calls *t);
@@ -35,6 +36,8 @@ void agreement_scalars(const agreement *a, wire_scalars *sum);
 /* The last position whose weight is not 0.  If all terms are finite but their sum is not, the overflow happened at that
  * position or an earlier one. */
 int32_t agreement_last_with_weight(const agreement *a);
+
+uint32_t agreement_first(const agreement *a); /* that of position 0 */
 
 /* A member wants a snapshot after this step: for snapshot_writer_step(). */
 bool agreement_wants_snapshot(const agreement *a);

@@ -8,6 +8,9 @@
  *   end     all ranks have equal sums and equal inputs, so each computes the same decision and the
  *           same values (update_state.h).  No more messages, unless an element is not finite: then
  *           one more all_reduce finds the rank that added it
+ *   lazily  A lazy step that needs no decision (commit=eager) ends once all agree on its inputs.  "pen-step" updates the
+ *           tensors of each bucket when its sum is there, and the sums that are not under way by the end of the
+ *           backward pass run in reverse (reducer_set_first), so that the next forward pass starts behind them
  * A group of one exchanges nothing: its weighted gradients are the sums (solo.h).  A worker that trains alone is such a
  * group; it also serves verbs and groups of every sync rule.
  *   device  gradients on a device are summed, decided and applied there (place.h), and nothing waits: the step is over
@@ -30,6 +33,7 @@
 #include "worker/train/reducer.h"
 #include "worker/train/snapshot/snapshot_writer.h"
 #include "worker/train/solo.h"
+#include "worker/train/step_thread.h"
 #include "worker/train/update/verdicts.h"
 
 #include <stdlib.h>
@@ -43,7 +47,7 @@ typedef struct {
     update_state *update_state;
     solo *solo;         /* in a group of one; else NULL */
     reducer *reducer;   /* in a larger group; else NULL */
-    void *arrays;       /* one block for the next four */
+    void *arrays;       /* one block for these and `list` */
     uint32_t *trained;  /* [n_trained] numbers of the trained tensors */
     uint32_t *gradient; /* [n_tensors] number of a trained tensor's gradient in the reducer */
     uint64_t *elements; /* [n_gradients] */
@@ -54,6 +58,11 @@ typedef struct {
 
     agreement agreement;
     const wire_inputs *inputs;
+
+    step_thread lazy;
+    uint32_t *list;     /* [n_trained] tensors of the bucket that is updated */
+    double weight_sum;  /* of the step that it ends */
+    uint32_t own_first; /* for reducer_set_first(), by this rank's last step */
     bool is_arranged;
 
     /* on_worker_loss=continue */
@@ -132,7 +141,7 @@ static pen_status make_lists(trainer *t, pen_error *why)
     const model *m = &t->ctx->model;
     const size_t n = (size_t)m->n_tensors + 1;
     t->arrays      = ARRAYS_NEW(ARRAY(t->trained, n), ARRAY(t->gradient, n), ARRAY(t->elements, n),
-                                ARRAY(t->name, n));
+                                ARRAY(t->name, n), ARRAY(t->list, n));
     if (t->arrays == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %u gradients", m->n_tensors);
     list_gradients(t);
@@ -203,7 +212,8 @@ static void allreduce_step_open(strategy *s, uint64_t index, const wire_inputs *
     t->is_behind = t->has_sums = false;
     if (t->is_to_lay_out) (void)lay_out_anew(t, &why); /* a NULL order cannot fail */
     if (t->reducer != NULL) reducer_begin(t->reducer);
-    agreement_show(&t->agreement, &t->group_calls, inputs);
+    agreement_show(&t->agreement, &t->group_calls, inputs, t->own_first);
+    t->own_first = UINT32_MAX;
 }
 
 static void add_gradient(trainer *t, const pen_tensor *x)
@@ -265,7 +275,10 @@ static void mark_own_bad(trainer *t)
 /* ---- the step, at its end -------------------------------------------------------------------- */
 static pen_status agree(trainer *t, double *weight_sum, pen_error *why)
 {
-    if (agreement_check(&t->agreement, weight_sum, why) == PEN_OK) return PEN_OK;
+    if (agreement_check(&t->agreement, weight_sum, why) == PEN_OK) {
+        if (t->reducer != NULL) reducer_set_first(t->reducer, agreement_first(&t->agreement));
+        return PEN_OK;
+    }
     context_fail(t->ctx, why); /* all other ranks fail alike */
     return why->status;
 }
@@ -508,6 +521,67 @@ static pen_status finish_step(trainer *t, bool is_lazy, pen_error *why)
     return arrange(t, why) == PEN_OK ? keep(t, why) : why->status;
 }
 
+/* ---- a lazy step, bucket by bucket ------------------------------------------------------------ */
+static bool may_come_by_bucket(const trainer *t, const request *r)
+{
+    return r->kind == REQUEST_STEP && r->u.step.decided != NULL && t->is_arranged && !t->goes_on &&
+           !place_is_device(&t->place) && t->ctx->device_copies == NULL &&
+           !model_is_decided(&t->ctx->model);
+}
+
+static pen_status update_bucket(trainer *t, uint32_t bucket, pen_error *why)
+{
+    const model *m = &t->ctx->model;
+    const uint32_t *gradient;
+    uint32_t n;
+    if (reducer_wait_bucket(t->reducer, bucket, &gradient, &n, why) != PEN_OK) return why->status;
+    for (uint32_t i = 0; i < n; i++) {
+        t->list[i] = t->trained[gradient[i]];
+        if (give_sum(t, m->tensor[t->list[i]], why) != PEN_OK) return why->status;
+    }
+    pen_status status = update_state_carry_out(t->update_state, t->list, n, t->inputs,
+                                               t->weight_sum, t->inputs->rate, why);
+    for (uint32_t i = 0; i < n && status == PEN_OK; i++)
+        request_values_come(&t->ctx->requests, m->tensor[t->list[i]]);
+    return status;
+}
+
+/* In "pen-step". */
+static void update_buckets(void *user, request *r)
+{
+    trainer *t = user;
+    pen_error why, later;
+    pen_status status = PEN_OK;
+    for (uint32_t i = 0; i < reducer_buckets(t->reducer) && status == PEN_OK; i++)
+        status = update_bucket(t, i, &why);
+    (void)reducer_wait(t->reducer, &later); /* until no call uses the buckets */
+    count_pulls(t);
+    r->result.version = (uint64_t)update_state_applied(t->update_state);
+    strategy_end(r, status, &why);
+}
+
+/* Once all have agreed on its inputs, nothing can change the step.  A step with a snapshot ends whole: AGAIN. */
+static pen_status begin_buckets(trainer *t, request *r, pen_error *why)
+{
+    context_step *step = &t->ctx->step;
+    const model *m     = &t->ctx->model;
+    t->own_first       = reducer_summed(t->reducer) + 1; /* with the one under way */
+    if (group_calls_wait(&t->group_calls, why) != PEN_OK) return why->status;
+    if (agreement_wants_snapshot(&t->agreement)) return PEN_AGAIN;
+    if (agree(t, &t->weight_sum, why) != PEN_OK) return why->status;
+    update_state_count_step(t->update_state);
+    step->outcome = (ps_client_outcome){.outcome  = PEN_APPLIED,
+                                        .clip     = 1,
+                                        .bad_rank = -1,
+                                        .applied  = update_state_applied(t->update_state)};
+    agreement_scalars(&t->agreement, &step->outcome.scalars);
+    for (uint32_t i = 0; i < t->n_trained; i++)
+        request_values_begin(&t->ctx->requests, m->tensor[t->trained[i]]);
+    step_thread_decided(r);
+    step_thread_run(&t->lazy, r);
+    return PEN_OK;
+}
+
 /* ---- explicit verbs -------------------------------------------------------------------------- */
 static pen_status push(trainer *t, const request *r, pen_error *why)
 {
@@ -549,8 +623,13 @@ static void allreduce_start(strategy *s, request *r)
     pen_error why;
     trainer *t          = (trainer *)s;
     const bool is_alone = t->solo != NULL;
+    pen_status status   = PEN_AGAIN;
     if (is_alone) pthread_mutex_lock(&s->lock);
-    const pen_status status = run(t, r, &why);
+    if (t->reducer != NULL && may_come_by_bucket(t, r)) {
+        status = begin_buckets(t, r, &why);
+        if (status == PEN_OK) return;
+    }
+    if (status == PEN_AGAIN) status = run(t, r, &why);
     if (is_alone) pthread_mutex_unlock(&s->lock);
     strategy_end(r, status, &why);
 }
@@ -559,6 +638,7 @@ static void allreduce_close(strategy *s)
 {
     trainer *t = (trainer *)s;
     pen_error why;
+    step_thread_fini(&t->lazy);
     (void)place_wait(&t->place, &why);
     reducer_destroy(t->reducer);
     solo_destroy(t->solo);
@@ -579,6 +659,7 @@ pen_status allreduce_open(pen_ctx *ctx, pen_error *why)
                                      .state_ranges = allreduce_state_ranges,
                                      .restored     = allreduce_restored,
                                      .start        = allreduce_start,
+                                     .tells_values = true,
                                      .step_open    = allreduce_step_open,
                                      .ready        = allreduce_ready,
                                      .close        = allreduce_close};
@@ -588,5 +669,7 @@ pen_status allreduce_open(pen_ctx *ctx, pen_error *why)
     t->ctx   = ctx;
     t->place = place_host();
     group_calls_init(&t->group_calls, ctx);
+    step_thread_init(&t->lazy, update_buckets, t);
+    t->own_first = UINT32_MAX;
     return set_up(t, why);
 }

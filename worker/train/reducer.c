@@ -26,6 +26,7 @@ typedef struct {
     size_t start, elements;
     uint32_t first, n; /* gradients: laid[first .. first + n) */
     uint32_t left;     /* how many of them are not ready */
+    bool is_summed;    /* under the lock */
     size_t *counts;    /* [size] elements of each member's part; NULL: no owners */
     char label[COLL_LABEL_BYTES];
 } bucket;
@@ -47,7 +48,8 @@ struct reducer {
     uint32_t *order;             /* [n] gradients in the order they became ready */
     uint64_t *gradient;          /* [n] elements */
     bucket *bucket;              /* [n] at most */
-    uint32_t n_buckets, n_ready, next; /* next: the first bucket whose sum has not started */
+    uint32_t n_buckets, n_ready, next; /* next: how many sums have started */
+    uint32_t n_first, next_first;      /* reducer_set_first(): of this step, of the next */
 
     pthread_mutex_t lock; /* of all below, written by the thread that ends a call */
     pthread_cond_t ended;
@@ -342,6 +344,7 @@ pen_status reducer_create(const reducer_setup *setup, reducer **out, pen_error *
         reducer_destroy(r);
         return why->status;
     }
+    r->next_first = UINT32_MAX;
     lay_out_backward(r);
     *out = r;
     return PEN_OK;
@@ -352,8 +355,12 @@ void reducer_begin(reducer *r)
 {
     pen_error why;
     r->n_ready = r->next = 0;
+    r->n_first           = r->next_first;
     r->failure.status    = PEN_OK;
-    for (uint32_t b = 0; b < r->n_buckets; b++) r->bucket[b].left = r->bucket[b].n;
+    for (uint32_t b = 0; b < r->n_buckets; b++) {
+        r->bucket[b].left      = r->bucket[b].n;
+        r->bucket[b].is_summed = false;
+    }
     if (place_is_device(&r->place) && place_record(&r->place, r->freed, &why) != PEN_OK)
         reducer_fail(r, &why);
 }
@@ -396,6 +403,7 @@ static void end_call(void *user, pen_status status, const pen_error *why)
     if (status == PEN_OK && r->setup.summed != NULL) notify_sums(r, b);
     pthread_mutex_lock(&r->lock);
     keep_failure(r, status, why);
+    b->is_summed = status == PEN_OK;
     return_buffer(r, b);
     r->in_progress--;
     pthread_cond_broadcast(&r->ended);
@@ -429,6 +437,13 @@ static void sum_bucket(reducer *r, bucket *b)
     if (status != PEN_OK) end_call(b, status, &why);
 }
 
+/* The i-th bucket in the order of the sums. */
+static bucket *in_turn(const reducer *r, uint32_t i)
+{
+    const uint32_t first = r->n_first < r->n_buckets ? r->n_first : r->n_buckets;
+    return &r->bucket[i < first ? i : r->n_buckets - 1 - (i - first)];
+}
+
 void reducer_ready(reducer *r, uint32_t i, device_stream stream)
 {
     pen_error why;
@@ -437,14 +452,42 @@ void reducer_ready(reducer *r, uint32_t i, device_stream stream)
         reducer_fail(r, &why);
     r->order[r->n_ready++] = i;
     r->bucket[r->where[i]].left--;
-    while (r->next < r->n_buckets && r->bucket[r->next].left == 0)
-        sum_bucket(r, &r->bucket[r->next++]);
+    while (r->next < r->n_buckets && in_turn(r, r->next)->left == 0)
+        sum_bucket(r, in_turn(r, r->next++));
 }
 
 pen_status reducer_wait(reducer *r, pen_error *why)
 {
     pthread_mutex_lock(&r->lock);
     while (r->in_progress > 0) pthread_cond_wait(&r->ended, &r->lock);
+    const pen_status status = r->failure.status;
+    if (status != PEN_OK) *why = r->failure;
+    pthread_mutex_unlock(&r->lock);
+    return status;
+}
+
+void reducer_set_first(reducer *r, uint32_t n)
+{
+    r->next_first = n;
+}
+
+uint32_t reducer_summed(reducer *r)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t b = 0; b < r->n_buckets; b++) n += r->bucket[b].is_summed;
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+pen_status reducer_wait_bucket(reducer *r, uint32_t i, const uint32_t **gradient, uint32_t *n,
+                               pen_error *why)
+{
+    const bucket *b = in_turn(r, i);
+    *gradient       = r->laid + b->first;
+    *n              = b->n;
+    pthread_mutex_lock(&r->lock);
+    while (!b->is_summed && r->failure.status == PEN_OK) pthread_cond_wait(&r->ended, &r->lock);
     const pen_status status = r->failure.status;
     if (status != PEN_OK) *why = r->failure;
     pthread_mutex_unlock(&r->lock);

@@ -13,6 +13,8 @@
  *   With n_buffers a bucket has memory only from its first gradient until summed() has returned, so the gradients of a
  * model are never all in memory.  If all buffers are in use, the next gradient waits for one.  If no sum is in progress
  * then, because gradients arrive in another order than the layout, one more buffer is made for that time.
+ *   reducer_set_first() sums the last buckets in reverse: the gradients that became ready last belong to the layers that
+ * the next forward pass needs first.
  *   On a device (place.h) nothing waits for the device: gradients are written by work on the program's streams, sums are
  * enqueued on the place's stream behind it, and a call has ended when its sum is enqueued.
  * Threads: one at a time calls begin, room, ready, wait and arrange; sums end on any thread.
@@ -70,5 +72,14 @@ const uint32_t *reducer_order(const reducer *r);
 pen_status reducer_arrange(reducer *r, const uint32_t *order, pen_error *why);
 
 uint32_t reducer_buckets(const reducer *r);
+
+/* From the next step on the first n buckets are summed in the order of the layout, then the others from the last one
+ * back; the same on all ranks. */
+void reducer_set_first(reducer *r, uint32_t n);
+uint32_t reducer_summed(reducer *r); /* buckets whose sums have ended in this step; any thread */
+/* Waits for the i-th bucket in the order of the sums; all gradients of the step are ready.  gradient[n]: its gradients,
+ * whose sums are valid until the next begin.  Else the first failure. */
+pen_status reducer_wait_bucket(reducer *r, uint32_t i, const uint32_t **gradient, uint32_t *n,
+                               pen_error *why);
 
 #endif

@@ -26,11 +26,11 @@
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
-#include "common/system/fp_env.h"
 #include "proto/scalars.h"
 #include "worker/tensor/device_copy/device_copies.h"
 #include "worker/train/group_calls.h"
 #include "worker/train/reducer.h"
+#include "worker/train/step_thread.h"
 #include "worker/train/update/place.h"
 
 #include <stdlib.h>
@@ -80,12 +80,7 @@ struct two_level {
     wire_scalars scalars; /* likewise */
     bool snapshot, is_arranged;
 
-    pthread_t thread; /* from the first lazy step on */
-    bool has_thread;
-    pthread_mutex_t lock; /* of all below */
-    pthread_cond_t changed;
-    request *lazy; /* the step to end; NULL: none */
-    bool is_closing;
+    step_thread lazy;
 };
 
 /* ---- when all have agreed -------------------------------------------------------------------- */
@@ -493,15 +488,6 @@ static pen_status wait_for_sums(two_level *l, pen_error *why)
     return status;
 }
 
-/* Lets pen_step_end() of a lazy step return. */
-static void notify_verdict(pen_ctx *ctx, request *r)
-{
-    if (r->u.step.decided == NULL) return;
-    request_end(r->u.step.decided, PEN_OK, NULL);
-    r->u.step.decided = NULL;
-    request_notify(&ctx->requests);
-}
-
 static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_error *why)
 {
     two_level *l = (two_level *)ctx->strategy;
@@ -517,7 +503,7 @@ static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_
         (void)wait_for_ps_client(&pulled, NULL, &later); /* ends by its deadline */
         return status;
     }
-    notify_verdict(ctx, r);
+    step_thread_decided(r);
     status = wait_for_ps_client(&pulled, result, why);
     if (status == PEN_OK) status = gather_values(ctx, l, why);
     if (status == PEN_OK) status = hand_out_values(ctx, l, why);
@@ -526,58 +512,14 @@ static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_
                : status;
 }
 
-static void end_step(pen_ctx *ctx, request *r)
+static void end_step(void *user, request *r)
 {
     pen_error why;
     pen_result result       = {0};
-    const pen_status status = finish_step(ctx, r, &result, &why);
+    const pen_status status = finish_step(user, r, &result, &why);
     r->result.version       = result.version;
     r->result.staleness     = result.staleness;
     strategy_end(r, status, &why);
-}
-
-/* ---- lazy steps ------------------------------------------------------------------------------ */
-static void *end_lazy_steps(void *user)
-{
-    two_level *l = user;
-    fp_env_set_ours();
-    pthread_mutex_lock(&l->lock);
-    for (;;) {
-        while (l->lazy == NULL && !l->is_closing) pthread_cond_wait(&l->changed, &l->lock);
-        if (l->lazy == NULL) break;
-        request *r = l->lazy;
-        pthread_mutex_unlock(&l->lock);
-        end_step(l->group_calls.ctx, r);
-        pthread_mutex_lock(&l->lock);
-        l->lazy = NULL;
-        pthread_cond_broadcast(&l->changed);
-    }
-    pthread_mutex_unlock(&l->lock);
-    return NULL;
-}
-
-/* The program has waited for the values of the previous step, but that step may still be ending here. */
-static bool end_in_thread(two_level *l, request *r)
-{
-    if (!l->has_thread && pthread_create(&l->thread, NULL, end_lazy_steps, l) != 0) return false;
-    if (!l->has_thread) pthread_setname_np(l->thread, "pen-step");
-    l->has_thread = true;
-    pthread_mutex_lock(&l->lock);
-    while (l->lazy != NULL) pthread_cond_wait(&l->changed, &l->lock);
-    l->lazy = r;
-    pthread_cond_broadcast(&l->changed);
-    pthread_mutex_unlock(&l->lock);
-    return true;
-}
-
-static void stop_thread(two_level *l)
-{
-    if (!l->has_thread) return;
-    pthread_mutex_lock(&l->lock);
-    l->is_closing = true;
-    pthread_cond_broadcast(&l->changed);
-    pthread_mutex_unlock(&l->lock);
-    pthread_join(l->thread, NULL);
 }
 
 /* ---- the strategy ---------------------------------------------------------------------------- */
@@ -585,16 +527,17 @@ static void stop_thread(two_level *l)
 static void two_level_start(strategy *s, request *r)
 {
     two_level *l = (two_level *)s;
-    if (r->u.step.decided == NULL || !end_in_thread(l, r)) end_step(l->group_calls.ctx, r);
+    if (r->u.step.decided == NULL)
+        end_step(l->group_calls.ctx, r);
+    else
+        step_thread_run(&l->lazy, r);
 }
 
 static void two_level_close(strategy *s)
 {
     two_level *l = (two_level *)s;
     pen_error why;
-    stop_thread(l);
-    pthread_mutex_destroy(&l->lock);
-    pthread_cond_destroy(&l->changed);
+    step_thread_fini(&l->lazy);
     (void)place_wait(&l->place, &why);
     for (uint32_t i = 0; i < l->n; i++)
         device_copies_drop_pair(l->group_calls.ctx, l->piece[i].down);
@@ -624,7 +567,6 @@ pen_status two_level_open(pen_ctx *ctx, pen_error *why)
     group_calls_init(&l->everyone, ctx);
     group_calls_init(&l->landings, ctx);
     l->place = place_host();
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    step_thread_init(&l->lazy, end_step, ctx);
     return set_up(ctx, l, why);
 }

@@ -35,7 +35,7 @@ static void sharded_step_open(strategy *base, uint64_t index, const wire_inputs 
     s->failure.status = PEN_OK;
     memset(s->is_bad, 0, update_state_plan(s->update_state)->n_chunks * sizeof *s->is_bad);
     reducer_begin(s->reducer);
-    if (!s->ctx->reduces_each) agreement_show(&s->agreement, &s->everyone, inputs);
+    if (!s->ctx->reduces_each) agreement_show(&s->agreement, &s->everyone, inputs, 0);
 }
 
 static void sharded_ready(strategy *base, pen_tensor *x, const void *grad)
@@ -56,7 +56,7 @@ static pen_status finish_step(sharded *s, bool is_lazy, pen_error *why)
     double weight_sum;
     if (ctx->reduces_each) { /* the step was opened before the last micro-batch set its scalars */
         ctx->step.inputs.scalars = ctx->step.scalars;
-        agreement_show(&s->agreement, &s->everyone, s->inputs);
+        agreement_show(&s->agreement, &s->everyone, s->inputs, 0);
     }
     if (sharded_complete_sums(s, why) != PEN_OK) return why->status;
     if (agreement_check(&s->agreement, &weight_sum, why) != PEN_OK) {
