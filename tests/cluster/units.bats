@@ -179,6 +179,6 @@ YAML
     wait_for_end 10
     cat "$tmp/hurt.err"
     [ "$code" != 0 ]
-    grep -q '^  verdict  worker 1 (.*) is gone in step ' "$tmp/hurt.err"
+    grep -q 'worker 1 (.*) is gone in step ' "$tmp/hurt.err"
     nothing_is_left 5
 }
