@@ -22,7 +22,8 @@ static void fill(const pen_ctx *ctx, const ps_client_outcome *o, pen_step *step)
     step->clip       = o->clip;
     step->applied    = o->applied;
     step->bad_rank   = o->has_bad ? o->bad_rank : -1;
-    step->bad_tensor = o->has_bad ? ctx->model.tensor[o->bad_tensor] : NULL;
+    pen_tensor *bad  = o->has_bad ? ctx->model.tensor[o->bad_tensor] : NULL;
+    step->bad_tensor = bad != NULL && bad->stack != NULL ? bad->stack : bad;
 }
 
 /* Once per step, in their order. */

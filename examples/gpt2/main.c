@@ -173,6 +173,7 @@ static bool open_network(trainer *t)
         .network     = choose_backend(t, &why),
         .device      = t->info.device,
         .is_held     = is_held(t),
+        .is_stacked  = t->o.is_stacked,
         .recompute   = t->o.recompute,
         .starts_here = t->o.starts_here,
         .seed        = t->info.seed,

@@ -16,6 +16,7 @@ enum {
     BLOCK,
     RECOMPUTE,
     HELD,
+    STACKED,
     STARTS_HERE,
     IMPORT,
     DEVICE,
@@ -45,6 +46,7 @@ static const struct argp_option rows[] = {
     {"block",       BLOCK,      "N",    0, "positions: the maximum sequence length", 1},
     {"recompute",   RECOMPUTE,  NULL,   0, "activation checkpointing: recompute each block in the backward pass, to save memory", 1},
     {"held",        HELD,       "WHO",  0, "yes: the SDK holds parameters and gradients; no: this program does; auto: yes where they are sharded (default auto)", 1},
+    {"stacked",     STACKED,    NULL,   0, "register each kind of tensor of the layers as one, whose first dimension counts layers", 1},
     {"starts-here", STARTS_HERE, NULL,  0, "draw the first values in this program, as tests/bench/peers/gpt2_torch.py does, and not in the SDK; not with --held", 1},
     {"device",      DEVICE,     "NAME", 0, "host, cuda (a GPU computes, and has values and gradients in its memory; fp32 or bf16) or auto: cuda where there is one (default: PENSTOCK_DEVICE, else host)", 1},
     {"plugin",      PLUGIN,     "FILE", 0, "the library with the network for a GPU (default: libgpt2_cuda.so beside this program)", 1},
@@ -267,6 +269,7 @@ static error_t take(int key, char *arg, struct argp_state *state)
     case HELD: o->held = choice(state, "held", arg); return 0;
     case DEVICE: o->device = one_line(state, "device", arg); return 0;
     case PLUGIN: o->plugin = arg; return 0;
+    case STACKED: o->is_stacked = true; return 0;
     case STARTS_HERE: o->starts_here = true; return 0;
     case ARGP_KEY_ARG: argp_error(state, "unknown flag '%s'", arg); return 0;
     case ARGP_KEY_SUCCESS: fill_in(o, state); return 0;

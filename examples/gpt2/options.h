@@ -25,6 +25,7 @@ typedef struct {
     const char *device,
         *plugin; /* "host", "cuda"; the library with the network for a GPU; NULL: not given */
     options_choice held; /* the SDK holds parameters and gradients */
+    bool is_stacked;     /* the layers' tensors are registered with PEN_STACKED */
     bool starts_here;    /* this program generates initial values, not the SDK */
     bool recompute;
     /* data */

@@ -143,3 +143,23 @@ says() {
     says 1 "gpt2: --batch 7 does not divide by 1 workers x 2 micro-batches: 6 or 8 does" --batch 7 --grad-accum 2 --data "$tmp/short"
     says 1 "gpt2: cannot write $tmp/no/where: No such file or directory" --out "$tmp/no/where" --data "$tmp/short"
 }
+
+@test "with its layers stacked the model trains with the bits of the same model unstacked, in every mode" {
+    local mode
+    gpt2 ddp --nproc-per-node 2 --mode ddp -- "${small[@]}" --steps 10 --clip 0.5
+    for mode in ddp zero1 zero2 zero3; do
+        gpt2 "$mode-stacked" --nproc-per-node 2 --mode "$mode" -- "${small[@]}" --steps 10 --clip 0.5 --stacked
+    done
+    for mode in ps ps-hier zero2 zero3; do
+        gpt2 "s-$mode-stacked" --nproc-per-node 2 --servers 2 --mode "$mode" -- "${small[@]}" --steps 10 --clip 0.5 --stacked
+    done
+    gpt2 held --nproc-per-node 2 --mode ddp -- "${small[@]}" --steps 10 --clip 0.5 --stacked --held yes
+    same_crc ddp ddp-stacked zero1-stacked zero2-stacked zero3-stacked s-ps-stacked s-ps-hier-stacked s-zero2-stacked s-zero3-stacked held
+    cmp "$tmp/ddp.loss" "$tmp/zero3-stacked.loss"
+    # a snapshot has slices, not stacks
+    gpt2 half --nproc-per-node 2 --mode zero1 --store "$tmp/store" --snapshot-every 5 -- "${small[@]}" --steps 5 --schedule constant
+    gpt2 rest --nproc-per-node 2 --mode ddp --store "$tmp/store" --resume -- "${small[@]}" --steps 10 --schedule constant --stacked
+    gpt2 constant --nproc-per-node 2 --mode ddp -- "${small[@]}" --steps 10 --schedule constant
+    same_crc constant rest
+    nothing_is_left
+}

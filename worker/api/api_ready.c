@@ -9,6 +9,7 @@
 #include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/grad_sum.h"
 #include "worker/tensor/param_memory.h"
+#include "worker/tensor/stack.h"
 
 bool api_is_last_micro(const pen_ctx *ctx)
 {
@@ -233,38 +234,46 @@ static pen_status ready_rest(pen_ctx *ctx, const device_stream *stream, pen_erro
     return status;
 }
 
-static pen_status check_ready(const pen_ctx *ctx, const pen_tensor *t, int64_t slice,
-                              const char *call, pen_error *why)
+/* The last slice first, as in a backward pass. */
+static pen_status ready_slices(pen_ctx *ctx, const stack_part *part, const device_stream *stream,
+                               pen_error *why)
+{
+    pen_status status = PEN_OK;
+    for (uint32_t i = part->n; i-- > 0 && status == PEN_OK;)
+        status = ready_one(ctx, part->tensor[i], stream, why);
+    return status;
+}
+
+static pen_status check_ready(const pen_ctx *ctx, pen_tensor *const *t, int64_t slice,
+                              const char *call, stack_part *part, pen_error *why)
 {
     if (ctx->phase != CONTEXT_COMMITTED || !ctx->step.is_begun)
         return why_set(why, PEN_WRONG_STATE,
                        "%s: no step is begun; the order is: register, then commit, then step",
                        call);
-    if (t != NULL && t->ctx != ctx)
+    if (*t == NULL) return PEN_OK;
+    if ((*t)->ctx != ctx)
         return why_set(why, PEN_INVALID_ARGUMENT, "%s: the tensor belongs to another context",
                        call);
-    if (slice != PEN_ALL && slice != 0)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "%s: invalid slice %lld; use PEN_ALL, because no tensor is stacked", call,
-                       (long long)slice);
-    return PEN_OK;
+    return stack_slices(t, slice, call, part, why);
 }
 
 static pen_status ready(pen_ctx *ctx, pen_tensor *t, int64_t slice, const device_stream *stream,
                         const char *call)
 {
     pen_error why;
+    stack_part part;
     pen_status status = context_enter(ctx, call, false);
     if (status != PEN_OK) return status;
     status = api_lock_step(ctx, call);
     if (status != PEN_OK) return status;
-    status = check_ready(ctx, t, slice, call, &why);
+    status = check_ready(ctx, &t, slice, call, &part, &why);
     if (status == PEN_OK && api_values_came(ctx) != PEN_OK) {
         pen_last_error(&why);
         status = why.status;
     }
     if (status == PEN_OK)
-        status = t != NULL ? ready_one(ctx, t, stream, &why) : ready_rest(ctx, stream, &why);
+        status = t != NULL ? ready_slices(ctx, &part, stream, &why) : ready_rest(ctx, stream, &why);
     if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
     pthread_mutex_unlock(&ctx->step.lock);
     return status;

@@ -7,6 +7,7 @@
 #include "common/system/fp_env.h"
 #include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/param_memory.h"
+#include "worker/tensor/stack.h"
 
 #include <stdlib.h>
 
@@ -49,7 +50,9 @@ pen_status pen_register(pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t)
             why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: params belong to another context");
     else
         status = check_open(ctx, "pen_register", &why);
-    if (status == PEN_OK) status = model_add_tensor(&ctx->model, ctx, d, t, &why);
+    if (status == PEN_OK)
+        status = (d->flags & PEN_STACKED) != 0 ? stack_add(&ctx->model, ctx, d, t, &why)
+                                               : model_add_tensor(&ctx->model, ctx, d, t, &why);
     return status == PEN_OK ? status : context_remember(&ctx->remembered, &why);
 }
 
@@ -77,7 +80,8 @@ static pen_status freeze(pen_ctx *ctx)
     if (ctx->step.rate == NULL)
         return last_error_report(PEN_NO_MEMORY, "no memory for %u rates", ctx->model.n_groups);
     const char *mode  = context_mode_name(ctx);
-    pen_status status = model_freeze(&ctx->model, &ctx->settings, mode, ctx->sync, &why);
+    pen_status status = stack_arrange(&ctx->model, &why);
+    if (status == PEN_OK) status = model_freeze(&ctx->model, &ctx->settings, mode, ctx->sync, &why);
     choose_buckets(ctx);
     if (status == PEN_OK) status = model_make_units(&ctx->model, &ctx->settings, &why);
     if (status == PEN_OK) status = device_copies_commit(ctx, api_deliver, &why);
@@ -164,12 +168,13 @@ static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *wh
     return device_copies_place(t, PEN_GRAD, grad, why);
 }
 
-/* From two flat buffers, in registration order without gaps. */
-static pen_status bind_all(model *m, char *param, char *grad, pen_error *why)
+/* From two flat buffers, without gaps. */
+static pen_status bind_list(pen_tensor *const *list, uint32_t n, char *param, char *grad,
+                            pen_error *why)
 {
     pen_status status = PEN_OK;
-    for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++) {
-        pen_tensor *t = m->tensor[i];
+    for (uint32_t i = 0; i < n && status == PEN_OK; i++) {
+        pen_tensor *t = list[i];
         status        = bind_one(t, param, t->trained ? grad : NULL, why);
         if (param != NULL) param += t->bytes;
         if (grad != NULL) grad += t->grad_bytes;
@@ -186,13 +191,17 @@ pen_status pen_bind(pen_ctx *ctx, pen_tensor *t, void *param, void *grad)
     if (request_is_sdk_thread())
         return last_error_report(PEN_WRONG_STATE,
                                  "pen_bind: called from a callback; bind between steps");
+    const model *m = &ctx->model;
     pthread_mutex_lock(&ctx->step.lock);
     if (t != NULL && t->ctx != ctx)
         status =
             why_set(&why, PEN_INVALID_ARGUMENT, "pen_bind: the tensor belongs to another context");
+    else if (t == NULL)
+        status = bind_list(m->registered != NULL ? m->registered : m->tensor, m->n_tensors, param,
+                           grad, &why);
     else
-        status =
-            t != NULL ? bind_one(t, param, grad, &why) : bind_all(&ctx->model, param, grad, &why);
+        status = t->slice != NULL ? bind_list(t->slice, t->n_slices, param, grad, &why)
+                                  : bind_one(t, param, grad, &why);
     pthread_mutex_unlock(&ctx->step.lock);
     if (status == PEN_OK) return status;
     return context_remember(ctx->phase == CONTEXT_OPEN ? &ctx->remembered : &ctx->step.remembered,

@@ -5,7 +5,9 @@
 #include "common/compute/device/device.h"
 #include "common/system/fp_env.h"
 #include "worker/tensor/device_copy/device_copies.h"
+#include "worker/tensor/grad_sum.h"
 #include "worker/tensor/param_memory.h"
+#include "worker/tensor/stack.h"
 #include "worker/tensor/unit_use.h"
 
 /* ---- units ----------------------------------------------------------------------------------- */
@@ -165,22 +167,33 @@ static void *view_grad(pen_ctx *ctx, pen_tensor *t, pen_error *why)
     return param_grad(t, why);
 }
 
+/* The slices of a stack lie side by side in memory of the program, but not in the SDK's. */
+static bool is_apart(const stack_part *part, pen_what what)
+{
+    const pen_tensor *first = part->tensor[0];
+    if (!part->is_whole || part->n == 1) return false;
+    return what == PEN_PARAM ? tied_base(part->tensor[0])->holds_param : first->grad == NULL;
+}
+
 void *pen_view(pen_ctx *ctx, pen_tensor *t, int64_t slice, pen_what what)
 {
     FP_ENV_OURS();
     pen_error why;
+    stack_part part;
     void *data = NULL;
     if (context_enter(ctx, "pen_view", true) != PEN_OK) return NULL;
     if (t == NULL || t->ctx != ctx)
         why_set(&why, PEN_INVALID_ARGUMENT, "pen_view: the tensor does not belong to this context");
-    else if (slice != PEN_ALL && slice != 0)
+    else if (stack_slices(&t, slice, "pen_view", &part, &why) != PEN_OK)
+        data = NULL;
+    else if (is_apart(&part, what))
         why_set(&why, PEN_INVALID_ARGUMENT,
-                "pen_view('%s'): invalid slice %lld; use PEN_ALL, because no tensor is stacked",
-                t->name, (long long)slice);
+                "pen_view('%s'): it is stacked, in memory of the SDK; name one of its %u slices",
+                t->name, part.n);
     else if (what == PEN_PARAM)
-        data = view_param(ctx, t, &why);
+        data = view_param(ctx, part.tensor[0], &why);
     else if (what == PEN_GRAD)
-        data = view_grad(ctx, t, &why);
+        data = view_grad(ctx, part.tensor[0], &why);
     else
         why_set(&why, PEN_INVALID_ARGUMENT,
                 "pen_view('%s'): invalid what %d; expected PEN_PARAM or PEN_GRAD", t->name,

@@ -3,6 +3,7 @@
 
 #include "common/system/fp_env.h"
 #include "worker/tensor/device_copy/device_copies.h"
+#include "worker/tensor/stack.h"
 
 #include <string.h>
 
@@ -20,18 +21,27 @@ static pen_status refuse_decided(const pen_ctx *ctx, const char *call, const pen
         call, t->name);
 }
 
-static pen_status check(const pen_ctx *ctx, const char *call, bool pushes, const pen_tensor *t,
-                        int64_t slice)
+/* *one: what (t, slice) means. */
+static pen_status choose(const pen_ctx *ctx, const char *call, pen_tensor *t, int64_t slice,
+                         pen_tensor **one)
 {
+    stack_part part;
+    pen_error why;
     if (t == NULL || t->ctx != ctx)
         return last_error_report(PEN_INVALID_ARGUMENT,
                                  "%s: the tensor does not belong to this context", call);
+    if (stack_slices(&t, slice, call, &part, &why) != PEN_OK) return last_error_set(&why);
+    if (part.is_whole)
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "%s('%s'): it is stacked; name one of its %u slices", call,
+                                 t->name, part.n);
+    *one = part.tensor[0];
+    return PEN_OK;
+}
+
+static pen_status check(const pen_ctx *ctx, const char *call, bool pushes, const pen_tensor *t)
+{
     if (api_check_committed(ctx, call) != PEN_OK) return PEN_WRONG_STATE;
-    if (slice != PEN_ALL && slice != 0)
-        return last_error_report(
-            PEN_INVALID_ARGUMENT,
-            "%s('%s'): invalid slice %lld; use PEN_ALL, because no tensor is stacked", call,
-            t->name, (long long)slice);
     if (!t->trained)
         return last_error_report(PEN_INVALID_ARGUMENT, "%s('%s'): a frozen tensor never changes",
                                  call, t->name);
@@ -136,7 +146,8 @@ static pen_status verb(pen_ctx *ctx, const char *call, ps_client_verb what, pen_
 {
     pen_status status = context_enter(ctx, call, req == NULL);
     if (status != PEN_OK) return status;
-    status = check(ctx, call, what != PS_PULL, t, slice);
+    status = choose(ctx, call, t, slice, &t);
+    if (status == PEN_OK) status = check(ctx, call, what != PS_PULL, t);
     if (status == PEN_OK) status = api_wait_for_values(ctx, call);
     if (status == PEN_OK) status = run(ctx, call, what, t, from, to, o, req);
     return req == NULL ? context_leave(ctx, status) : status;

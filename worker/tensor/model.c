@@ -132,8 +132,6 @@ static pen_status refuse_flag(const char *name, const char *flag, const char *in
 
 static pen_status check_unsupported(const pen_tensor_desc *d, pen_error *why)
 {
-    if (d->flags & PEN_STACKED)
-        return refuse_flag(d->name, "PEN_STACKED", "register each layer by itself", why);
     if (d->flags & PEN_BUFFER)
         return refuse_flag(d->name, "PEN_BUFFER", "keep it in the program", why);
     return PEN_OK;
@@ -153,8 +151,7 @@ static bool has_name(pen_tensor *const *all, uint32_t n, const char *name)
 
 static pen_status check_tensor(const model *m, const pen_tensor_desc *d, pen_error *why)
 {
-    const uint32_t known =
-        PEN_STACKED | PEN_FROZEN | PEN_BUFFER | PEN_ZERO_IF_UNUSED | PEN_NO_DECAY;
+    const uint32_t known = PEN_FROZEN | PEN_BUFFER | PEN_ZERO_IF_UNUSED | PEN_NO_DECAY;
     if (model_check_reserved(d->reserved, 8, "pen_tensor_desc", why) != PEN_OK) return why->status;
     if (d->reserved32 != 0)
         return why_set(why, PEN_INVALID_ARGUMENT,
@@ -264,6 +261,10 @@ static pen_status check_alias(const pen_tensor_desc *d, const pen_tensor *t, pen
     if (base->ctx != t->ctx)
         return why_set(why, PEN_INVALID_ARGUMENT, "'%s': tied_to belongs to another context",
                        t->name);
+    if (base->slice != NULL)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s' is tied to '%s', which is a stack; register it as one, too", t->name,
+                       base->name);
     if (d->param != NULL || t->init[0] != '\0')
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "'%s' is tied to '%s', which has the values; set param and init to NULL",
@@ -350,9 +351,16 @@ void model_fini(model *m)
     units_fini(&m->units);
     for (uint32_t i = 0; i < m->n_aliases; i++) free_tensor(m->alias[i]);
     for (uint32_t i = 0; i < m->n_tensors; i++) free_tensor(m->tensor[i]);
+    for (uint32_t i = 0; i < m->n_stacks; i++) {
+        free(m->stack[i]->slice);
+        free(m->stack[i]->name);
+        free(m->stack[i]);
+    }
+    free(m->stack);
     free(m->alias);
     for (uint32_t g = 0; g < m->n_groups; g++) free_group(m->group[g]);
     free(m->tensor);
+    free(m->registered);
     free(m->wire_tensors);
     free(m->wire_groups);
 }

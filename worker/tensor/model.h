@@ -48,6 +48,11 @@ struct pen_tensor {
     bool has_init;
     init_rule draw;
 
+    /* PEN_STACKED; see stack.h.  A stack is in model.stack[] only, and has nothing but its name and slices. */
+    pen_tensor **slice;
+    uint32_t n_slices;
+    pen_tensor *stack; /* of a slice */
+
     /* A second name for the values of another tensor is in model.alias[] only; see grad_sum.h. */
     pen_tensor *tied_to, *next_alias; /* next_alias: of the same tensor, in registration order */
     void *tied_sum;                   /* [elements] float32 */
@@ -65,6 +70,9 @@ typedef struct {
     uint32_t n_tensors, n_groups, n_trained;
     uint32_t n_free; /* trained tensors of groups that do not average; of model_freeze() */
     pen_tensor **tensor;
+    pen_tensor **registered; /* in the order of registration, if that is another; else NULL */
+    uint32_t n_stacks;
+    pen_tensor **stack; /* [n_stacks] */
     uint32_t n_aliases;
     pen_tensor **alias;                  /* [n_aliases] second names, local to this rank */
     pen_params *group[MODEL_GROUPS_MAX]; /* 0: the default one, from the settings */

@@ -23,21 +23,37 @@ static size_t value_bytes(const passes *p)
     return type_of(p->plan.precision) == GPT2_F32 ? 4 : 2;
 }
 
+/* The tensor with place n in memory, and in the order of registration: stacks have their layers side by side. */
+static int in_turn(const passes *p, int n)
+{
+    const int layers = p->plan.config.layers, k = n - 2;
+    if (!p->plan.is_stacked || k < 0 || k >= layers * GPT2_PER_LAYER) return n;
+    return 2 + k % layers * GPT2_PER_LAYER + k / layers;
+}
+
 static bool make_lists(passes *p)
 {
+    size_t at  = 0;
     p->tensors = gpt2_tensors(&p->plan.config);
     p->tensor  = calloc((size_t)p->tensors, sizeof *p->tensor);
+    p->slice   = calloc((size_t)p->tensors, sizeof *p->slice);
     p->layer   = calloc((size_t)p->tensors, sizeof *p->layer);
     p->at      = calloc((size_t)p->tensors + 1, sizeof *p->at);
     p->unit    = calloc((size_t)p->plan.config.layers, sizeof *p->unit);
-    if (!p->tensor || !p->layer || !p->at || !p->unit) return false;
-    for (int i = 0; i < p->tensors; i++) {
+    if (!p->tensor || !p->slice || !p->layer || !p->at || !p->unit) return false;
+    for (int n = 0; n < p->tensors; n++) {
         gpt2_tensor t;
+        const int i = in_turn(p, n);
         gpt2_tensor_get(&p->plan.config, i, &t);
-        p->layer[i] = t.layer;
-        p->at[i + 1] =
-            p->at[i] + (gpt2_tensor_values(&t) * value_bytes(p) + ALIGN - 1) / ALIGN * ALIGN;
+        const bool is_slice = p->plan.is_stacked && t.layer >= 0;
+        p->layer[i]         = t.layer;
+        p->slice[i]         = is_slice ? t.layer : PEN_ALL;
+        p->at[i]            = at;
+        at += gpt2_tensor_values(&t) * value_bytes(p);
+        if (!is_slice || t.layer + 1 == p->plan.config.layers)
+            at = (at + ALIGN - 1) / ALIGN * ALIGN;
     }
+    p->at[p->tensors] = at;
     return true;
 }
 
@@ -108,13 +124,30 @@ static bool make_values(passes *p, const char **why)
     return !*why;
 }
 
+/* "h.0.ln_1.bias" of all layers is one tensor, "h.{}.ln_1.bias". */
+static void make_stack(const passes *p, const gpt2_tensor *t, char name[64], pen_tensor_desc *desc)
+{
+    snprintf(name, 64, "h.{}.%s", t->name + strlen("h.0."));
+    memmove(desc->shape + 1, desc->shape, sizeof t->shape);
+    desc->name     = name;
+    desc->unit     = "h.{}";
+    desc->shape[0] = p->plan.config.layers;
+    desc->ndim++;
+    desc->flags |= PEN_STACKED;
+}
+
 /* The SDK records errors; pen_commit() returns them. */
 static void register_tensors(passes *p)
 {
-    for (int i = 0; i < p->tensors; i++) {
+    for (int n = 0; n < p->tensors; n++) {
         gpt2_tensor t;
-        char unit[32];
+        char unit[32], name[64];
+        const int i = in_turn(p, n);
         gpt2_tensor_get(&p->plan.config, i, &t);
+        if (p->slice[i] > 0) { /* a part of layer 0's stack */
+            p->tensor[i] = p->tensor[i - t.layer * GPT2_PER_LAYER];
+            continue;
+        }
         snprintf(unit, sizeof unit, "h.%d", t.layer);
         pen_tensor_desc desc = {
             .name  = t.name,
@@ -127,6 +160,7 @@ static void register_tensors(passes *p)
             .init  = p->plan.starts_here ? NULL : t.init,
         };
         memcpy(desc.shape, t.shape, sizeof t.shape);
+        if (p->slice[i] == 0) make_stack(p, &t, name, &desc);
         pen_register(p->ctx, &desc, &p->tensor[i]);
     }
 }
@@ -161,6 +195,7 @@ void passes_close(passes *p, bool is_safe)
         p->plan.network->close(p->trained);
     }
     free(p->tensor);
+    free(p->slice);
     free(p->layer);
     free(p->at);
     free(p->unit);
@@ -186,10 +221,11 @@ static pen_status place(passes *p, void *m, int layer, bool with_grad)
         if (p->layer[i] != layer) continue;
         const bool held = p->plan.is_held;
         const void *value =
-            held ? pen_view(p->ctx, p->tensor[i], PEN_ALL, PEN_PARAM) : p->value + p->at[i];
+            held ? pen_view(p->ctx, p->tensor[i], p->slice[i], PEN_PARAM) : p->value + p->at[i];
         void *grad = NULL;
         if (with_grad)
-            grad = held ? pen_view(p->ctx, p->tensor[i], PEN_ALL, PEN_GRAD) : p->grad + p->at[i];
+            grad =
+                held ? pen_view(p->ctx, p->tensor[i], p->slice[i], PEN_GRAD) : p->grad + p->at[i];
         if (!value || (with_grad && !grad)) return last_status();
         p->plan.network->place(m, i, value, grad);
     }
@@ -220,7 +256,7 @@ static void give_back(passes *p, void *m, int layer, pen_phase phase)
         return;
     }
     for (int i = 0; phase == PEN_BACKWARD && i < p->tensors; i++)
-        if (p->layer[i] == layer) pen_ready(p->ctx, p->tensor[i], PEN_ALL);
+        if (p->layer[i] == layer) pen_ready(p->ctx, p->tensor[i], p->slice[i]);
 }
 
 /* m: the network; values passed to it are used on its stream. */
