@@ -96,6 +96,7 @@ struct pen_ctx {
     struct auth *auth;       /* of its endpoints; NULL: plain text, or alone */
     context_phase phase;
     struct device_copies *device_copies; /* tensors in device memory; NULL: none */
+    struct buffers *buffers;             /* train/buffers.h; NULL: no tensor is one */
     bool
         is_on_device; /* the strategy works there, on gradients and new values; set when it opens */
     pthread_mutex_t grad_lock; /* of memory of the SDK: param_memory.h */

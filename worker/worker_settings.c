@@ -49,6 +49,7 @@ static const char *const worker_wrap_choices[]         = {"unit", "layer", "size
 static const char *const worker_prefetch_choices[]     = {"pre", "post", "none", NULL};
 static const char *const worker_log_choices[]          = {"all", "first", NULL};
 static const char *const worker_two_level_choices[]    = {"auto", "yes", "no", NULL};
+static const char *const worker_buffers_choices[]      = {"first", "mean", "own", NULL};
 static const char *const worker_device_choices[]       = {"host", "cuda", "auto", NULL};
 /* In the order of device_sync_choice. */
 static const char *const worker_device_backend_choices[] = {"auto", "hostflag", "stream",

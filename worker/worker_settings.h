@@ -23,6 +23,7 @@ typedef enum { COMMIT_DECIDE, COMMIT_EAGER } worker_commit;
 typedef enum { WORKER_LOG_ALL, WORKER_LOG_FIRST } worker_log_rule;
 typedef enum { WORKER_DEVICE_HOST, WORKER_DEVICE_CUDA, WORKER_DEVICE_AUTO } worker_device;
 typedef enum { TWO_LEVEL_AUTO, TWO_LEVEL_YES, TWO_LEVEL_NO } worker_two_level;
+typedef enum { BUFFERS_FIRST, BUFFERS_MEAN, BUFFERS_OWN } worker_buffers;
 typedef enum { ACCUM_REDUCE_AUTO, ACCUM_REDUCE_LAST, ACCUM_REDUCE_EACH } worker_accum_reduce;
 typedef enum { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16 } worker_precision;
 typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_scheduler;
@@ -135,6 +136,8 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
       "Connections between two workers for large collectives; more help if one cannot fill the link.")                 \
     X(two_level,        ENUM, "auto",   0,    0,        worker_two_level_choices,                                      \
       "Reduce within each host first, then across hosts or on servers; auto does so where it is faster and gives the same bits.") \
+    X(buffers,          ENUM, "first",  0,    0,        worker_buffers_choices,                                        \
+      "What tensors with PEN_BUFFER hold after a step: rank 0's values (first), the mean over the ranks, of integers rank 0's (mean), or each rank's own (own).") \
     X(device,           ENUM, "host",   0,    0,        worker_device_choices,                                         \
       "Where the SDK allocates memory: on the host, or on CUDA device local_rank modulo the number of devices; auto is cuda if there is one.") \
     X(device_backend,   ENUM, "auto",   0,    0,        worker_device_backend_choices,                                 \

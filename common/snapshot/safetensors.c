@@ -38,7 +38,10 @@ static int find_dtype(const char *name)
 /* ---- writing --------------------------------------------------------------------------------- */
 int safetensors_dtype_of(pen_dtype t)
 {
-    return t == PEN_F32 ? F32 : t == PEN_F16 ? F16 : t == PEN_BF16 ? BF16 : -1;
+    static const int of[] = {
+        [PEN_F32] = F32, [PEN_F16] = F16, [PEN_BF16] = BF16, [PEN_F64] = F64, [PEN_I8] = I8,
+        [PEN_U8] = U8,   [PEN_I32] = I32, [PEN_U32] = U32,   [PEN_I64] = I64, [PEN_U64] = U64};
+    return of[t];
 }
 
 typedef struct {
@@ -131,10 +134,6 @@ static pen_status begin_file(safetensors_writer *w, const char *path, pen_error 
 pen_status safetensors_create(const char *path, const safetensors_row *rows, size_t n,
                               const char *const *metadata, safetensors_writer **out, pen_error *why)
 {
-    for (size_t i = 0; i < n; i++)
-        if (rows[i].dtype < F32 || rows[i].dtype > BF16)
-            return why_set(why, PEN_INVALID_ARGUMENT, "'%s' cannot be written: it is not a float",
-                           rows[i].name);
     safetensors_writer *w = new_writer(rows, n);
     if (w == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to write %s", path);
     if (begin_file(w, path, why) != PEN_OK) {
@@ -176,7 +175,9 @@ pen_status safetensors_append(safetensors_writer *w, const float *values, size_t
         if (w->at == w->n)
             return why_set(why, PEN_INTERNAL, "%s has room for fewer values than came", w->path);
         writer_row *row = &w->row[w->at];
-        const size_t n  = count < row->left ? count : (size_t)row->left;
+        if (row->dtype > BF16)
+            return why_set(why, PEN_INTERNAL, "%s has a row of another type than floats", w->path);
+        const size_t n = count < row->left ? count : (size_t)row->left;
         if (row->dtype == F32)
             status = write_bytes(w, values, n * sizeof *values, why);
         else
@@ -186,6 +187,17 @@ pen_status safetensors_append(safetensors_writer *w, const float *values, size_t
         count -= n;
     }
     return status;
+}
+
+pen_status safetensors_append_row(safetensors_writer *w, const void *values, pen_error *why)
+{
+    while (w->at < w->n && w->row[w->at].left == 0) w->at++;
+    if (w->at == w->n)
+        return why_set(why, PEN_INTERNAL, "%s has room for fewer values than came", w->path);
+    writer_row *row    = &w->row[w->at];
+    const size_t bytes = (size_t)row->left * dtypes[row->dtype].bytes;
+    row->left          = 0;
+    return write_bytes(w, values, bytes, why);
 }
 
 pen_status safetensors_finish(safetensors_writer *w, pen_error *why)
@@ -481,4 +493,11 @@ pen_status safetensors_read(safetensors_reader *r, const safetensors_row *row, u
     }
     free(piece);
     return status;
+}
+
+pen_status safetensors_read_row(safetensors_reader *r, const safetensors_row *row, void *values,
+                                pen_error *why)
+{
+    return read_exactly(r, r->data_at + row->begin, values,
+                        (size_t)row->elements * dtypes[row->dtype].bytes, why);
 }

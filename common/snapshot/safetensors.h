@@ -22,19 +22,22 @@ typedef struct {
     uint64_t elements, begin, end; /* begin, end: bytes from the start of the data */
 } safetensors_row;
 
-int safetensors_dtype_of(pen_dtype t); /* F32, F16 and BF16: the dtype of a row; else -1 */
+int safetensors_dtype_of(pen_dtype t); /* the dtype of a row; F32 is 0 */
 
 /* ---- writing ---------------------------------------------------------------------------------- */
 typedef struct safetensors_writer safetensors_writer;
 
-/* Begins PATH with rows of F32, F16 or BF16 (dtype 0 is F32); begin and end need not be set.  metadata: key,
- * value, ..., NULL.  PATH changes only when safetensors_finish() succeeds.
+/* Begins PATH with these rows; begin and end need not be set.  metadata: key, value, ..., NULL.  PATH changes only when
+ * safetensors_finish() succeeds.
  * Errors     STORE: path and cause. */
 pen_status safetensors_create(const char *path, const safetensors_row *rows, size_t n,
                               const char *const *metadata, safetensors_writer **w, pen_error *why);
-/* The next values, in the order of the rows; rounded to nearest even for 16-bit rows.  They may span several rows. */
+/* The next values of rows of F32, F16 and BF16, in the order of the rows; rounded to nearest even for 16-bit rows.  They
+ * may span several rows. */
 pen_status safetensors_append(safetensors_writer *w, const float *values, size_t count,
                               pen_error *why);
+/* The whole next row, of any type, in that type. */
+pen_status safetensors_append_row(safetensors_writer *w, const void *values, pen_error *why);
 /* Durable on PEN_OK.  w is freed in any case. */
 pen_status safetensors_finish(safetensors_writer *w, pen_error *why);
 void safetensors_abandon(safetensors_writer *w); /* NULL is fine */
@@ -61,5 +64,8 @@ const safetensors_row *safetensors_rows(const safetensors_reader *r, size_t *n);
 /* Elements [start, start + count) of a row as float32.  UNSUPPORTED: float32 cannot hold a value exactly. */
 pen_status safetensors_read(safetensors_reader *r, const safetensors_row *row, uint64_t start,
                             size_t count, float *values, pen_error *why);
+/* A whole row, in its own type. */
+pen_status safetensors_read_row(safetensors_reader *r, const safetensors_row *row, void *values,
+                                pen_error *why);
 
 #endif

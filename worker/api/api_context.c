@@ -4,6 +4,7 @@
 #include "worker/io/worker_monitor.h"
 #include "worker/step_decided.h"
 #include "worker/tensor/device_copy/device_copies.h"
+#include "worker/train/buffers.h"
 #include "worker/train/snapshot/snapshot_writer.h"
 
 #include "common/base/clock.h"
@@ -46,6 +47,7 @@ static void destroy(pen_ctx *ctx)
     if (ctx->link != NULL) ctx->link->ops->close(ctx->link);
     ctx->link = NULL;
     strategy_close(ctx);
+    buffers_close(ctx);
     snapshot_writer_destroy(ctx);
     monitor_close(ctx->monitor);
     context_destroy(ctx);

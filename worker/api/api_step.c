@@ -9,6 +9,7 @@
 #include "worker/step_open.h"
 #include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/param_memory.h"
+#include "worker/train/buffers.h"
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 static void begin(pen_ctx *ctx, pen_step *step)
@@ -139,6 +140,7 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
     pen_result result = {0};
     pen_status status = check_end(ctx, step);
     if (status != PEN_OK) return status;
+    if (buffers_sync(ctx, &why) != PEN_OK) return last_error_set(&why);
     status = step->lazy ? end_lazily(ctx) : end_now(ctx, &result);
     if (status != PEN_OK) return status;
     status = step_conclude(ctx, step, &result, &why);

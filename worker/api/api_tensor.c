@@ -8,6 +8,7 @@
 #include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/param_memory.h"
 #include "worker/tensor/stack.h"
+#include "worker/train/buffers.h"
 
 #include <stdlib.h>
 
@@ -107,6 +108,7 @@ static pen_status run_commit(pen_ctx *ctx)
     if (status != PEN_OK) return status;
     pen_error why;
     status = strategy_open(ctx, &why);
+    if (status == PEN_OK) status = buffers_open(ctx, &why);
     if (status == PEN_OK) return status;
     const bool is_lost = status == PEN_PEER_LOST || status == PEN_TIMED_OUT;
     return ctx->has_servers || is_lost ? last_error_set(&why) : report(ctx, &why);
@@ -148,6 +150,9 @@ pen_status pen_commit(pen_ctx *ctx)
 
 static pen_status bind_one(pen_tensor *t, void *param, void *grad, pen_error *why)
 {
+    if ((t->desc.flags & PEN_BUFFER) != 0)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "pen_bind('%s'): a PEN_BUFFER stays where it was registered", t->name);
     if (grad_slot_move(&t->slot, GRAD_BIND, t->name, -1, why) != PEN_OK) return why->status;
     if (param != NULL && t->tied_to != NULL)
         return why_set(why, PEN_INVALID_ARGUMENT,

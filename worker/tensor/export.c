@@ -55,13 +55,16 @@ typedef struct {
 static safetensors_row *rows_of(const pen_ctx *ctx, export_dtype as)
 {
     const model *m        = &ctx->model;
-    safetensors_row *rows = calloc(m->n_tensors + 1, sizeof *rows);
-    for (uint32_t i = 0; rows != NULL && i < m->n_tensors; i++) {
-        const pen_tensor *t = m->tensor[i];
-        rows[i]             = (safetensors_row){.name     = t->name,
-                                                .dtype    = safetensors_dtype_of(type_of(ctx, t, as)),
-                                                .ndim     = t->desc.ndim,
-                                                .elements = t->elements};
+    const uint32_t n      = m->n_tensors + m->n_buffers;
+    safetensors_row *rows = calloc((size_t)n + 1, sizeof *rows);
+    for (uint32_t i = 0; rows != NULL && i < n; i++) {
+        const bool is_buffer = i >= m->n_tensors; /* they keep their type */
+        const pen_tensor *t  = is_buffer ? m->buffer[i - m->n_tensors] : m->tensor[i];
+        const pen_dtype type = is_buffer ? t->desc.dtype : type_of(ctx, t, as);
+        rows[i]              = (safetensors_row){.name     = t->name,
+                                                 .dtype    = safetensors_dtype_of(type),
+                                                 .ndim     = t->desc.ndim,
+                                                 .elements = t->elements};
         memcpy(rows[i].shape, t->desc.shape, sizeof rows[i].shape);
     }
     return rows;
@@ -82,7 +85,8 @@ static pen_status begin_file(exporting *e, pen_ctx *ctx, const char *path, expor
         "format", "pt", "penstock_job", ctx->job, "penstock_step", step, "penstock_applied",
         applied,  NULL};
     const pen_status status =
-        safetensors_create(path, rows, ctx->model.n_tensors, metadata, &e->writer, &e->failure);
+        safetensors_create(path, rows, (size_t)ctx->model.n_tensors + ctx->model.n_buffers,
+                           metadata, &e->writer, &e->failure);
     free(rows);
     return status;
 }
@@ -126,7 +130,9 @@ pen_status export_write(pen_ctx *ctx, const char *path, export_dtype as, pen_err
     if (!writes && is_all_here) return PEN_OK;
     if (writes) (void)begin_file(&e, ctx, path, as);
     pen_status status = unit_each_tensor(ctx, append, &e, why);
-    status            = end_file(&e, status, why);
+    for (uint32_t i = 0; i < m->n_buffers && e.writer != NULL && e.failure.status == PEN_OK; i++)
+        (void)safetensors_append_row(e.writer, m->buffer[i]->param, &e.failure);
+    status = end_file(&e, status, why);
     free(e.piece);
     return status;
 }

@@ -7,6 +7,7 @@
 #include "common/base/why.h"
 #include "common/compute/simd/simd.h"
 #include "common/snapshot/safetensors.h"
+#include "proto/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,10 +41,16 @@ static const safetensors_row *find_row(const safetensors_row *rows, size_t n, co
     return NULL;
 }
 
+/* Tensors, then buffers. */
+static pen_tensor *nth(const model *m, uint32_t i)
+{
+    return i < m->n_tensors ? m->tensor[i] : m->buffer[i - m->n_tensors];
+}
+
 static bool is_registered(const model *m, const char *name)
 {
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (strcmp(m->tensor[i]->name, name) == 0) return true;
+    for (uint32_t i = 0; i < m->n_tensors + m->n_buffers; i++)
+        if (strcmp(nth(m, i)->name, name) == 0) return true;
     for (uint32_t i = 0; i < m->n_aliases; i++) /* a second name of a tensor that is read anyway */
         if (strcmp(m->alias[i]->name, name) == 0) return true;
     return false;
@@ -52,16 +59,17 @@ static bool is_registered(const model *m, const char *name)
 static pen_status check_names(const model *m, const char *path, const safetensors_row *rows,
                               size_t n, pen_error *why)
 {
+    const uint32_t all = m->n_tensors + m->n_buffers;
     names missing = {.more = ""}, surplus = {.more = ""};
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (find_row(rows, n, m->tensor[i]->name) == NULL) add_name(&missing, m->tensor[i]->name);
+    for (uint32_t i = 0; i < all; i++)
+        if (find_row(rows, n, nth(m, i)->name) == NULL) add_name(&missing, nth(m, i)->name);
     for (size_t i = 0; i < n; i++)
         if (!is_registered(m, rows[i].name)) add_name(&surplus, rows[i].name);
     if (missing.n > 0)
         return why_set(why, PEN_NOT_FOUND,
                        "%.200s lacks %u of %u tensors: %s%s; it has %u that the program does not "
                        "register%s%s%s; nothing was imported",
-                       path, missing.n, m->n_tensors, missing.text, missing.more, surplus.n,
+                       path, missing.n, all, missing.text, missing.more, surplus.n,
                        surplus.n > 0 ? ": " : "", surplus.text, surplus.more);
     if (surplus.n > 0)
         log_notice("ignored %u tensors of %s that the program does not register: %s%s", surplus.n,
@@ -83,11 +91,22 @@ static pen_status check_shape(const pen_tensor *t, const safetensors_row *row, c
                    (unsigned long long)t->elements, t->desc.ndim);
 }
 
+static pen_status check_type(const pen_tensor *t, const safetensors_row *row, const char *path,
+                             pen_error *why)
+{
+    if ((t->desc.flags & PEN_BUFFER) == 0 || row->dtype == safetensors_dtype_of(t->desc.dtype))
+        return PEN_OK;
+    return why_set(why, PEN_MISMATCH,
+                   "the buffer '%s' has another type in %.200s than %s; nothing was imported",
+                   t->name, path, plan_dtype_name(t->desc.dtype));
+}
+
 static pen_status read_tensor(safetensors_reader *r, const safetensors_row *row, pen_tensor *t,
                               float *piece, pen_error *why)
 {
     const size_t width = t->desc.dtype == PEN_F32 ? 4 : 2;
     if (param_memory(t, why) != PEN_OK) return why->status;
+    if ((t->desc.flags & PEN_BUFFER) != 0) return safetensors_read_row(r, row, t->param, why);
     char *to          = t->param;
     pen_status status = PEN_OK;
     for (uint64_t at = 0; at < t->elements && status == PEN_OK; at += SAFETENSORS_PIECE) {
@@ -105,13 +124,16 @@ static pen_status read_all(pen_ctx *ctx, const char *path, safetensors_reader *r
     const model *m              = &ctx->model;
     const safetensors_row *rows = safetensors_rows(r, &n);
     pen_status status           = check_names(m, path, rows, n, why);
-    for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
-        status = check_shape(m->tensor[i], find_row(rows, n, m->tensor[i]->name), path, why);
+    for (uint32_t i = 0; i < m->n_tensors + m->n_buffers && status == PEN_OK; i++) {
+        const safetensors_row *row = find_row(rows, n, nth(m, i)->name);
+        status                     = check_shape(nth(m, i), row, path, why);
+        if (status == PEN_OK) status = check_type(nth(m, i), row, path, why);
+    }
     if (status != PEN_OK) return status;
     float *piece = malloc(SAFETENSORS_PIECE * sizeof *piece);
     if (piece == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to import %.200s", path);
-    for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
-        status = read_tensor(r, find_row(rows, n, m->tensor[i]->name), m->tensor[i], piece, why);
+    for (uint32_t i = 0; i < m->n_tensors + m->n_buffers && status == PEN_OK; i++)
+        status = read_tensor(r, find_row(rows, n, nth(m, i)->name), nth(m, i), piece, why);
     free(piece);
     return status;
 }

@@ -123,18 +123,19 @@ pen_status model_add_group(model *m, pen_ctx *ctx, const pen_params_desc *d, pen
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
-static pen_status refuse_flag(const char *name, const char *flag, const char *instead,
-                              pen_error *why)
+/* What a buffer cannot have. */
+static pen_status check_buffer(const pen_ctx *ctx, const pen_tensor_desc *d, pen_error *why)
 {
-    return why_set(why, PEN_UNSUPPORTED, "'%s': %s is not in this version; %s", name, flag,
-                   instead);
-}
-
-static pen_status check_unsupported(const pen_tensor_desc *d, pen_error *why)
-{
-    if (d->flags & PEN_BUFFER)
-        return refuse_flag(d->name, "PEN_BUFFER", "keep it in the program", why);
-    return PEN_OK;
+    const char *wrong = d->grad != NULL         ? "it is not trained; set grad to NULL"
+                        : d->init != NULL       ? "it starts with rank 0's values; set init to NULL"
+                        : d->tied_to != NULL    ? "it has values of its own; set tied_to to NULL"
+                        : d->flags & PEN_FROZEN ? "it changes; leave out PEN_FROZEN"
+                        : !device_is_host(device_of(d->param)) ? "it must be in host memory"
+                        : d->param == NULL && ctx->settings.device == WORKER_DEVICE_CUDA
+                            ? "with device=cuda pass param, in host memory"
+                            : NULL;
+    if (wrong == NULL) return PEN_OK;
+    return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is a PEN_BUFFER: %s", d->name, wrong);
 }
 
 static bool is_trainable(pen_dtype t)
@@ -149,7 +150,8 @@ static bool has_name(pen_tensor *const *all, uint32_t n, const char *name)
     return false;
 }
 
-static pen_status check_tensor(const model *m, const pen_tensor_desc *d, pen_error *why)
+static pen_status check_tensor(const model *m, const pen_ctx *ctx, const pen_tensor_desc *d,
+                               pen_error *why)
 {
     const uint32_t known = PEN_FROZEN | PEN_BUFFER | PEN_ZERO_IF_UNUSED | PEN_NO_DECAY;
     if (model_check_reserved(d->reserved, 8, "pen_tensor_desc", why) != PEN_OK) return why->status;
@@ -167,14 +169,15 @@ static pen_status check_tensor(const model *m, const pen_tensor_desc *d, pen_err
     if (d->flags & ~known)
         return why_set(why, PEN_INVALID_ARGUMENT, "'%s': unknown flags 0x%x", d->name,
                        d->flags & ~known);
-    if (has_name(m->tensor, m->n_tensors, d->name) || has_name(m->alias, m->n_aliases, d->name))
+    if (has_name(m->tensor, m->n_tensors, d->name) || has_name(m->alias, m->n_aliases, d->name) ||
+        has_name(m->buffer, m->n_buffers, d->name))
         return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is registered twice", d->name);
     if (d->unit != NULL && strlen(d->unit) >= 128)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "'%s': the unit name is too long; at most 127 bytes are allowed", d->name);
     if (m->n_tensors == MODEL_TENSORS_MAX)
         return why_set(why, PEN_INVALID_ARGUMENT, "more than %d tensors", MODEL_TENSORS_MAX);
-    return check_unsupported(d, why);
+    return (d->flags & PEN_BUFFER) != 0 ? check_buffer(ctx, d, why) : PEN_OK;
 }
 
 static pen_status describe(const pen_tensor_desc *d, pen_tensor *t, pen_error *why)
@@ -192,7 +195,10 @@ static pen_status describe(const pen_tensor_desc *d, pen_tensor *t, pen_error *w
         return why_set(why, PEN_INVALID_ARGUMENT, "'%s': invalid ndim %d; expected 0 to 8", d->name,
                        d->ndim);
     memcpy(w->shape, d->shape, (size_t)d->ndim * sizeof d->shape[0]);
-    if (!is_trainable(w->dtype) || !is_trainable(w->grad_dtype))
+    const bool is_buffer = (d->flags & PEN_BUFFER) != 0;
+    if (is_buffer && plan_dtype_bytes(w->dtype) == 0)
+        return why_set(why, PEN_INVALID_ARGUMENT, "'%s': invalid dtype %d", d->name, (int)w->dtype);
+    if (!is_buffer && (!is_trainable(w->dtype) || !is_trainable(w->grad_dtype)))
         return why_set(why, PEN_UNSUPPORTED,
                        "'%s': cannot train %s with gradients of %s; use f32, f16 or bf16", d->name,
                        plan_dtype_name(w->dtype), plan_dtype_name(w->grad_dtype));
@@ -202,7 +208,7 @@ static pen_status describe(const pen_tensor_desc *d, pen_tensor *t, pen_error *w
                        "'%s': invalid shape; it has no elements, or too many", d->name);
     t->bytes      = t->elements * plan_dtype_bytes(w->dtype);
     t->grad_bytes = t->elements * plan_dtype_bytes(w->grad_dtype);
-    t->trained    = (d->flags & PEN_FROZEN) == 0;
+    t->trained    = (d->flags & (PEN_FROZEN | PEN_BUFFER)) == 0;
     return PEN_OK;
 }
 
@@ -221,6 +227,10 @@ static void free_tensor(pen_tensor *t)
 static pen_status take_memory(pen_tensor *t, const pen_tensor_desc *d, pen_error *why)
 {
     t->holds_param = d->param == NULL;
+    if ((d->flags & PEN_BUFFER) != 0) {
+        t->param = d->param;
+        return PEN_OK;
+    }
     if (device_copies_place(t, PEN_PARAM, d->param, why) != PEN_OK ||
         device_copies_place(t, PEN_GRAD, d->grad, why) != PEN_OK)
         return why->status;
@@ -304,13 +314,17 @@ pen_status model_add_tensor(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pe
                             pen_error *why)
 {
     pen_tensor *t     = NULL;
-    pen_status status = check_tensor(m, d, why);
-    if (status == PEN_OK && !VEC_MORE(m->tensor, m->n_tensors)) status = no_memory(why);
+    pen_status status = check_tensor(m, ctx, d, why);
+    if (status == PEN_OK &&
+        (!VEC_MORE(m->tensor, m->n_tensors) || !VEC_MORE(m->buffer, m->n_buffers)))
+        status = no_memory(why);
     if (status == PEN_OK) status = make_tensor(d, ctx, &t, why);
     if (status != PEN_OK) return status;
     if (d->tied_to != NULL) {
         status = add_alias(m, d, t, why);
         if (status != PEN_OK) free_tensor(t);
+    } else if ((d->flags & PEN_BUFFER) != 0) {
+        m->buffer[m->n_buffers++] = t;
     } else {
         t->index = m->n_tensors;
         m->n_trained += t->trained;
@@ -351,6 +365,8 @@ void model_fini(model *m)
     units_fini(&m->units);
     for (uint32_t i = 0; i < m->n_aliases; i++) free_tensor(m->alias[i]);
     for (uint32_t i = 0; i < m->n_tensors; i++) free_tensor(m->tensor[i]);
+    for (uint32_t i = 0; i < m->n_buffers; i++) free_tensor(m->buffer[i]);
+    free(m->buffer);
     for (uint32_t i = 0; i < m->n_stacks; i++) {
         free(m->stack[i]->slice);
         free(m->stack[i]->name);

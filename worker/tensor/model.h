@@ -73,6 +73,8 @@ typedef struct {
     pen_tensor **registered; /* in the order of registration, if that is another; else NULL */
     uint32_t n_stacks;
     pen_tensor **stack; /* [n_stacks] */
+    uint32_t n_buffers;
+    pen_tensor **buffer; /* [n_buffers] train/buffers.h */
     uint32_t n_aliases;
     pen_tensor **alias;                  /* [n_aliases] second names, local to this rank */
     pen_params *group[MODEL_GROUPS_MAX]; /* 0: the default one, from the settings */

@@ -3,8 +3,11 @@
 
 #include "common/base/log.h"
 #include "common/base/why.h"
+#include "common/containers/hash.h"
 #include "worker/context.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,6 +93,23 @@ static pen_status freeze_groups(model *m, pen_error *why)
     return PEN_OK;
 }
 
+/* All ranks must register the same ones. */
+static void add_buffers(model *m)
+{
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < m->n_buffers; i++) {
+        const wire_tensor *d   = &m->buffer[i]->desc;
+        const uint64_t parts[] = {all, hash_bytes(d->name, strlen(d->name)),
+                                  hash_bytes(d->shape, sizeof d->shape), (uint64_t)d->dtype,
+                                  (uint64_t)d->ndim};
+        all                    = hash_bytes(parts, sizeof parts);
+    }
+    const uint32_t at = m->wire.n_settings++;
+    snprintf(m->pair_text[at], sizeof m->pair_text[at],
+             m->n_buffers > 0 ? "%u, hash %016" PRIx64 : "none", m->n_buffers, all);
+    m->pair[at] = (wire_pair){"tensors with PEN_BUFFER", m->pair_text[at]};
+}
+
 pen_status model_freeze(model *m, const worker_settings *s, const char *mode, const char *sync,
                         pen_error *why)
 {
@@ -105,6 +125,7 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
                                          "snapshot_every",
                                          "on_worker_loss",
                                          "two_level",
+                                         "buffers",
                                          "accum",
                                          "accum_reduce",
                                          "reduce_bucket",
@@ -141,6 +162,7 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
     m->pair[m->wire.n_settings++] = (wire_pair){"mode", mode};
     m->pair[m->wire.n_settings++] = (wire_pair){"sync", sync};
     for (size_t i = 0; i < sizeof agreed / sizeof agreed[0]; i++) add_pair(m, s, agreed[i]);
+    add_buffers(m);
     m->wire.n_tensors = m->n_tensors;
     m->wire.n_groups  = m->n_groups;
     m->wire.tensor    = m->wire_tensors;
