@@ -5,6 +5,7 @@
  *           servers each push carries them
  *   ready   the gradient, rounded as on the wire and times this rank's weight, goes into a bucket
  *           (reducer.h), which is summed over the ranks in rank order
+ *           Between hosts two buckets are summed at a time, on two groups: one call leaves gaps on the link
  *   end     all ranks have equal sums and equal inputs, so each computes the same decision and the
  *           same values (update_state.h).  No more messages, unless an element is not finite: then
  *           one more all_reduce finds the rank that added it
@@ -43,6 +44,9 @@ typedef struct {
     strategy base;
     pen_ctx *ctx;
     group_calls group_calls;
+    pen_group *
+        second; /* carries every other sum: between hosts a call leaves gaps on the link; NULL: none */
+    uint32_t n_sums; /* begun in this step */
     place place;
     update_state *update_state;
     solo *solo;         /* in a group of one; else NULL */
@@ -87,7 +91,23 @@ static pen_status make_group(trainer *t, pen_error *why)
     t->goes_on           = ctx->settings.on_worker_loss == LOSS_CONTINUE;
     t->group_calls.group = world;
     if (t->n == 1) return PEN_OK;
-    return group_new(world, t->ranks, t->n, context_deadline(ctx), &t->group_calls.group, why);
+    const uint64_t deadline_ms = context_deadline(ctx);
+    if (group_new(world, t->ranks, t->n, deadline_ms, &t->group_calls.group, why) != PEN_OK)
+        return why->status;
+    if (t->group_calls.group->carrier == GROUP_NODE || t->goes_on) return PEN_OK;
+    return group_new(world, t->ranks, t->n, deadline_ms, &t->second, why);
+}
+
+/* All members begin the same sums in the same order.  A reducer_submit_fn. */
+static pen_status submit_sum(void *user, const coll_call *call, coll_done_fn done, void *done_user,
+                             pen_error *why)
+{
+    trainer *t             = user;
+    const int64_t patience = t->ctx->settings.deadline_ms;
+    pen_group *group       = t->second != NULL && !call->in_stream_order && t->n_sums++ % 2 == 1
+                                 ? t->second
+                                 : t->group_calls.group;
+    return coll_submit(group, call, patience > 0 ? (uint64_t)patience : 0, done, done_user, why);
 }
 
 static pen_status name_culprit(void *user, uint32_t chunk, const uint32_t *words, int32_t last,
@@ -166,8 +186,8 @@ static pen_status make_sums(trainer *t, pen_error *why)
                                  .bucket_bytes = ctx->settings.bucket_bytes,
                                  .place        = &t->place,
                                  .stats        = &t->ctx->stats,
-                                 .submit       = group_calls_submit,
-                                 .user         = &t->group_calls};
+                                 .submit       = submit_sum,
+                                 .user         = t};
     return reducer_create(&setup, &t->reducer, why);
 }
 
@@ -210,6 +230,7 @@ static void allreduce_step_open(strategy *s, uint64_t index, const wire_inputs *
     (void)index;
     t->inputs    = inputs;
     t->is_behind = t->has_sums = false;
+    t->n_sums                  = 0;
     if (t->is_to_lay_out) (void)lay_out_anew(t, &why); /* a NULL order cannot fail */
     if (t->reducer != NULL) reducer_begin(t->reducer);
     agreement_show(&t->agreement, &t->group_calls, inputs, t->own_first);
@@ -565,7 +586,8 @@ static pen_status begin_buckets(trainer *t, request *r, pen_error *why)
 {
     context_step *step = &t->ctx->step;
     const model *m     = &t->ctx->model;
-    t->own_first       = reducer_summed(t->reducer) + 1; /* with the one under way */
+    /* With those under way. */
+    t->own_first = reducer_summed(t->reducer) + (t->second != NULL ? 2 : 1);
     if (group_calls_wait(&t->group_calls, why) != PEN_OK) return why->status;
     if (agreement_wants_snapshot(&t->agreement)) return PEN_AGAIN;
     if (agree(t, &t->weight_sum, why) != PEN_OK) return why->status;
