@@ -44,9 +44,8 @@ typedef struct {
     strategy base;
     pen_ctx *ctx;
     group_calls group_calls;
-    pen_group *
-        second; /* carries every other sum: between hosts a call leaves gaps on the link; NULL: none */
-    uint32_t n_sums; /* begun in this step */
+    pen_group *second; /* every other sum, between hosts; NULL: none */
+    uint32_t n_sums;   /* begun in this step */
     place place;
     update_state *update_state;
     solo *solo;         /* in a group of one; else NULL */
@@ -587,10 +586,15 @@ static pen_status begin_buckets(trainer *t, request *r, pen_error *why)
     context_step *step = &t->ctx->step;
     const model *m     = &t->ctx->model;
     /* With those under way. */
-    t->own_first = reducer_summed(t->reducer) + (t->second != NULL ? 2 : 1);
-    if (group_calls_wait(&t->group_calls, why) != PEN_OK) return why->status;
-    if (agreement_wants_snapshot(&t->agreement)) return PEN_AGAIN;
-    if (agree(t, &t->weight_sum, why) != PEN_OK) return why->status;
+    t->own_first      = reducer_summed(t->reducer) + (t->second != NULL ? 2 : 1);
+    pen_status status = group_calls_wait(&t->group_calls, why);
+    if (status == PEN_OK && agreement_wants_snapshot(&t->agreement)) return PEN_AGAIN;
+    if (status == PEN_OK) status = agree(t, &t->weight_sum, why);
+    if (status != PEN_OK) {
+        pen_error later;
+        (void)reducer_wait(t->reducer, &later); /* until no call uses the buckets */
+        return status;
+    }
     update_state_count_step(t->update_state);
     step->outcome = (ps_client_outcome){.outcome  = PEN_APPLIED,
                                         .clip     = 1,
