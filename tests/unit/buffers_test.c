@@ -1,24 +1,9 @@
 /* buffers_test.c - PEN_BUFFER in a program that runs alone: types, refusals, files and snapshots. */
-#include "penstock.h"
+#include "tests/unit/worker_api_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 enum { N = 4 };
-
-#define SETTINGS(...)                                                                              \
-    (const char *const[])                                                                          \
-    {                                                                                              \
-        __VA_ARGS__, NULL                                                                          \
-    }
 
 typedef struct {
     pen_ctx *ctx;
@@ -27,23 +12,6 @@ typedef struct {
     double mean[2];
     int64_t batches;
 } program;
-
-static int set_up(void **state)
-{
-    (void)state;
-    static const char *const cleared[] = {
-        "RANK",         "WORLD_SIZE",           "MASTER_ADDR",      "MASTER_PORT",
-        "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PENSTOCK_SERVERS", "PENSTOCK_MODE"};
-    for (size_t i = 0; i < sizeof cleared / sizeof cleared[0]; i++) unsetenv(cleared[i]);
-    pen_log_set(NULL, NULL, 1);
-    return 0;
-}
-
-static void ok(pen_status got)
-{
-    if (got != PEN_OK) fprintf(stderr, "last error: %s\n", pen_last_error(NULL));
-    assert_int_equal(got, PEN_OK);
-}
 
 /* A weight, and buffers of three types, one of them in memory of the SDK. */
 static void open_program(program *p, const char *const settings[])
@@ -77,7 +45,7 @@ static void open_program(program *p, const char *const settings[])
                     &p->counted));
 }
 
-static void train(program *p, int steps)
+static void train_steps(program *p, int steps)
 {
     pen_step step;
     for (int s = 0; s < steps; s++) {
@@ -98,7 +66,7 @@ static void buffers_of_any_type_are_the_programs_and_no_part_of_training(void **
     pen_step step;
     open_program(&p, SETTINGS("optim=sgd lr=1", "clip=100"));
     ok(pen_commit(p.ctx));
-    train(&p, 3);
+    train_steps(&p, 3);
     assert_true(p.mean[0] == 2.5 && p.mean[1] == 2 && p.batches == 3);
     assert_int_equal(((uint8_t *)pen_view(p.ctx, p.counted, 1, PEN_PARAM))[2], 3);
     assert_true(p.weight[0] == -3);
@@ -120,7 +88,7 @@ static void a_file_has_buffers_in_their_own_type_and_gives_them_back(void **stat
     ok(pen_commit(p.ctx));
     p.mean[1] = 0.1; /* not a float32 */
     p.batches = (INT64_C(1) << 60) + 1;
-    train(&p, 2);
+    train_steps(&p, 2);
     ok(pen_export(p.ctx, path, "safetensors dtype=bf16", NULL));
     open_program(&q, SETTINGS("optim=sgd lr=1"));
     ok(pen_import(q.ctx, path, NULL));
@@ -156,7 +124,7 @@ static void a_snapshot_has_the_buffers(void **state)
     snprintf(store, sizeof store, "store=%s", folder);
     open_program(&p, SETTINGS("optim=sgd lr=1", store, "snapshot_every=2"));
     ok(pen_commit(p.ctx));
-    train(&p, 3);
+    train_steps(&p, 3);
     ok(pen_restore(p.ctx, -1, NULL));
     assert_true(p.mean[0] == 2 && p.batches == 2 && p.weight[0] == -2);
     ok(pen_finalize(p.ctx));

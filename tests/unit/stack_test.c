@@ -1,41 +1,9 @@
 /* stack_test.c - PEN_STACKED: layers in one tensor train as if each had been registered; by a program that runs alone. */
-#include "penstock.h"
+#include "tests/unit/worker_api_rig.h"
 
-#include <setjmp.h>
 #include <stdbool.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { LAYERS = 3, W = 12, B = 4, EMBED = 8, STEPS = 4 };
-
-#define SETTINGS(...)                                                                              \
-    (const char *const[])                                                                          \
-    {                                                                                              \
-        __VA_ARGS__, NULL                                                                          \
-    }
-
-static int set_up(void **state)
-{
-    (void)state;
-    static const char *const cleared[] = {
-        "RANK",         "WORLD_SIZE",           "MASTER_ADDR",      "MASTER_PORT",
-        "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PENSTOCK_SERVERS", "PENSTOCK_MODE"};
-    for (size_t i = 0; i < sizeof cleared / sizeof cleared[0]; i++) unsetenv(cleared[i]);
-    pen_log_set(NULL, NULL, 1);
-    return 0;
-}
-
-static void ok(pen_status got)
-{
-    if (got != PEN_OK) fprintf(stderr, "last error: %s\n", pen_last_error(NULL));
-    assert_int_equal(got, PEN_OK);
-}
 
 static pen_ctx *open_alone(void)
 {
@@ -144,7 +112,7 @@ static void train_layer(network *n, int i, int64_t step)
     ok(pen_release(n->ctx, unit, PEN_BACKWARD, NULL));
 }
 
-static uint32_t train(network *n)
+static uint32_t train_network(network *n)
 {
     uint32_t digest;
     pen_step step;
@@ -170,9 +138,9 @@ static void stacked_layers_train_with_the_bits_of_layers_registered_one_by_one(v
     open_network(&by_layer, BY_LAYER);
     open_network(&stacked, STACKED);
     open_network(&in_sdk, STACKED_IN_SDK);
-    const uint32_t digest = train(&by_layer);
-    assert_int_equal(train(&stacked), digest);
-    assert_int_equal(train(&in_sdk), digest);
+    const uint32_t digest = train_network(&by_layer);
+    assert_int_equal(train_network(&stacked), digest);
+    assert_int_equal(train_network(&in_sdk), digest);
     assert_memory_equal(stacked.w_values, by_layer.w_values, sizeof by_layer.w_values);
     assert_memory_equal(stacked.b_values, by_layer.b_values, sizeof by_layer.b_values);
 }

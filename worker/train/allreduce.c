@@ -44,8 +44,6 @@ typedef struct {
     strategy base;
     pen_ctx *ctx;
     group_calls group_calls;
-    pen_group *second; /* every other sum, between hosts; NULL: none */
-    uint32_t n_sums;   /* begun in this step */
     place place;
     update_state *update_state;
     solo *solo;         /* in a group of one; else NULL */
@@ -94,19 +92,7 @@ static pen_status make_group(trainer *t, pen_error *why)
     if (group_new(world, t->ranks, t->n, deadline_ms, &t->group_calls.group, why) != PEN_OK)
         return why->status;
     if (t->group_calls.group->carrier == GROUP_NODE || t->goes_on) return PEN_OK;
-    return group_new(world, t->ranks, t->n, deadline_ms, &t->second, why);
-}
-
-/* All members begin the same sums in the same order.  A reducer_submit_fn. */
-static pen_status submit_sum(void *user, const coll_call *call, coll_done_fn done, void *done_user,
-                             pen_error *why)
-{
-    trainer *t             = user;
-    const int64_t patience = t->ctx->settings.deadline_ms;
-    pen_group *group       = t->second != NULL && !call->in_stream_order && t->n_sums++ % 2 == 1
-                                 ? t->second
-                                 : t->group_calls.group;
-    return coll_submit(group, call, patience > 0 ? (uint64_t)patience : 0, done, done_user, why);
+    return group_new(world, t->ranks, t->n, deadline_ms, &t->group_calls.second, why);
 }
 
 static pen_status name_culprit(void *user, uint32_t chunk, const uint32_t *words, int32_t last,
@@ -185,8 +171,8 @@ static pen_status make_sums(trainer *t, pen_error *why)
                                  .bucket_bytes = ctx->settings.bucket_bytes,
                                  .place        = &t->place,
                                  .stats        = &t->ctx->stats,
-                                 .submit       = submit_sum,
-                                 .user         = t};
+                                 .submit       = group_calls_sum,
+                                 .user         = &t->group_calls};
     return reducer_create(&setup, &t->reducer, why);
 }
 
@@ -229,7 +215,6 @@ static void allreduce_step_open(strategy *s, uint64_t index, const wire_inputs *
     (void)index;
     t->inputs    = inputs;
     t->is_behind = t->has_sums = false;
-    t->n_sums                  = 0;
     if (t->is_to_lay_out) (void)lay_out_anew(t, &why); /* a NULL order cannot fail */
     if (t->reducer != NULL) reducer_begin(t->reducer);
     agreement_show(&t->agreement, &t->group_calls, inputs, t->own_first);
@@ -586,7 +571,7 @@ static pen_status begin_buckets(trainer *t, request *r, pen_error *why)
     context_step *step = &t->ctx->step;
     const model *m     = &t->ctx->model;
     /* With those under way. */
-    t->own_first      = reducer_summed(t->reducer) + (t->second != NULL ? 2 : 1);
+    t->own_first      = reducer_summed(t->reducer) + (t->group_calls.second != NULL ? 2 : 1);
     pen_status status = group_calls_wait(&t->group_calls, why);
     if (status == PEN_OK && agreement_wants_snapshot(&t->agreement)) return PEN_AGAIN;
     if (status == PEN_OK) status = agree(t, &t->weight_sum, why);

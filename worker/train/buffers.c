@@ -112,13 +112,7 @@ static pen_status make_group(buffers *b, pen_ctx *ctx, pen_error *why)
 {
     pen_group *world = ctx->world;
     if (world->size == 1) return PEN_OK;
-    int *ranks = calloc((size_t)world->size, sizeof *ranks);
-    if (ranks == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", world->size);
-    for (int i = 0; i < world->size; i++) ranks[i] = i;
-    const pen_status status =
-        group_new(world, ranks, world->size, context_deadline(ctx), &b->calls.group, why);
-    free(ranks);
-    return status;
+    return group_new(world, world->ranks, world->size, context_deadline(ctx), &b->calls.group, why);
 }
 
 static pen_status make_batches(buffers *b, const model *m, pen_error *why)

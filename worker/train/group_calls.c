@@ -41,12 +41,26 @@ pen_status group_calls_take_place(group_calls *t, const place *p, pen_error *why
     return status;
 }
 
+static pen_status submit_on(const group_calls *t, pen_group *group, const coll_call *call,
+                            coll_done_fn done, void *done_user, pen_error *why)
+{
+    const int64_t patience = t->ctx->settings.deadline_ms;
+    return coll_submit(group, call, patience > 0 ? (uint64_t)patience : 0, done, done_user, why);
+}
+
 pen_status group_calls_submit(void *user, const coll_call *call, coll_done_fn done, void *done_user,
                               pen_error *why)
 {
-    const group_calls *t   = user;
-    const int64_t patience = t->ctx->settings.deadline_ms;
-    return coll_submit(t->group, call, patience > 0 ? (uint64_t)patience : 0, done, done_user, why);
+    const group_calls *t = user;
+    return submit_on(t, t->group, call, done, done_user, why);
+}
+
+pen_status group_calls_sum(void *user, const coll_call *call, coll_done_fn done, void *done_user,
+                           pen_error *why)
+{
+    group_calls *t       = user;
+    const bool is_second = t->second != NULL && !call->in_stream_order && t->n_sums++ % 2 == 1;
+    return submit_on(t, is_second ? t->second : t->group, call, done, done_user, why);
 }
 
 void group_calls_count(group_calls *t)

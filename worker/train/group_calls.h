@@ -14,6 +14,8 @@
 typedef struct {
     pen_ctx *ctx;
     pen_group *group;
+    pen_group *second;    /* of the same members, for every other sum; NULL: none */
+    uint32_t n_sums;      /* begun so far */
     const uint32_t *stop; /* coll_stop_word(); NULL: its calls are not on a device */
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t ended;
@@ -33,6 +35,11 @@ pen_status group_calls_failure(const group_calls *t, pen_error *why);
 /* coll_submit() with the setting deadline_ms.  A reducer_submit_fn; user is a group_calls. */
 pen_status group_calls_submit(void *user, const coll_call *call, coll_done_fn done, void *done_user,
                               pen_error *why);
+
+/* The same for the sums of a reducer, which all members begin in the same order: by turns on both groups, unless they are
+ * in the order of a stream. */
+pen_status group_calls_sum(void *user, const coll_call *call, coll_done_fn done, void *done_user,
+                           pen_error *why);
 
 /* The buffers of call are BORROWED until group_calls_wait(). */
 void group_calls_begin(group_calls *t, const coll_call *call);
