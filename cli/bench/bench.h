@@ -37,7 +37,7 @@ double bench_limit_rate(struct json_t *limit); /* its GB/s, or 0; releases it */
 int bench_run_job(uint64_t servers, uint64_t ranks, const char *const *flags,
                   const char *const *verb, int argc, char **argv);
 
-bool bench_is_rank(void); /* this process was started as a worker of a job of several */
+uint64_t bench_job_ranks(void); /* of the job that this process is a worker of; 0: it is none */
 
 /* The setting `transport`: shm, local, tcp.  bench_use_transport() sets the job's environment; false: no memory. */
 enum { BENCH_SHM, BENCH_LOCAL, BENCH_TCP, BENCH_JOB };

@@ -25,7 +25,7 @@ const char *const bench_coll_devices[]    = {"cpu", "cuda", NULL};
 
 #define ROW(...) CONFIG_ROW(bench_coll_settings, __VA_ARGS__)
 const config_row bench_coll_rows[] = {
-    ROW(ranks,      U64,  "2",    1,   64,      NULL, "Worker processes.")
+    ROW(ranks,      U64,  "2",    1,   64,      NULL, "Worker processes; within a job, its own.")
     ROW(bytes,      U64,  "0",    0,   1e12,    NULL, "Message size; 0: all sizes from min_bytes to max_bytes.")
     ROW(min_bytes,  U64,  "4k",   1,   1e12,    NULL, "Smallest message size.")
     ROW(max_bytes,  U64,  "16m",  1,   1e12,    NULL, "Largest message size.")
@@ -114,7 +114,9 @@ int bench_coll_parse(int argc, char **argv, bench_coll_kind *kind, bench_coll_se
     snprintf(usage, sizeof usage,
              "usage: penstock bench %s [--ranks N] [--bytes B] [--dtype T] [--op O] [--json]",
              argv[0]);
-    const int code = command_settings(bench_coll_rows, s, argc, argv, usage, NULL);
+    const int code     = command_settings(bench_coll_rows, s, argc, argv, usage, NULL);
+    const uint64_t own = bench_job_ranks();
+    if (own > 0) s->ranks = own;
     return code >= 0 ? code : check(*kind, s);
 }
 
@@ -125,7 +127,7 @@ int bench_coll(int argc, char **argv)
     bench_coll_settings s;
     const int code = bench_coll_parse(argc, argv, &kind, &s);
     if (code >= 0) return code;
-    if (bench_is_rank()) {
+    if (bench_job_ranks() > 0) {
         s.transport = BENCH_JOB;
         return bench_coll_run(kind, &s);
     }

@@ -75,13 +75,14 @@ int bench_run_job(uint64_t servers, uint64_t ranks, const char *const *flags,
     return code;
 }
 
-bool bench_is_rank(void)
+uint64_t bench_job_ranks(void)
 {
     worker_settings s;
     worker_env env;
     pen_error why;
-    return worker_settings_load(&s, NULL, &why) == PEN_OK &&
-           worker_env_resolve(&s, config_env, &env, &why) == PEN_OK && !env.alone;
+    const bool is_rank = worker_settings_load(&s, NULL, &why) == PEN_OK &&
+                         worker_env_resolve(&s, config_env, &env, &why) == PEN_OK && !env.alone;
+    return is_rank ? (uint64_t)env.world_size : 0;
 }
 
 /* ---- transports ------------------------------------------------------------------------------ */

@@ -407,7 +407,7 @@ int bench_tune(int argc, char **argv)
     char missing[sizeof(pen_error)] = "";
     const int code                  = parse(argc, argv, &s);
     if (code >= 0) return code;
-    const bool is_rank = bench_is_rank(), is_on_device = s.device == 1;
+    const bool is_rank = bench_job_ranks() > 0, is_on_device = s.device == 1;
     if (is_on_device && !is_rank && !has_choice(&s, missing, sizeof missing))
         return command_fail(1, "--device cuda: %s", missing);
     bool is_set = setenv("PENSTOCK_COLL_LANES", "4", 0) == 0;

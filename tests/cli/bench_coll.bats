@@ -65,6 +65,7 @@ bench() {
     pen run --nproc-per-node 3 --no-prefix --config links.conf "$penstock" bench all-reduce --bytes 4k --seconds 0.01 --json \
         >rows 2>err || { cat err; return 1; }
     [ "$(wc -l <rows)" = 1 ]
+    pen run --nproc-per-node 3 --no-prefix "$penstock" bench broadcast --root 2 --bytes 4k --seconds 0.01 --json | grep -q '"verified":true'
     grep -q '"ranks":3,.*"transport":"job".*"verified":true' rows
 }
 

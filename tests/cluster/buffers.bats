@@ -1,19 +1,15 @@
 # buffers.bats - PEN_BUFFER in real jobs: all ranks read rank 0's values before each forward pass, or their mean.
 
 load ../support/job
+load ../support/units
 
 setup() { job_setup; }
 teardown() { job_teardown; }
 
-# Runs programs/buffers for $steps steps:  buffers NAME LAUNCHER_FLAGS... -- WORDS...    -> $tmp/NAME.out
 steps=4
-buffers() {
-    local name=$1 flags
-    take_flags "${@:2}"
-    shift $((${#flags[@]} + 2))
-    pen run --standalone --no-prefix --job "$job-$name" --nproc-per-node 4 "${flags[@]}" "$programs/buffers" \
-        "optim=sgd lr=1" "steps=$steps" "$@" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
-        { echo "exit $? of job $name:"; cat "$tmp/$name.out" "$tmp/$name.err"; return 1; }
+buffers() { # NAME LAUNCHER_FLAGS... -- WORDS...
+    unit_words=("optim=sgd lr=1" "steps=$steps")
+    run_program buffers 4 "$@"
 }
 
 # What rank 0 alone computes, or with `mean` the mean over four ranks, which is exact in these numbers; by Python.
