@@ -3,6 +3,7 @@
 
 #include "common/base/why.h"
 #include "common/compute/optim/optim.h"
+#include "proto/rows.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -62,8 +63,26 @@ bool plan_sums_are_wide(const wire_model *m)
     return false;
 }
 
+bool plan_is_table(const wire_tensor *t)
+{
+    return (t->flags & WIRE_TABLE) != 0;
+}
+
+uint32_t plan_table_dim(const wire_tensor *t)
+{
+    return t->ndim > 1 ? (uint32_t)t->shape[1] : 0;
+}
+
+static bool is_shape_of_table(const wire_tensor *t)
+{
+    return (t->ndim == 1 || t->ndim == 2) && t->shape[0] >= 1 && t->shape[0] <= WIRE_PARTS_MAX &&
+           (t->ndim == 1 || (t->shape[1] >= 1 && t->shape[1] <= ROWS_LENGTH_MAX)) &&
+           (t->flags & PEN_FROZEN) != 0;
+}
+
 uint64_t plan_tensor_elements(const wire_tensor *t)
 {
+    if (plan_is_table(t)) return is_shape_of_table(t) ? (uint64_t)t->shape[0] : 0;
     if (t->ndim < 0 || t->ndim > 8) return 0;
     uint64_t elements = 1;
     for (int32_t d = 0; d < t->ndim; d++) {
@@ -150,6 +169,7 @@ static pen_status check_model(const wire_model *model, uint64_t *elements, pen_e
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         pen_status status = check_tensor(model, &model->tensor[t], why);
         if (status != PEN_OK) return status;
+        if (plan_is_table(&model->tensor[t])) continue;
         *elements += plan_tensor_elements(&model->tensor[t]); /* two of at most 2^40 */
         if (*elements > PLAN_ELEMENTS_MAX)
             return why_set(why, PEN_INVALID_ARGUMENT,
@@ -171,9 +191,11 @@ static pen_status count_chunks(plan *p, const wire_model *model, pen_error *why)
 {
     uint64_t n = 0;
     for (uint32_t t = 0; t < model->n_tensors; t++) {
-        p->first_chunk[t] = (uint32_t)n;
-        n += round_up(plan_tensor_elements(&model->tensor[t]), p->chunk_elements) /
-             p->chunk_elements;
+        p->first_chunk[t]       = (uint32_t)n;
+        const uint64_t elements = plan_tensor_elements(&model->tensor[t]);
+        n += plan_is_table(&model->tensor[t])
+                 ? elements
+                 : round_up(elements, p->chunk_elements) / p->chunk_elements;
         if (n > PLAN_CHUNKS_MAX)
             return why_set(why, PEN_INVALID_ARGUMENT,
                            "the model has more than %d chunks; register fewer, larger tensors",
@@ -185,9 +207,10 @@ static pen_status count_chunks(plan *p, const wire_model *model, pen_error *why)
 
 static void cut_tensor(plan *p, uint32_t tensor, const wire_tensor *t, bool decided)
 {
+    const uint64_t most = plan_is_table(t) ? 1 : p->chunk_elements;
     uint64_t left = plan_tensor_elements(t), start = 0;
     for (uint32_t c = p->first_chunk[tensor]; c < p->first_chunk[tensor + 1]; c++) {
-        uint64_t count = left < p->chunk_elements ? left : p->chunk_elements;
+        uint64_t count = left < most ? left : most;
         p->chunk[c]    = (plan_chunk){
                .tensor = tensor, .start = start, .count = count, .trained = is_trained(t)};
         if (decided) p->chunk[c].blocks = (uint32_t)(round_up(count, PLAN_BLOCK) / PLAN_BLOCK);
@@ -224,6 +247,13 @@ static void deal(card *cards, uint32_t n, uint64_t *hand_bytes, uint32_t n_hands
     }
 }
 
+/* How many rows a part will have is not known; equal weights spread the parts. */
+static uint64_t rows_of_card(const wire_tensor *table)
+{
+    const uint32_t dim = plan_table_dim(table);
+    return PLAN_BLOCK * (uint64_t)(dim > 0 ? dim : 1);
+}
+
 static uint32_t make_cards(const plan *p, const wire_model *model, card *cards)
 {
     uint32_t n = 0;
@@ -234,6 +264,7 @@ static uint32_t make_cards(const plan *p, const wire_model *model, card *cards)
         for (uint32_t c = first; c < end; c += together) {
             cards[n] = (card){.first = c, .n = together};
             for (uint32_t i = c; i < c + together; i++) cards[n].bytes += p->chunk[i].count;
+            if (plan_is_table(tensor)) cards[n].bytes *= rows_of_card(tensor);
             cards[n++].bytes *= plan_dtype_bytes(tensor->dtype);
         }
     }

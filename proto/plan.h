@@ -5,6 +5,7 @@
  *   chunk      a range of one tensor, on 4,096-element borders, of at most chunk_elements = clamp(round_up(total / 64,
  *              4096), 4096, 2^20) elements.  It depends on the tensors only, never on the number of servers, so sums, norms
  *              and snapshots are the same for any number of them.  Even a small model has enough chunks to balance.
+ *              A part of a table by key is a chunk of one element, and counts as 4,096 rows when chunks are dealt.
  *   partition  at most 256.  Chunks are dealt, largest first, to the partition with the least bytes (ties: lowest index).
  *              The chunks of a tensor whose rule needs whole-tensor norms stay together.  A partition is the unit of route,
  *              record and snapshot part.
@@ -75,7 +76,11 @@ pen_dtype plan_push_dtype(const wire_group *group, const wire_tensor *t);
  * rounded and every mode gives the same bits. */
 bool plan_sums_are_wide(const wire_model *m);
 
-/* 1 for a scalar (ndim 0); 0 for an invalid shape: a dimension below 1, more than 8 of them, over PLAN_ELEMENTS_MAX. */
+/* A table by key: one chunk for each part. */
+bool plan_is_table(const wire_tensor *t);
+uint32_t plan_table_dim(const wire_tensor *t); /* values per key; 0: differs by key */
+
+/* 1 for a scalar (ndim 0); of a table, the number of its parts; 0 for an invalid shape: a dimension below 1, more than 8 of them, over PLAN_ELEMENTS_MAX. */
 uint64_t plan_tensor_elements(const wire_tensor *t);
 size_t plan_dtype_bytes(pen_dtype dtype);     /* 0 when unknown */
 const char *plan_dtype_name(pen_dtype dtype); /* "f32"; "?" when unknown */

@@ -116,6 +116,8 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     SETTING_INIT_TIMEOUT_MS(X)                                                                                         \
     X(retry_ms,         U64,  "5000",   10,   600000,   NULL,                                                          \
       "Time without a response after which a message is resent; doubles with each retry.")                             \
+    X(table_parts,      U64,  "16",     1,    256,      NULL,                                                          \
+      "Parts that the keys of a table are dealt to; a part is on one server, so more parts balance more servers, and make small requests smaller.") \
     X(requests_max,     U64,  "65536",  1,    16777216, NULL,                                                          \
       "Maximum number of requests in flight; further ones wait.")                                                      \
     X(park_bytes_max,   U64,  "64m",    65536, 1e15,    NULL,                                                          \

@@ -2,6 +2,7 @@
 #include "cli/command.h"
 #include "common/base/why.h"
 #include "common/snapshot/safetensors.h"
+#include "proto/describe.h"
 #include "common/snapshot/store.h"
 
 #include <inttypes.h>
@@ -36,14 +37,17 @@ static const config_row import_rows[] = {
 /* clang-format on */
 
 /* ---- export ---------------------------------------------------------------------------------- */
-static safetensors_row *rows_of(const store_manifest *m)
+/* Without tables by key, whose rows are not one array. */
+static safetensors_row *rows_of(const store_manifest *m, uint32_t *n)
 {
     safetensors_row *rows = calloc(m->n_tensors + 1, sizeof *rows);
+    *n                    = 0;
     for (uint32_t t = 0; rows != NULL && t < m->n_tensors; t++) {
         const store_tensor *from = &m->tensor[t];
-        rows[t] =
-            (safetensors_row){.name = from->name, .ndim = from->ndim, .elements = from->elements};
-        memcpy(rows[t].shape, from->shape, sizeof rows[t].shape);
+        if (describe_is_table(from)) continue;
+        safetensors_row *to = &rows[(*n)++];
+        *to = (safetensors_row){.name = from->name, .ndim = from->ndim, .elements = from->elements};
+        memcpy(to->shape, from->shape, sizeof to->shape);
     }
     return rows;
 }
@@ -51,14 +55,15 @@ static safetensors_row *rows_of(const store_manifest *m)
 typedef struct {
     store_reader *reader;
     const store_manifest *manifest;
+    const safetensors_row *rows;
 } exported;
 
 static pen_status read_kept(void *user, size_t row, uint64_t start, size_t count, float *values,
                             pen_error *why)
 {
     const exported *e = user;
-    return store_read(e->reader, e->manifest->step, e->manifest->tensor[row].name, "param", start,
-                      count, values, why);
+    return store_read(e->reader, e->manifest->step, e->rows[row].name, "param", start, count,
+                      values, why);
 }
 
 static pen_status export_step(store_reader *r, int64_t step, const char *path, uint32_t *n,
@@ -68,17 +73,16 @@ static pen_status export_step(store_reader *r, int64_t step, const char *path, u
     char steps[24], applied[24];
     pen_status status = store_reader_manifest(r, step, &m, why);
     if (status != PEN_OK) return status;
-    safetensors_row *rows = rows_of(m);
+    safetensors_row *rows = rows_of(m, n);
     if (rows == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to export");
     snprintf(steps, sizeof steps, "%" PRId64, m->step);
     snprintf(applied, sizeof applied, "%" PRId64, m->applied);
     const char *const words[] = {
         "format", "pt", "penstock_job", m->job, "penstock_step", steps, "penstock_applied",
         applied,  NULL};
-    exported e = {r, m};
-    status     = safetensors_write(path, rows, m->n_tensors, words, read_kept, &e, why);
+    exported e = {r, m, rows};
+    status     = safetensors_write(path, rows, *n, words, read_kept, &e, why);
     free(rows);
-    *n = m->n_tensors;
     return status;
 }
 

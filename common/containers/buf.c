@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { ALIGNMENT = 64 }; /* a cache line, and the widest vector */
 
@@ -70,4 +71,15 @@ void buf_release(buf *self)
 bool buf_is_alone(const buf *self)
 {
     return atomic_load_explicit(&self->refs, memory_order_acquire) == 1;
+}
+
+buf *buf_hold_part(const void *data, size_t size, buf *holder, const void **held)
+{
+    *held = data;
+    if (holder != NULL && size >= holder->size / 2) return buf_acquire(holder);
+    buf *copy = buf_new(size);
+    if (copy == NULL) return NULL;
+    memcpy(copy->data, data, size);
+    *held = copy->data;
+    return copy;
 }

@@ -27,6 +27,10 @@ buf *buf_wrap(void *data, size_t size, void (*done)(void *user), void *user);
 /* For owners of larger structs that embed a buf as their first member. */
 void buf_init(buf *self, void *data, size_t size, void (*release)(buf *self));
 
+/* Keeps `size` bytes at `data` of a larger buffer: by reference, or, since that would hold all of it, a copy of a small
+ * part; of bytes without a holder too.  *held: where they are.  NULL: no memory. */
+buf *buf_hold_part(const void *data, size_t size, buf *holder, const void **held);
+
 buf *buf_acquire(buf *self); /* returns self; NULL stays NULL */
 void buf_release(buf *self); /* NULL is fine                  */
 bool buf_is_alone(const buf *self);

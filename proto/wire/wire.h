@@ -157,6 +157,7 @@ typedef struct {
     const uint32_t *crc;
     const uint64_t *version;
     const uint32_t *staleness;
+    const uint32_t *size; /* of the bytes of parts of tables (proto/rows.h); NULL: tensors' */
 
     uint32_t n_partitions; /* PULL */
     const uint32_t *partition;
@@ -213,6 +214,10 @@ typedef struct {
     uint32_t n_addresses;
     const char *const *address;
 } wire_member;
+
+/* A flag of a tensor that is a table by key: of shape [parts], or [parts, values per key].  Each part is a chunk; its one
+ * element is 0, its rows are elsewhere.  It counts as frozen: no decision is about it. */
+enum { WIRE_TABLE = 1 << 30, WIRE_PARTS_MAX = WIRE_PARTITIONS_MAX };
 
 typedef struct {
     const char *name;

@@ -12,8 +12,8 @@
     X(stream) X(digest)
 /* name, our count; one that is NULL has no entries */
 #define COLUMNS(X) \
-    X(chunk, n) X(seq, n) X(crc, n) X(version, n) X(staleness, n) X(partition, n_partitions) \
-    X(vote_hash, n_partitions) X(missing, n_missing)
+    X(chunk, n) X(seq, n) X(crc, n) X(version, n) X(staleness, n) X(size, n) \
+    X(partition, n_partitions) X(vote_hash, n_partitions) X(missing, n_missing)
 /* clang-format on */
 
 /* ---- what both directions demand ------------------------------------------------------------- */
@@ -56,11 +56,10 @@ static pen_status check_columns(const Pen__Data *m, pen_error *why)
     const struct {
         const char *name;
         size_t n, should_be;
-    } columns[] = {{"seq", m->n_seq, m->n_chunk},
-                   {"crc", m->n_crc, m->n_chunk},
-                   {"version", m->n_version, m->n_chunk},
-                   {"staleness", m->n_staleness, m->n_chunk},
-                   {"vote_hash", m->n_vote_hash, m->n_partition}};
+    } columns[] = {
+        {"seq", m->n_seq, m->n_chunk},         {"crc", m->n_crc, m->n_chunk},
+        {"version", m->n_version, m->n_chunk}, {"staleness", m->n_staleness, m->n_chunk},
+        {"size", m->n_size, m->n_chunk},       {"vote_hash", m->n_vote_hash, m->n_partition}};
     for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
         if (columns[i].n != 0 && columns[i].n != columns[i].should_be)
             return why_set(why, PEN_CORRUPT, "%s has %zu entries in column %s, where %zu belong",

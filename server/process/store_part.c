@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/snapshot/bundle.h"
 #include "common/trace/trace.h"
+#include "server/shard/table/row_store.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,13 +13,16 @@
 /* ---- writing --------------------------------------------------------------------------------- */
 static uint64_t chunk_bytes(const shard_capture_chunk *k)
 {
-    return k->count * sizeof(float) * (1 + k->n_slots);
+    uint64_t bytes = k->count * sizeof(float) * (1 + k->n_slots);
+    for (uint32_t i = 0; i < k->n_blocks; i++) bytes += row_store_used(k->block[i]);
+    return bytes;
 }
 
 uint64_t store_part_chunk_memory(const shard_capture_chunk *k)
 {
     uint64_t bytes = k->values != NULL ? k->values->size : 0;
     for (uint32_t i = 0; i < k->n_slots; i++) bytes += k->slot[i] != NULL ? k->slot[i]->size : 0;
+    for (uint32_t i = 0; i < k->n_blocks; i++) bytes += k->block[i]->size;
     return bytes;
 }
 
@@ -31,6 +35,20 @@ static void let_go(store_thread *t, shard_capture_chunk *k)
     const uint64_t bytes  = store_part_chunk_memory(k);
     shard_capture_release(k);
     snapshot_memory_release(t->memory, bytes, was_copied);
+}
+
+/* The blocks of a part's rows, and how many there are. */
+static pen_status put_rows(store_thread *t, const shard_capture_chunk *k, const char *table,
+                           pen_error *why)
+{
+    char name[STORE_NAME_BYTES];
+    const uint64_t n  = k->n_blocks;
+    pen_status status = store_put_blob(t->writer.store, describe_rows(name, table, k->start, NULL),
+                                       &n, sizeof n, why);
+    for (uint32_t i = 0; i < k->n_blocks && status == PEN_OK; i++)
+        status = store_put_blob(t->writer.store, describe_rows(name, table, k->start, &i),
+                                k->block[i]->data, row_store_used(k->block[i]), why);
+    return status;
 }
 
 static pen_status put_chunk(store_thread *t, shard_capture_chunk *k, uint64_t *bytes,
@@ -47,6 +65,7 @@ static pen_status put_chunk(store_thread *t, shard_capture_chunk *k, uint64_t *b
                           k->start, k->count, numbers->data, why);
         buf_release(numbers);
     }
+    if (status == PEN_OK && k->is_table) status = put_rows(t, k, row->name, why);
     *bytes += chunk_bytes(k);
     let_go(t, k);
     return status;
@@ -56,17 +75,17 @@ static pen_status put_versions(store_thread *t, const pending *p, pen_error *why
 {
     size_t n = 0;
     for (uint32_t i = 0; i < p->n; i++) n += p->capture[i]->n;
-    describe_version *rows = calloc(n + 1, sizeof *rows);
-    if (rows == NULL)
+    describe_version *version = calloc(n + 1, sizeof *version);
+    if (version == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for the counters of a snapshot");
     n = 0;
     for (uint32_t i = 0; i < p->n; i++)
         for (uint32_t k = 0; k < p->capture[i]->n; k++)
-            rows[n++] = (describe_version){.chunk   = p->capture[i]->chunk[k].chunk,
-                                           .version = p->capture[i]->chunk[k].version};
+            version[n++] = (describe_version){.chunk   = p->capture[i]->chunk[k].chunk,
+                                              .version = p->capture[i]->chunk[k].version};
     const pen_status status =
-        store_put_blob(t->writer.store, DESCRIBE_VERSIONS_BLOB, rows, n * sizeof *rows, why);
-    free(rows);
+        store_put_blob(t->writer.store, DESCRIBE_VERSIONS_BLOB, version, n * sizeof *version, why);
+    free(version);
     return status;
 }
 

@@ -48,6 +48,7 @@ void shard_destroy(shard *s)
     for (uint32_t i = 0; s->chunk != NULL && i < s->n_chunks; i++) {
         shard_drop_staged(s, &s->chunk[i]);
         shard_chunk_free(&s->chunk[i]);
+        shard_table_free(&s->chunk[i]);
     }
     for (uint32_t i = 0; s->partition != NULL && i < s->n_partitions; i++)
         free(s->partition[i].squares);
@@ -107,6 +108,10 @@ static void take(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
     pen_error why;
     s->peer_of[d->rank] = peer;
+    if (d->size != NULL && (d->kind == WIRE_PUSH || d->kind == WIRE_PULL)) {
+        shard_receive_rows(s, peer, d, payload);
+        return;
+    }
     switch (d->kind) {
     case WIRE_PUSH: shard_receive_push(s, peer, d, payload); return;
     case WIRE_INIT: shard_receive_init(s, peer, d, payload); return;

@@ -46,6 +46,9 @@ typedef struct {
     buf *values, *slot[OPTIM_SLOTS_MAX];
     offload_hold *held[1 + OPTIM_SLOTS_MAX];
     uint32_t n_slots;
+    bool is_table; /* a part of one: its rows are in blocks */
+    uint32_t n_blocks;
+    buf **block; /* [n_blocks] row_store.h */
 } shard_capture_chunk;
 
 typedef struct { /* all chunks of one shard after step - 1 */

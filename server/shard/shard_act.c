@@ -164,6 +164,10 @@ static shard_part part_of(const shard *s, const shard_core_action *a, const shar
 
 static void fold(shard *s, const shard_core_action *a, const shard_arrival *in)
 {
+    if (s->chunk[a->index].table != NULL) {
+        shard_table_stage(s, &s->chunk[a->index], a, in);
+        return;
+    }
     const shard_part part = part_of(s, a, in);
     shard_chunk *k        = &s->chunk[a->index];
     if (a->rank == in->d->rank) shard_scalars_take(s, k, a->rank, &in->d->inputs);
@@ -175,6 +179,10 @@ static void fold(shard *s, const shard_core_action *a, const shard_arrival *in)
 
 static void keep(shard *s, const shard_core_action *a, const shard_arrival *in)
 {
+    if (s->chunk[a->index].table != NULL) {
+        shard_table_stage(s, &s->chunk[a->index], a, in);
+        return;
+    }
     const shard_part part = part_of(s, a, in);
     shard_scalars_take(s, &s->chunk[a->index], a->rank, &in->d->inputs);
     shard_keep(s, &s->chunk[a->index], &part);
@@ -182,7 +190,7 @@ static void keep(shard *s, const shard_core_action *a, const shard_arrival *in)
 
 static void fold_node(shard *s, const shard_core_action *a)
 {
-    shard_fold_node(s, &s->chunk[a->index], a->rank);
+    if (s->chunk[a->index].table == NULL) shard_fold_node(s, &s->chunk[a->index], a->rank);
 }
 
 static void take_norm(shard *s, shard_chunk *k)
@@ -254,6 +262,13 @@ static void take_update(shard *s, const shard_core_action *a, const shard_arriva
 {
     shard_chunk *k       = &s->chunk[a->index];
     const uint64_t begun = trace_begin();
+    if (k->table != NULL) {
+        shard_table_update(s, k, a, in);
+        trace_shard(s, TRACE_APPLY, begun, a->seq, a->rank);
+        shard_log_changed(s, k);
+        shard_log_applied(s);
+        return;
+    }
     if (a->rank >= 0) shard_scalars_take(s, k, a->rank, &in->d->inputs);
     shard_scalars_close(s, k);
     if (a->rank < 0) {
@@ -262,7 +277,7 @@ static void take_update(shard *s, const shard_core_action *a, const shard_arriva
     } else {
         wire_inputs inputs = in->d->inputs;
         inputs.weight      = shard_core_relative_weight(s->core, a->rank, inputs.weight);
-        shard_log_apply(s, k, a->rank, a->seq, &inputs, in->data, in->payload);
+        shard_log_apply(s, k, a->rank, a->seq, &inputs, in->data, in->size, in->payload);
         shard_update_with_one(s, k, &inputs, in->data);
     }
     trace_shard(s, TRACE_APPLY, begun, a->seq, a->rank);
@@ -274,14 +289,17 @@ static void take_update(shard *s, const shard_core_action *a, const shard_arriva
     trace_shard(s, TRACE_COMMIT, begun, a->seq, a->rank);
 }
 
-static void serve(shard *s, const shard_core_action *a)
+static void serve(shard *s, const shard_core_action *a, const shard_arrival *in)
 {
     if (a->repeated) stat_add(s->options.stats, STAT_REPEATS, 1);
     if (!s->chunk[a->index].decided && !a->initial) {
         stat_max(s->options.stats, STAT_GAP_MAX, a->staleness);
         stat_observe(s->options.stats, STAT_SPREAD_STALENESS, a->staleness);
     }
-    shard_serve(s, a);
+    if (s->chunk[a->index].table != NULL && !a->initial)
+        shard_table_serve(s, &s->chunk[a->index], a, in);
+    else
+        shard_serve(s, a);
 }
 
 static void note(shard *s, const shard_core_action *a, shard_list_kind kind)
@@ -311,7 +329,7 @@ static void carry_out(shard *s, const shard_core_action *a, const shard_arrival 
     case CORE_COMMIT: commit(s, a->index, a->seq, &in->d->decision, a->capture); break;
     case CORE_UPDATE: take_update(s, a, in); break;
     case CORE_DROP: shard_drop_staged(s, &s->chunk[a->index]); break;
-    case CORE_SERVE: serve(s, a); break;
+    case CORE_SERVE: serve(s, a, in); break;
     case CORE_APPLIED: note(s, a, SHARD_APPLIED); break;
     case CORE_RECEIPT: note(s, a, SHARD_RECEIPT); break;
     case CORE_WAITING: stat_add(s->options.stats, STAT_HELD, 1); break;

@@ -22,6 +22,10 @@ void shard_capture_release(shard_capture_chunk *chunk)
         offload_hold_release(chunk->held[j]);
         chunk->held[j] = NULL;
     }
+    for (uint32_t j = 0; j < chunk->n_blocks; j++) buf_release(chunk->block[j]);
+    free(chunk->block);
+    chunk->block    = NULL;
+    chunk->n_blocks = 0;
     chunk->is_taken = false;
 }
 
@@ -58,6 +62,19 @@ static shard_capture *new_capture(const shard *s, int64_t step)
     return capture;
 }
 
+static void refer_to_rows(shard_capture_chunk *to, shard *s, const shard_chunk *k)
+{
+    const row_store *all = shard_table_rows(k);
+    to->is_table         = true;
+    to->block            = calloc(row_store_blocks(all) + 1, sizeof *to->block);
+    if (to->block == NULL) {
+        shard_no_memory(s);
+        return;
+    }
+    for (to->n_blocks = 0; to->n_blocks < row_store_blocks(all); to->n_blocks++)
+        to->block[to->n_blocks] = buf_acquire(row_store_block(all, to->n_blocks));
+}
+
 static void refer(shard_capture_chunk *to, shard *s, const shard_chunk *k)
 {
     *to = (shard_capture_chunk){.chunk    = k->number,
@@ -71,6 +88,7 @@ static void refer(shard_capture_chunk *to, shard *s, const shard_chunk *k)
     for (uint32_t i = 0; i < to->n_slots; i++) to->slot[i] = buf_acquire(k->slot[i]);
     for (uint32_t a = 0; s->offload != NULL && a <= to->n_slots; a++)
         to->held[a] = shard_offload_hold(s, k, a);
+    if (k->table != NULL) refer_to_rows(to, s, k);
 }
 
 /* Averaged chunks all have the same number of updates, and their shards count them for the job.  A model without

@@ -20,6 +20,8 @@ static pen_status check_payload(const shard *s, const wire_data *d, const buf *p
         const shard_chunk *k = shard_find(s, d->chunk[i]);
         if (k == NULL)
             return why_set(why, PEN_INVALID_ARGUMENT, "chunk %u is not on this shard", d->chunk[i]);
+        if (is_push && k->table != NULL)
+            return why_set(why, PEN_INVALID_ARGUMENT, "chunk %u is a part of a table", d->chunk[i]);
         bytes +=
             k->count * plan_dtype_bytes(is_push ? shard_push_dtype(s, k, &d->inputs) : k->dtype);
     }
@@ -30,7 +32,7 @@ static pen_status check_payload(const shard *s, const wire_data *d, const buf *p
     return PEN_OK;
 }
 
-static pen_status check_inputs(const shard *s, const wire_data *d, pen_error *why)
+pen_status shard_check_inputs(const shard *s, const wire_data *d, pen_error *why)
 {
     const wire_inputs *in = &d->inputs;
     if (!d->has_inputs || in->n_rates != s->setup.model->n_groups)
@@ -49,8 +51,8 @@ static pen_status check_inputs(const shard *s, const wire_data *d, pen_error *wh
     return PEN_OK;
 }
 
-static bool is_intact(shard *s, uint32_t peer, const wire_data *d, uint32_t i, const uint8_t *data,
-                      size_t size)
+bool shard_is_intact(shard *s, uint32_t peer, const wire_data *d, uint32_t i, const uint8_t *data,
+                     size_t size)
 {
     if (crc32c(0, data, size) == d->crc[i]) return true;
     stat_add(s->options.stats, STAT_CORRUPT, 1);
@@ -75,7 +77,7 @@ static void disagree(shard *s, uint32_t peer, const wire_data *d, const pen_erro
 }
 
 /* The core's refusals for disagreement also end the job. */
-static void report_mismatch(shard *s, shard_core_actions actions, const wire_data *d)
+void shard_report_mismatch(shard *s, shard_core_actions actions, const wire_data *d)
 {
     for (uint32_t i = 0; i < actions.n; i++) {
         if (actions.at[i].verb != CORE_REFUSE || actions.at[i].status != PEN_MISMATCH) continue;
@@ -91,16 +93,16 @@ static void report_mismatch(shard *s, shard_core_actions actions, const wire_dat
 }
 
 /* Reports a refused push to its rank; if ranks wait for each other, ends the job with one sentence for all. */
-static bool is_admitted(shard *s, const shard_arrival *in, uint32_t i)
+bool shard_is_admitted(shard *s, const shard_arrival *in, const shard_chunk *k, const void *data,
+                       uint64_t count)
 {
     const wire_data *d         = in->d;
-    const shard_chunk *k       = &s->chunk[s->index_of[d->chunk[i]]];
-    const uint64_t seq         = shard_seq(d, i);
+    const uint64_t seq         = in->seq;
     const admission_gradient g = {.rank       = d->rank,
                                   .step       = seq,
                                   .tensor     = shard_tensor_name(s, k),
-                                  .data       = in->data,
-                                  .count      = k->count,
+                                  .data       = data,
+                                  .count      = count,
                                   .dtype      = shard_push_dtype(s, k, &d->inputs),
                                   .loss_scale = d->inputs.loss_scale};
     pen_error why;
@@ -108,29 +110,31 @@ static bool is_admitted(shard *s, const shard_arrival *in, uint32_t i)
     if (admission_check(&s->options.admission, &g, &why) == PEN_OK) return true;
     stat_add(s->options.stats, STAT_REFUSED, 1);
     why_culprit(&why, PEN_WORKER, d->rank, (int64_t)seq, g.tensor);
-    if (k->decided)
+    if (k->decided || (k->table != NULL && shard_core_is_round(s->core, k->index)))
         s->outside.report(s->outside.user, &why);
     else
-        shard_refuse_chunk(s, in->peer, d, d->chunk[i], seq, why.status, why.text);
+        shard_refuse_chunk(s, in->peer, d, k->number, seq, why.status, why.text);
     return false;
 }
 
-static bool push_chunk(shard *s, const shard_arrival *in, uint32_t i, size_t size)
+static bool push_chunk(shard *s, const shard_arrival *in, uint32_t i, const shard_chunk *k)
 {
     const wire_data *d = in->d;
-    if (!is_intact(s, in->peer, d, i, in->data, size) || !is_admitted(s, in, i)) return false;
+    if (!shard_is_intact(s, in->peer, d, i, in->data, in->size) ||
+        !shard_is_admitted(s, in, k, in->data, k->count))
+        return false;
     const shard_core_push_event e = {
         .rank        = d->rank,
         .peer        = in->peer,
-        .chunk       = s->index_of[d->chunk[i]],
-        .seq         = shard_seq(d, i),
+        .chunk       = k->index,
+        .seq         = in->seq,
         .want_values = (d->flags & WIRE_WANT_VALUES) != 0,
         .snapshot =
             d->inputs.snapshot && (shard_core_is_first(s->core, d->rank) || d->inputs.is_node_sum),
         .inputs = &d->inputs};
     const shard_core_actions actions = shard_core_push(s->core, &e);
     shard_act(s, actions, in);
-    report_mismatch(s, actions, d);
+    shard_report_mismatch(s, actions, d);
     return true;
 }
 
@@ -154,7 +158,8 @@ void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payloa
         return;
     }
     pen_error why;
-    if (check_payload(s, d, payload, true, &why) != PEN_OK || check_inputs(s, d, &why) != PEN_OK ||
+    if (check_payload(s, d, payload, true, &why) != PEN_OK ||
+        shard_check_inputs(s, d, &why) != PEN_OK ||
         (has_decided_push(s, d) &&
          shard_core_inputs(s->core, d->rank, d->step, &d->inputs, &why) != PEN_OK)) {
         disagree(s, peer, d, &why);
@@ -164,9 +169,10 @@ void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payloa
     uint32_t taken   = 0;
     for (uint32_t i = 0; i < d->n && !s->has_failed; i++) {
         const shard_chunk *k = &s->chunk[s->index_of[d->chunk[i]]];
-        const size_t size    = k->count * plan_dtype_bytes(shard_push_dtype(s, k, &d->inputs));
-        taken += push_chunk(s, &in, i, size);
-        in.data += size;
+        in.size              = k->count * plan_dtype_bytes(shard_push_dtype(s, k, &d->inputs));
+        in.seq               = shard_seq(d, i);
+        taken += push_chunk(s, &in, i, k);
+        in.data += in.size;
     }
     shard_refuse_flush(s, peer, d);
     stat_add(s->options.stats, STAT_PUSH_BYTES, payload->size);
@@ -210,7 +216,7 @@ void shard_receive_init(shard *s, uint32_t peer, const wire_data *d, buf *payloa
     for (uint32_t i = 0; i < d->n && !s->has_failed; i++) {
         shard_chunk *k    = &s->chunk[s->index_of[d->chunk[i]]];
         const size_t size = k->count * plan_dtype_bytes(k->dtype);
-        if (is_intact(s, peer, d, i, in.data, size)) init_chunk(s, &in, k);
+        if (shard_is_intact(s, peer, d, i, in.data, size)) init_chunk(s, &in, k);
         in.data += size;
     }
     shard_refuse_flush(s, peer, d);

@@ -1,6 +1,7 @@
 /* shard_reply.c - answers: large values at once by reference, everything else packed at the flush. */
 #include "server/shard/shard_state.h"
 
+#include "common/base/crc.h"
 #include "common/containers/arrays.h"
 #include "common/containers/vec.h"
 
@@ -18,7 +19,7 @@ static bool reserve(shard_columns *c, uint32_t n)
     shard_columns more = {.capacity = n < 64 ? 64 : n * 2};
     more.block = ARRAYS_NEW(ARRAY(more.seq, more.capacity), ARRAY(more.version, more.capacity),
                             ARRAY(more.chunk, more.capacity), ARRAY(more.crc, more.capacity),
-                            ARRAY(more.staleness, more.capacity));
+                            ARRAY(more.staleness, more.capacity), ARRAY(more.size, more.capacity));
     if (more.block == NULL) return false;
     if (c->capacity > 0) {
         memcpy(more.seq, c->seq, c->capacity * sizeof *c->seq);
@@ -103,6 +104,7 @@ static shard_outbox *outbox_of(shard *s, uint32_t peer)
 static void free_outbox(shard_outbox *box)
 {
     for (int i = 0; i < SHARD_LISTS; i++) free(box->list[i].line);
+    buf_release(box->rows);
 }
 
 void shard_reply_forget_peer(shard *s, uint32_t peer)
@@ -168,6 +170,59 @@ static void send_values(shard *s, shard_outbox *box, shard_list_kind kind)
     buf_release(payload);
     list->n     = 0;
     list->bytes = 0;
+}
+
+/* ---- rows of tables -------------------------------------------------------------------------- */
+static void send_rows(shard *s, shard_outbox *box)
+{
+    shard_list *list = &box->list[SHARD_ROWS];
+    if (fill_columns(s, list, NULL)) {
+        const uint8_t *at = box->rows->data;
+        for (uint32_t i = 0; i < list->n; i++) {
+            s->columns.size[i] = list->line[i].size;
+            s->columns.crc[i]  = crc32c(0, at, list->line[i].size);
+            at += list->line[i].size;
+        }
+        wire_data d     = {.kind      = WIRE_VALUES,
+                           .n         = list->n,
+                           .chunk     = s->columns.chunk,
+                           .seq       = s->columns.seq,
+                           .crc       = s->columns.crc,
+                           .version   = s->columns.version,
+                           .staleness = s->columns.staleness,
+                           .size      = s->columns.size};
+        box->rows->size = list->bytes;
+        shard_send(s, box->peer, box->rank, &d, box->rows);
+        stat_add(s->options.stats, STAT_PULL_BYTES, list->bytes);
+        stat_add(s->options.stats, STAT_PULL_OPS, list->n);
+    }
+    buf_release(box->rows);
+    box->rows   = NULL;
+    list->n     = 0;
+    list->bytes = 0;
+}
+
+uint8_t *shard_reply_rows(shard *s, const shard_core_action *a, size_t size)
+{
+    shard_outbox *box = outbox_of(s, a->peer);
+    if (box == NULL) return NULL;
+    shard_list *list = &box->list[SHARD_ROWS];
+    if (list->n > 0 && list->bytes + size > box->rows->size) send_rows(s, box);
+    if (box->rows == NULL) box->rows = buf_new(size > SHARD_BATCH_BYTES ? size : SHARD_BATCH_BYTES);
+    if (box->rows == NULL || !add_line(list, a)) return NULL;
+    uint8_t *at                  = (uint8_t *)box->rows->data + list->bytes;
+    list->line[list->n - 1].size = (uint32_t)size;
+    list->bytes += size;
+    box->rank     = a->rank;
+    box->is_dirty = true;
+    memset(at + size - sizeof(uint64_t), 0, sizeof(uint64_t)); /* what pads the last array */
+    return at;
+}
+
+void shard_reply_rows_done(shard *s, uint32_t peer)
+{
+    shard_outbox *box = outbox_of(s, peer);
+    if (box != NULL && box->list[SHARD_ROWS].n == WIRE_ITEMS_MAX) send_rows(s, box);
 }
 
 /* An answer in the same turn makes the receipt unnecessary. */
@@ -323,7 +378,10 @@ void shard_reply_flush(shard *s)
         if (!box->is_dirty) continue;
         box->is_dirty = false;
         for (int kind = 0; kind <= SHARD_APPLIED; kind++)
-            if (box->list[kind].n > 0) send_values(s, box, (shard_list_kind)kind);
+            if (box->list[kind].n > 0 && kind == SHARD_ROWS)
+                send_rows(s, box);
+            else if (box->list[kind].n > 0)
+                send_values(s, box, (shard_list_kind)kind);
         send_receipts(s, box, SHARD_RECEIPT);
         send_receipts(s, box, SHARD_FIRST_RECEIPT);
     }

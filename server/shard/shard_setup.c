@@ -4,6 +4,7 @@
 #include "proto/describe.h"
 #include "proto/settings.h"
 
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@ typedef struct {
     int commit;
     int deterministic; /* sum_order */
     uint64_t park_bytes_max;
+    uint64_t seed;
 } agreed;
 
 static const char *const commit_choices[] = {"decide", "eager", NULL};
@@ -24,6 +26,7 @@ static const config_row agreed_rows[] = {
      ""},
     {"park_bytes_max", CONFIG_U64, offsetof(agreed, park_bytes_max), "64m", 0, 1ull << 40, NULL,
      ""},
+    {"seed", CONFIG_U64, offsetof(agreed, seed), "0", 0, 9e15, NULL, ""},
     {0}};
 
 static bool is_agreed(const char *key)
@@ -188,20 +191,25 @@ static pen_status create_core(shard *s, const shard_core_group *groups,
                               shard_core_chunk_desc *descs, pen_error *why)
 {
     agreed a;
-    const pen_status status = read_agreed(s, &a, why);
+    pen_status status = read_agreed(s, &a, why);
     if (status != PEN_OK) return status;
     s->is_eager           = a.commit != 0;
+    s->seed               = a.seed;
     const wire_inputs sum = {.is_node_sum = true};
     for (uint32_t i = 0; i < s->n_chunks; i++) {
-        shard_chunk *k = &s->chunk[i];
-        k->decided     = k->trained && groups[k->group].ops->averages;
+        shard_chunk *k      = &s->chunk[i];
+        const bool is_table = plan_is_table(&s->setup.model->tensor[k->tensor]);
+        k->decided          = k->trained && groups[k->group].ops->averages;
         s->n_trained += k->trained;
+        if (is_table) status = shard_table_new(s, k, why);
+        if (status != PEN_OK) return status;
         descs[i] = (shard_core_chunk_desc){
             .tensor    = shard_tensor_name(s, k),
             .partition = k->partition,
             .group     = k->group,
             .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
-            .trained   = k->trained,
+            .trained   = k->trained || is_table,
+            .is_table  = is_table,
             .number    = k->number,
             .sum_bytes = k->count * plan_dtype_bytes(shard_push_dtype(s, k, &sum))};
     }
@@ -287,11 +295,54 @@ static pen_status load_arrays(shard *s, shard_chunk *k, store_reader *reader, in
     return status;
 }
 
+typedef struct {
+    row_store *rows;
+    uint64_t n;     /* blocks of the part */
+    uint32_t block; /* to add next */
+    pen_status status;
+    pen_error *why;
+} loading;
+
+static void take_count(const void *data, size_t size, void *user)
+{
+    if (size == sizeof(uint64_t)) memcpy(&((loading *)user)->n, data, size);
+}
+
+static void take_block(const void *data, size_t size, void *user)
+{
+    loading *l = user;
+    if (l->status == PEN_OK && row_store_blocks(l->rows) == l->block) /* else another part had it */
+        l->status = row_store_add_block(l->rows, data, size, l->why);
+}
+
+static pen_status load_rows(shard *s, const shard_chunk *k, store_reader *reader, int64_t step,
+                            pen_error *why)
+{
+    char name[STORE_NAME_BYTES];
+    const char *table = shard_tensor_name(s, k);
+    loading l         = {.rows = shard_table_rows(k), .n = UINT64_MAX, .why = why};
+    pen_status status = store_read_blobs(reader, step, describe_rows(name, table, k->start, NULL),
+                                         take_count, &l, why);
+    if (status == PEN_OK && l.n > UINT32_MAX) l.status = PEN_CORRUPT;
+    for (; status == PEN_OK && l.status == PEN_OK && l.block < l.n; l.block++) {
+        status = store_read_blobs(reader, step, describe_rows(name, table, k->start, &l.block),
+                                  take_block, &l, why);
+        if (status == PEN_OK && l.status == PEN_OK && row_store_blocks(l.rows) == l.block)
+            l.status = PEN_NOT_FOUND;
+    }
+    if (status != PEN_OK || l.status == PEN_OK) return status;
+    return why_set(why, PEN_CORRUPT,
+                   "snapshot %" PRId64 " lacks rows of part %" PRIu64
+                   " of table '%s', or they are damaged; restore an earlier one",
+                   step, k->start, table);
+}
+
 static pen_status load_chunk(shard *s, shard_chunk *k, store_reader *reader, int64_t step,
                              pen_error *why)
 {
     pen_status status = shard_offload_bring_in(s, k, why);
     if (status == PEN_OK) status = load_arrays(s, k, reader, step, why);
+    if (status == PEN_OK && k->table != NULL) status = load_rows(s, k, reader, step, why);
     return status == PEN_OK ? shard_offload_bring_out(s, k, why) : status;
 }
 

@@ -4,6 +4,7 @@
 
 #include "server/shard/core/core.h"
 #include "server/shard/recycler.h"
+#include "server/shard/table/row_store.h"
 #include "server/shard/shard.h"
 
 #include "common/base/why.h"
@@ -46,6 +47,8 @@ typedef struct { /* a sum that is set aside */
     int32_t base_rank;
 } shard_sum;
 
+typedef struct shard_table shard_table; /* shard_table.c */
+
 typedef struct {
     uint32_t number, index, tensor, group; /* number: in the plan; index: here */
     uint32_t partition, slots;             /* partition: index here */
@@ -62,6 +65,8 @@ typedef struct {
     uint32_t crc;                /* of the sent bytes, if has_crc */
     bool has_crc;
     uint64_t version;
+    shard_table *table; /* a part of a table has its rows there; NULL: a tensor's chunk */
+    uint32_t rows_crc;  /* of the rows that changed last */
 
     bool is_filled; /* a learner has its values */
 
@@ -95,6 +100,7 @@ typedef struct {
 /* ---- replies: shard_reply.c ------------------------------------------------------------------ */
 typedef struct {
     uint32_t chunk, staleness; /* chunk: within the shard */
+    uint32_t size;             /* of rows */
     uint64_t seq;
     bool repeated;
 } shard_line;
@@ -102,6 +108,7 @@ typedef struct {
 typedef enum {
     SHARD_VALUES,
     SHARD_FIRST_VALUES,
+    SHARD_ROWS, /* of tables */
     SHARD_APPLIED,
     SHARD_RECEIPT,
     SHARD_FIRST_RECEIPT,
@@ -119,12 +126,13 @@ typedef struct { /* the pending answers to one peer */
     int32_t rank;
     bool is_dirty;
     shard_list list[SHARD_LISTS];
+    buf *rows; /* of list SHARD_ROWS; NULL: none yet */
 } shard_outbox;
 
 typedef struct { /* columns of one message, reused */
     void *block; /* of all columns */
     uint32_t capacity;
-    uint32_t *chunk, *crc, *staleness;
+    uint32_t *chunk, *crc, *staleness, *size;
     uint64_t *seq, *version;
 } shard_columns;
 
@@ -213,6 +221,7 @@ struct shard {
     uint64_t settled_epoch;
 
     bool has_failed, is_eager, has_fresh; /* has_fresh: some partition is_fresh */
+    uint64_t seed;                        /* of the job */
 
     uint32_t n_chunks, n_partitions, n_trained;
     shard_chunk *chunk;
@@ -260,6 +269,10 @@ typedef struct {
     const wire_data *d;
     buf *payload;
     const uint8_t *data; /* this chunk's bytes */
+    const rows
+        *rows; /* the same, and their size and number, of a part of a table; NULL: a tensor's */
+    size_t size;
+    uint64_t seq;
 } shard_arrival;
 
 static inline const char *shard_tensor_name(const shard *s, const shard_chunk *k)
@@ -332,7 +345,9 @@ void shard_log_prepared(shard *s, uint32_t partition, int32_t only);
 void shard_log_commit(shard *s, uint32_t partition, uint64_t step, const wire_decision *decision);
 void shard_log_update(shard *s, shard_chunk *k, uint64_t round, const wire_inputs *inputs);
 void shard_log_apply(shard *s, shard_chunk *k, int32_t rank, uint64_t seq,
-                     const wire_inputs *inputs, const void *data, buf *holder);
+                     const wire_inputs *inputs, const void *data, size_t size, buf *holder);
+void shard_log_rows(shard *s, shard_chunk *k, uint64_t round, const wire_inputs *inputs,
+                    double weight_sum, buf *sum);
 
 /* shard_gate.c */
 void shard_gate_open(shard *s);   /* backups have acknowledged more */
@@ -354,6 +369,35 @@ void shard_follow_acknowledge(shard *s);
 /* shard_push.c */
 void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payload);
 void shard_receive_init(shard *s, uint32_t peer, const wire_data *d, buf *payload);
+
+/* The checks of a push.  shard_is_intact(), shard_is_admitted(): false: refused. */
+pen_status shard_check_inputs(const shard *s, const wire_data *d, pen_error *why);
+bool shard_is_intact(shard *s, uint32_t peer, const wire_data *d, uint32_t i, const uint8_t *data,
+                     size_t size);
+bool shard_is_admitted(shard *s, const shard_arrival *in, const shard_chunk *k, const void *data,
+                       uint64_t count);
+void shard_report_mismatch(shard *s, shard_core_actions actions, const wire_data *d);
+
+/* table/shard_table.c: parts of tables.  A chunk without a table is not for it. */
+pen_status shard_table_new(shard *s, shard_chunk *k, pen_error *why);
+void shard_table_free(shard_chunk *k);
+void shard_table_drop_staged(shard_chunk *k);
+row_store *shard_table_rows(const shard_chunk *k);
+/* Keeps the keys of a question that this message asks and the core does not answer now. */
+void shard_table_ask(shard *s, shard_chunk *k, const shard_arrival *in);
+pen_status shard_table_read(const shard_chunk *k, const shard_arrival *in, rows *r, pen_error *why);
+/* The core's verbs. */
+void shard_table_stage(shard *s, shard_chunk *k, const shard_core_action *a,
+                       const shard_arrival *in);
+void shard_table_update(shard *s, shard_chunk *k, const shard_core_action *a,
+                        const shard_arrival *in);
+void shard_table_serve(shard *s, shard_chunk *k, const shard_core_action *a,
+                       const shard_arrival *in);
+/* UPDATE and APPLY of the primary's log; false: it does not fit. */
+bool shard_table_follow(shard *s, shard_chunk *k, const wire_entry *e, const void *data);
+
+/* table/shard_rows.c: PUSH and PULL of parts of tables. */
+void shard_receive_rows(shard *s, uint32_t peer, const wire_data *d, buf *payload);
 
 /* shard_pull.c */
 void shard_receive_pull(shard *s, uint32_t peer, const wire_data *d);
@@ -434,6 +478,9 @@ void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t nu
                         pen_status status, const char *reason);
 void shard_refuse_flush(shard *s, uint32_t peer, const wire_data *d);
 void shard_send(shard *s, uint32_t peer, int32_t rank, wire_data *d, buf *payload);
+/* Room for the rows of one answer; shard_reply_rows_done() when they are in.  NULL: no memory. */
+uint8_t *shard_reply_rows(shard *s, const shard_core_action *a, size_t size);
+void shard_reply_rows_done(shard *s, uint32_t peer);
 void shard_reply_flush(shard *s);
 void shard_reply_forget_peer(shard *s, uint32_t peer);
 void shard_reply_fini(shard *s);

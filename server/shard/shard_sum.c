@@ -139,19 +139,6 @@ const float *shard_as_f32(shard *s, shard_chunk *k, const void *data)
 }
 
 /* ---- waiting for a turn ---------------------------------------------------------------------- */
-/* Copies a small part of a large message, since a reference would hold the whole message in memory; also copies data
- * without a holder. */
-static buf *hold_part(const void *data, size_t size, buf *holder, const void **held)
-{
-    *held = data;
-    if (holder != NULL && size >= holder->size / 2) return buf_acquire(holder);
-    buf *copy = buf_new(size);
-    if (copy == NULL) return NULL;
-    memcpy(copy->data, data, size);
-    *held = copy->data;
-    return copy;
-}
-
 static shard_kept *new_kept(shard *s)
 {
     shard_kept *kept = s->spare_kept;
@@ -165,7 +152,7 @@ void shard_keep(shard *s, shard_chunk *k, const shard_part *p)
     shard_kept *kept  = new_kept(s);
     const size_t size = k->count * plan_dtype_bytes(p->dtype);
     const void *held  = NULL;
-    buf *part         = kept != NULL ? hold_part(p->data, size, p->holder, &held) : NULL;
+    buf *part         = kept != NULL ? buf_hold_part(p->data, size, p->holder, &held) : NULL;
     if (part == NULL) {
         free(kept);
         shard_no_memory(s);
@@ -203,4 +190,5 @@ void shard_drop_staged(shard *s, shard_chunk *k)
 {
     shard_drop_sum(s, k);
     shard_drop_kept(s, k);
+    if (k->table != NULL) shard_table_drop_staged(k);
 }

@@ -20,6 +20,7 @@ static void check_promises(const wire_data *d)
         sum += d->crc != NULL ? d->crc[i] : 0;
         sum += d->version != NULL ? d->version[i] : 0;
         sum += d->staleness != NULL ? d->staleness[i] : 0;
+        sum += d->size != NULL ? d->size[i] : 0;
     }
     for (uint32_t i = 0; i < d->n_partitions; i++)
         sum += d->partition[i] + (d->vote_hash != NULL ? d->vote_hash[i] : 0);

@@ -110,6 +110,7 @@ static const char *columns(const wire_data *a, const wire_data *b)
     COLUMN(crc, a->n);
     COLUMN(version, a->n);
     COLUMN(staleness, a->n);
+    COLUMN(size, a->n);
     COLUMN(partition, a->n_partitions);
     COLUMN(vote_hash, a->n_partitions);
     COLUMN(missing, a->n_missing);

@@ -6,11 +6,11 @@ static const uint32_t chunks[]      = {0, 7, UINT32_MAX};
 static const uint64_t seqs[]        = {1, 300, UINT64_MAX};
 static const uint32_t crcs[]        = {0xe3069283, 0, UINT32_MAX};
 static const uint64_t versions[]    = {4, 5, 1ull << 40};
-static const uint32_t stalenesses[] = {0, 1, 70000};
-static const uint32_t partitions[]  = {2, 255};
-static const uint64_t hashes[]      = {0x0123456789abcdef, UINT64_MAX};
-static const double rates[]         = {1e-3, 0.1};
-static const int32_t missing[]      = {1, 3, 65535};
+static const uint32_t stalenesses[] = {0, 1, 70000}, sizes[] = {8, 0, 81};
+static const uint32_t partitions[] = {2, 255};
+static const uint64_t hashes[]     = {0x0123456789abcdef, UINT64_MAX};
+static const double rates[]        = {1e-3, 0.1};
+static const int32_t missing[]     = {1, 3, 65535};
 
 static const wire_vote votes[] = {
     {.partition = 1, .hash = 11, .weight_sum = 4.5, .finite = true, .bad_chunk = 0, .bad_rank = -1},
@@ -81,6 +81,7 @@ wire_data wire_sample_data(wire_kind kind)
                        .crc           = crcs,
                        .version       = versions,
                        .staleness     = stalenesses,
+                       .size          = sizes,
                        .n_partitions  = 2,
                        .partition     = partitions,
                        .vote_hash     = hashes,

@@ -1,7 +1,7 @@
 /* param_memory_test.c - memory that the SDK holds: initial values equal for every range, gradients that are zero at
  * their first view, several names for one tensor; by a program that runs alone. */
 #include "penstock.h"
-#include "worker/tensor/init.h"
+#include "common/compute/init.h"
 
 #include <math.h>
 #include <setjmp.h>

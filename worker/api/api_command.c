@@ -145,3 +145,13 @@ pen_status pen_reply(pen_call *call, pen_status answer, const void *data, size_t
     call->ctx->link->ops->answer(call->ctx->link, call);
     return PEN_OK;
 }
+
+/* ---- user code on servers -------------------------------------------------------------------- */
+pen_status pen_serve(const char *const settings[], const pen_handler *handlers, int n)
+{
+    FP_ENV_OURS();
+    (void)settings, (void)handlers, (void)n;
+    return last_error_report(PEN_UNSUPPORTED,
+                             "pen_serve is not in this version: handlers of your own on servers "
+                             "come later; `penstock server` serves tensors and tables");
+}

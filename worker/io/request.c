@@ -5,6 +5,7 @@
 #include "worker/collective/engine/engine_internal.h"
 #include "worker/context.h"
 #include "worker/last_error.h"
+#include "worker/tensor/table_request.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,12 @@ void request_end(request *r, pen_status status, const pen_error *why)
 {
     if (r->kind == REQUEST_STEP && r->u.step.decided != NULL)
         request_end(r->u.step.decided, status, why);
+    pen_error own;
+    if (r->kind == REQUEST_KV) {
+        const pen_status all = table_request_end(r->u.kv, status, &r->result.count, &own);
+        if (all != status) why = &own;
+        status = all;
+    }
     request_table *table = &r->ctx->requests;
     r->result.status     = status;
     r->result.seconds    = (double)(clock_ms(&clock_real) - r->begun_ms) / 1000;

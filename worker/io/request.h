@@ -21,6 +21,7 @@ typedef enum {
     REQUEST_REPORT,    /* why it has failed: ends with the job's verdict */
     REQUEST_VERB,      /* push, pull, both   */
     REQUEST_STEP,      /* pen_step_end       */
+    REQUEST_KV,        /* push, pull, both of a table */
     REQUEST_PULL_FREE, /* pen_digest        */
     REQUEST_FETCH,     /* values of a unit  */
     REQUEST_SNAPSHOT,
@@ -50,6 +51,7 @@ typedef struct request {
             const void *from;
             void *to;
         } verb;
+        struct table_request *kv; /* OWNED; request_end() frees it */
         struct {
             pen_node to;
             int head;

@@ -38,6 +38,7 @@ static bool allocate(ps_client *self)
             ARRAY(self->chunk, p->n_chunks), ARRAY(self->lane, self->n_lanes),
             ARRAY(self->stamp, p->n_partitions), ARRAY(self->partition, p->n_partitions),
             ARRAY(self->vote_hash, p->n_partitions), ARRAY(self->column_chunk, PACK_CHUNKS_MAX),
+            ARRAY(self->column_size, PACK_CHUNKS_MAX), ARRAY(self->window, p->n_tensors),
             ARRAY(self->column_seq, PACK_CHUNKS_MAX), ARRAY(self->piece, PACK_CHUNKS_MAX),
             ARRAY(self->push_dtype, p->n_tensors), ARRAY(step->awaited, p->n_tensors),
             ARRAY(step->vote, p->n_partitions), ARRAY(step->sums, p->n_partitions),
@@ -56,9 +57,12 @@ static void look_at_model(ps_client *self)
     const wire_model *m = self->setup.model;
     const plan *p       = self->setup.plan;
     self->sums_are_wide = plan_sums_are_wide(m);
-    for (uint32_t t = 0; t < m->n_tensors; t++)
-        self->push_dtype[t] =
-            (uint8_t)plan_push_dtype(&m->group[m->tensor[t].group], &m->tensor[t]);
+    for (uint32_t t = 0; t < m->n_tensors; t++) {
+        const wire_group *group = &m->group[m->tensor[t].group];
+        const bool is_serial    = !plan_is_table(&m->tensor[t]) || plan_group_averages(group);
+        self->push_dtype[t]     = (uint8_t)plan_push_dtype(group, &m->tensor[t]);
+        self->window[t]         = is_serial ? 1 : ROWS_WINDOW;
+    }
     for (uint32_t i = 0; i < p->n_partitions && self->setup.rule == STEP_TWO_PHASE; i++)
         self->n_decided += p->partition[i].n_decided > 0;
     for (uint32_t c = 0; c < p->n_chunks; c++) self->chunk[c].next_seq = (uint64_t)self->setup.step;
@@ -152,22 +156,30 @@ uint64_t ps_client_pending(const ps_client *self)
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
-static void start(ps_client *self, op *o)
+/* Starts operations that are queued on a chunk, as many as may be in progress. */
+static void start_next(ps_client *self, uint32_t chunk)
 {
-    const plan_chunk *planned = ps_client_chunk(self, o->chunk);
-    if (!self->chunk[o->chunk].unknown || !ps_client_is_pushing(o) || self->failed) {
-        ps_client_send_later(self, o);
-        return;
+    chunk_queue *queue    = &self->chunk[chunk];
+    const uint32_t tensor = ps_client_chunk(self, chunk)->tensor;
+    op *next              = queue->head;
+    while (next != NULL && next->state != OP_QUEUED) next = next->chunk_next;
+    for (; next != NULL && queue->started < ps_client_window(self, next); next = next->chunk_next) {
+        if (queue->unknown && ps_client_is_pushing(next) && !self->failed) {
+            ps_client_refuse_unknown(self, next->request, tensor);
+            ps_client_end(self, next->request, NULL); /* starts the next one */
+            return;
+        }
+        queue->started++;
+        ps_client_send_later(self, next);
     }
-    ps_client_refuse_unknown(self, o->request, planned->tensor);
-    ps_client_end(self, o->request, NULL);
 }
 
 /* Removes an operation from its queue and starts the next one. */
 static void retire(ps_client *self, op *o)
 {
     chunk_queue *queue = &self->chunk[o->chunk];
-    op *before         = NULL;
+    queue->started -= o->state != OP_QUEUED;
+    op *before = NULL;
     for (op *at = queue->head; at != o; at = at->chunk_next) before = at;
     if (before == NULL)
         queue->head = o->chunk_next;
@@ -182,7 +194,7 @@ static void retire(ps_client *self, op *o)
     o->request->left--;
     ps_client_away_let_go(self, o);
     if (o->verb == PS_STEP && !ps_client_is_decided(self, o)) self->step.n_free--;
-    if (before == NULL && queue->head != NULL) start(self, queue->head);
+    start_next(self, o->chunk);
 }
 
 /* After the verdict the program may write to its gradients again (a lazy step).  So the verdict waits
@@ -201,9 +213,9 @@ void ps_client_step_notify(ps_client *self)
 void ps_client_finish(ps_client *self, op *o)
 {
     ps_client_unqueue(self, o);
-    if (o->verb == PS_PUSH || o->verb == PS_PUSH_PULL ||
-        (o->verb == PS_STEP && !ps_client_is_decided(self, o)))
-        self->chunk[o->chunk].next_seq = o->seq + 1;
+    const bool counts = o->verb == PS_PUSH || o->verb == PS_PUSH_PULL ||
+                        (o->verb == PS_STEP && !ps_client_is_decided(self, o));
+    if (counts && o->rows_bytes == 0) self->chunk[o->chunk].next_seq = o->seq + 1;
     retire(self, o);
     if (o->verb == PS_STEP) ps_client_step_notify(self);
     ps_client_complete_if_over(self, o->request);
@@ -216,10 +228,12 @@ void ps_client_note_result(op *o)
     if (o->staleness > result->staleness) result->staleness = o->staleness;
 }
 
-void ps_client_take_values(ps_client *self, op *o, const void *data, uint64_t now_ms)
+void ps_client_take_values(ps_client *self, op *o, const void *data, size_t size, uint64_t now_ms)
 {
-    size_t size = ps_client_value_size(self, o->chunk);
-    if (!self->act.store(self->user, o->to, data, size, o->crc)) {
+    const bool is_stored = o->rows_bytes > 0
+                               ? self->act.store_rows(self->user, o->to, data, size, o->crc)
+                               : self->act.store(self->user, o->to, data, size, o->crc);
+    if (!is_stored) {
         self->act.count(self->user, STAT_CORRUPT, 1);
         buf_release(o->body);
         ps_client_unqueue(self, o); /* a repeat may have been about to leave */

@@ -13,7 +13,9 @@
  *
  * A request is a set of operations, one per chunk.  Operations on one chunk form a queue and only
  * the first is in progress.  So a rank has at most one push of a chunk in flight: the shard's counter
- * is the whole window.  An operation is sent until it is answered.  Its identity stays the same, so
+ * is the whole window.  Of a part of a table several are, unless its rule averages: they are numbered as
+ * they leave, one lane keeps their order, and the shard refuses one that overtakes another, which is then
+ * sent again.  An operation is sent until it is answered.  Its identity stays the same, so
  * the shard recognises a repeat.  A request ends once: when all its operations are answered, when its
  * deadline passes or when ps_client_fail() is called.  It never ends while its buffers are still read.
  *
@@ -142,6 +144,8 @@ typedef struct {
     /* All values of this tensor that the step pulls have been stored.  The step may not be over.  Not called for a
      * tensor whose step failed.  NULL: nobody asks. */
     void (*arrived)(void *user, uint32_t tensor);
+    /* As store(), for the answer of a part of a table (proto/rows.h), which has any size.  NULL: there are no tables. */
+    bool (*store_rows)(void *user, void *to, const void *from, size_t size, uint32_t crc);
 } ps_client_actions;
 
 ps_client *ps_client_create(const ps_client_setup *setup, const ps_client_actions *actions,
@@ -159,6 +163,10 @@ ps_client_request *ps_client_open(ps_client *self, uint64_t now_ms); /* NULL: no
 void ps_client_prefer(ps_client_request *r, int32_t priority);
 void ps_client_add(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t tensor,
                    const void *from, void *to);
+/* Adds a part of a table: PS_PUSH, PS_PULL or PS_PUSH_PULL with the bytes of proto/rows.h.  Many of one part are in
+ * flight at a time; pushes take effect in the order in which they were added. */
+void ps_client_add_rows(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
+                        const void *bytes, uint32_t size, void *to);
 void ps_client_close(ps_client *self, ps_client_request *r, void *token, uint64_t deadline_ms,
                      uint64_t now_ms);
 

@@ -37,13 +37,14 @@ static op *find(ps_client *self, uint32_t shard, const wire_data *d, uint32_t i)
 {
     uint32_t chunk = d->chunk[i];
     if (chunk >= self->setup.plan->n_chunks || ps_client_shard(self, chunk) != shard) return NULL;
-    op *o = self->chunk[chunk].head;
+    op *o              = self->chunk[chunk].head;
+    const uint64_t seq = d->seq != NULL ? d->seq[i] : d->step;
+    while (o != NULL && o->rows_bytes > 0 && (!o->is_numbered || o->seq != seq)) o = o->chunk_next;
     if (o == NULL || o->tries == 0) return NULL;
     /* First values have no number, and a refusal of them carries no WIRE_INITIAL. */
     bool first_values = o->verb == PS_INIT || o->verb == PS_LOAD;
     if (first_values) return d->kind == WIRE_REFUSED || (d->flags & WIRE_INITIAL) != 0 ? o : NULL;
     if (d->flags & WIRE_INITIAL) return NULL;
-    uint64_t seq = d->seq != NULL ? d->seq[i] : d->step;
     return seq == o->seq ? o : NULL;
 }
 
@@ -101,6 +102,22 @@ static void on_scalars(ps_client *self, const op *o, const wire_data *d)
         self->step.scalars = d->vote[0].scalars;
 }
 
+/* Bytes of entry i: those of a tensor are known. */
+static size_t size_of(const ps_client *self, const wire_data *d, uint32_t i)
+{
+    return d->size != NULL ? d->size[i] : ps_client_value_size(self, d->chunk[i]);
+}
+
+static size_t payload_of(const ps_client *self, const wire_data *d)
+{
+    size_t total = 0;
+    for (uint32_t i = 0; i < d->n; i++) {
+        if (d->chunk[i] >= self->setup.plan->n_chunks) return SIZE_MAX;
+        total += size_of(self, d, i);
+    }
+    return total;
+}
+
 static void take_entry(ps_client *self, op *o, const wire_data *d, uint32_t i, buf *body, size_t at,
                        uint64_t now_ms)
 {
@@ -114,7 +131,7 @@ static void take_entry(ps_client *self, op *o, const wire_data *d, uint32_t i, b
     if (early)
         hold_values(self, o, body, at);
     else
-        ps_client_take_values(self, o, (const char *)body->data + at, now_ms);
+        ps_client_take_values(self, o, (const char *)body->data + at, size_of(self, d, i), now_ms);
 }
 
 static void on_applied(ps_client *self, uint32_t shard, const wire_data *d)
@@ -128,16 +145,6 @@ static void on_applied(ps_client *self, uint32_t shard, const wire_data *d)
         self->act.count(self->user, STAT_PUSH_OPS, 1);
         ps_client_finish(self, o);
     }
-}
-
-static size_t payload_of(const ps_client *self, const wire_data *d)
-{
-    size_t total = 0;
-    for (uint32_t i = 0; i < d->n; i++) {
-        if (d->chunk[i] >= self->setup.plan->n_chunks) return SIZE_MAX;
-        total += ps_client_value_size(self, d->chunk[i]);
-    }
-    return total;
 }
 
 static void on_values(ps_client *self, uint32_t shard, const wire_data *d, buf *body,
@@ -154,8 +161,9 @@ static void on_values(ps_client *self, uint32_t shard, const wire_data *d, buf *
     size_t at = 0;
     for (uint32_t i = 0; i < d->n; i++) {
         op *o = find(self, shard, d, i);
-        if (o != NULL && may_take(self, o)) take_entry(self, o, d, i, body, at, now_ms);
-        at += ps_client_value_size(self, d->chunk[i]);
+        if (o != NULL && may_take(self, o) && (o->rows_bytes > 0) == (d->size != NULL))
+            take_entry(self, o, d, i, body, at, now_ms);
+        at += size_of(self, d, i);
     }
 }
 

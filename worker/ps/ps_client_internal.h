@@ -11,9 +11,12 @@ enum {
     ALONE_BYTES     = 64 << 10,  /* a chunk of this size gets its own message */
     PACK_CHUNKS_MAX = 4096,
     CREDIT_BYTES    = 16 << 20, /* unanswered large pushes on one lane */
+    ROWS_WINDOW     = 32,       /* operations of a part of a table in progress */
     PS_CLIENT_SLAB  = 256       /* operations or requests allocated at a time */
 };
 #define NEVER UINT64_MAX
+#define ROWS_PULL                                                                                  \
+    (UINT64_C(1) << 63) /* in the number of a pull of rows: those of pushes are below */
 
 typedef enum {
     OP_QUEUED, /* behind another operation on its chunk */
@@ -45,10 +48,12 @@ typedef struct op {
     int32_t priority; /* higher goes first */
     uint8_t verb, state;
     bool pulling;     /* PS_STEP: decided, waits for values */
+    bool is_numbered; /* rows: seq is set */
     bool is_returned; /* its shard has the bytes; `from` belongs to the program again */
     buf *body;        /* OP_BUFFERED */
     size_t body_at;
     uint32_t crc, staleness;
+    uint32_t rows_bytes; /* of `from`, for a part of a table; 0: a tensor's chunk */
     uint64_t version;
     size_t credit; /* bytes it uses of its lane's credit */
 } op;
@@ -74,7 +79,8 @@ struct ps_client_request {
 };
 
 typedef struct {
-    op *head, *tail;
+    op *head, *tail;   /* those that have started come first */
+    uint32_t started;  /* of the operations: not OP_QUEUED */
     uint64_t next_seq; /* STEP_EAGER, STEP_ASYNC */
     bool unknown;      /* a push ended without an answer: the next number is unknown */
 } chunk_queue;
@@ -135,6 +141,7 @@ struct ps_client {
     chunk_queue *chunk;  /* [n_chunks] */
     lane_state *lane;    /* [n_shards * lanes] */
     uint8_t *push_dtype; /* [n_tensors] pen_dtype */
+    uint8_t *window;     /* [n_tensors] operations of a chunk that may be in progress */
     bool sums_are_wide;  /* sums of nodes are float32 instead */
     uint32_t n_lanes;
     uint32_t scalars_chunk; /* its pushes carry the program's scalars; n_chunks: none is pushed */
@@ -156,8 +163,8 @@ struct ps_client {
     bool is_new_to_shards; /* a shard may not know yet where to send votes */
     pen_error why;
     struct slab *free_ops, *free_requests, *slabs;
-    uint32_t *column_chunk, *partition, *stamp;
-    uint64_t *column_seq, *vote_hash;
+    uint32_t *column_chunk, *column_size, *partition, *stamp;
+    uint64_t *column_seq, *vote_hash, row_pulls;
     ps_client_piece *piece;
     uint32_t stamp_now;
 };
@@ -182,6 +189,12 @@ static inline lane_state *ps_client_lane(ps_client *self, uint32_t chunk)
 {
     return &self->lane[ps_client_shard(self, chunk) * self->setup.lanes +
                        chunk % self->setup.lanes];
+}
+
+/* Operations on its chunk that may be in progress together with o. */
+static inline uint32_t ps_client_window(const ps_client *self, const op *o)
+{
+    return o->rows_bytes > 0 ? self->window[ps_client_chunk(self, o->chunk)->tensor] : 1;
 }
 
 static inline size_t ps_client_value_size(const ps_client *self, uint32_t chunk)
@@ -272,7 +285,7 @@ void ps_client_refuse_unknown(const ps_client *self, ps_client_request *r, uint3
 /* ps_client.c */
 void ps_client_finish(ps_client *self, op *o); /* answered */
 void ps_client_note_result(op *o);             /* into its request's result */
-void ps_client_take_values(ps_client *self, op *o, const void *data, uint64_t now_ms);
+void ps_client_take_values(ps_client *self, op *o, const void *data, size_t size, uint64_t now_ms);
 void ps_client_complete_if_over(ps_client *self, ps_client_request *r);
 /* Ends r early; why NULL: r was refused. */
 void ps_client_end(ps_client *self, ps_client_request *r, const pen_error *why);

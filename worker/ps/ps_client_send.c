@@ -34,8 +34,10 @@ static pen_dtype push_dtype(const ps_client *self, const op *o)
     return (pen_dtype)self->push_dtype[ps_client_chunk(self, o->chunk)->tensor];
 }
 
+/* Bytes that it sends. */
 static size_t push_size(const ps_client *self, const op *o)
 {
+    if (o->rows_bytes > 0) return o->rows_bytes;
     if (!ps_client_is_pushing(o)) return 0;
     if (o->verb == PS_INIT) return ps_client_value_size(self, o->chunk);
     return ps_client_chunk(self, o->chunk)->count * plan_dtype_bytes(push_dtype(self, o));
@@ -66,14 +68,14 @@ static void put_in_order(const ps_client *self, lane_state *lane, op *o)
     if (o->out_next == NULL) lane->tail = o;
 }
 
-/* Before the first send o gets its number, which it keeps. */
+/* Before the first send o gets its number, which it keeps; rows get it in fill(). */
 void ps_client_send_later(ps_client *self, op *o)
 {
     if (o->state == OP_READY) return;
     if (o->is_returned && ps_client_is_pushing(o)) return; /* its bytes are gone: ask_again() */
     if (o->tries == 0 && ps_client_is_decided(self, o))
         o->seq = self->step.index;
-    else if (o->tries == 0 && ps_client_is_pushing(o) && o->verb != PS_INIT)
+    else if (o->tries == 0 && o->rows_bytes == 0 && ps_client_is_pushing(o) && o->verb != PS_INIT)
         o->seq = self->chunk[o->chunk].next_seq;
     lane_state *lane = ps_client_lane(self, o->chunk);
     lane->spent -= o->credit;
@@ -130,33 +132,44 @@ static bool is_beyond_step(const ps_client *self, uint32_t chunk)
            self->chunk[chunk].next_seq > self->step.index;
 }
 
-/* A second operation on a chunk waits for the first. */
-void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
-                         const void *from, void *to)
+/* Unless the window of its chunk is full.  Those that wait come before it. */
+static void start(ps_client *self, op *o)
 {
-    if (r->status != PEN_OK) return;
+    chunk_queue *queue = &self->chunk[o->chunk];
+    if (queue->started >= ps_client_window(self, o)) return;
+    queue->started++;
+    ps_client_send_later(self, o);
+}
+
+/* An operation beyond the window of its chunk waits for an earlier one.  NULL: r was refused. */
+static op *add(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
+               const void *from, void *to, uint32_t rows_bytes)
+{
+    if (r->status != PEN_OK) return NULL;
     const plan_chunk *planned = ps_client_chunk(self, chunk);
-    if (verb == PS_STEP && is_beyond_step(self, chunk)) return;
+    if (verb == PS_STEP && is_beyond_step(self, chunk)) return NULL;
     if (self->chunk[chunk].unknown && verb != PS_PULL) {
         ps_client_refuse_unknown(self, r, planned->tensor);
-        return;
+        return NULL;
     }
     op *o = ps_client_new(self, &self->free_ops, sizeof *o);
     if (o == NULL) {
         static const pen_error why = {PEN_NO_MEMORY, .rank = -1, .step = -1,
                                       .text = "no memory for another request"};
         ps_client_refuse(r, &why);
-        return;
+        return NULL;
     }
-    *o    = (op){.request  = r,
-                 .verb     = (uint8_t)verb,
-                 .chunk    = chunk,
-                 .from     = from,
-                 .to       = to,
-                 .due_ms   = NEVER,
-                 .priority = r->priority != 0 ? r->priority : ps_client_tensor(self, chunk)->priority,
-                 .request_next = r->ops};
-    o->in = verb == PS_STEP ? self->step.in : self->plain;
+    const int32_t usual = ps_client_tensor(self, chunk)->priority;
+    *o                  = (op){.request      = r,
+                               .verb         = (uint8_t)verb,
+                               .chunk        = chunk,
+                               .from         = from,
+                               .to           = to,
+                               .rows_bytes   = rows_bytes,
+                               .due_ms       = NEVER,
+                               .priority     = r->priority != 0 ? r->priority : usual,
+                               .request_next = r->ops};
+    o->in               = verb == PS_STEP ? self->step.in : self->plain;
     o->in->refs++;
     r->ops = o;
     r->left++;
@@ -167,13 +180,28 @@ void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb v
     o->live_next            = &self->live;
     o->live_prev->live_next = self->live.live_prev = o;
     chunk_queue *queue                             = &self->chunk[chunk];
-    if (queue->head != NULL) {
+    if (queue->head != NULL)
         queue->tail->chunk_next = o;
-        queue->tail             = o;
-    } else {
-        queue->head = queue->tail = o;
-        ps_client_send_later(self, o);
-    }
+    else
+        queue->head = o;
+    queue->tail = o;
+    return o;
+}
+
+void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
+                         const void *from, void *to)
+{
+    op *o = add(self, r, verb, chunk, from, to, 0);
+    if (o != NULL) start(self, o);
+}
+
+void ps_client_add_rows(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
+                        const void *bytes, uint32_t size, void *to)
+{
+    op *o = add(self, r, verb, chunk, bytes, to, size);
+    if (o == NULL) return;
+    o->priority = 0; /* one order for all of a part */
+    start(self, o);
 }
 
 void ps_client_add(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t tensor,
@@ -206,7 +234,8 @@ static uint32_t flags_of(const ps_client *self, const op *o)
     if (o->verb == PS_LOAD) flags |= WIRE_INITIAL;
     if (fused) flags |= WIRE_WANT_VALUES;
     if (o->tries > 0 && kind_of(o) == WIRE_PUSH) flags |= WIRE_REPEATED;
-    if (self->setup.gives_back && kind_of(o) == WIRE_PUSH) flags |= WIRE_RETURN;
+    if (self->setup.gives_back && kind_of(o) == WIRE_PUSH && o->rows_bytes == 0)
+        flags |= WIRE_RETURN;
     return flags;
 }
 
@@ -214,13 +243,15 @@ static uint32_t flags_of(const ps_client *self, const op *o)
  * message's step is the number. */
 static bool has_seq(const ps_client *self, const op *o)
 {
-    return kind_of(o) == WIRE_PUSH && ps_client_rule_of(self, o) != STEP_TWO_PHASE;
+    return o->rows_bytes > 0 ||
+           (kind_of(o) == WIRE_PUSH && ps_client_rule_of(self, o) != STEP_TWO_PHASE);
 }
 
 static bool joins(const ps_client *self, const op *a, const op *b)
 {
     if (kind_of(a) != kind_of(b) || flags_of(self, a) != flags_of(self, b)) return false;
     if ((a->verb == PS_FETCH) != (b->verb == PS_FETCH)) return false;
+    if ((a->rows_bytes > 0) != (b->rows_bytes > 0)) return false;
     if (kind_of(a) == WIRE_PUSH && (a->in != b->in || has_seq(self, a) != has_seq(self, b)))
         return false;
     if (a->verb == PS_STEP && b->verb == PS_STEP) return true;
@@ -267,14 +298,32 @@ static pen_dtype encoding_of(const ps_client *self, const op *o)
 {
     const uint32_t tensor = ps_client_chunk(self, o->chunk)->tensor;
     const pen_dtype as    = push_dtype(self, o);
-    const bool is_as_is   = o->verb == PS_INIT || is_node_sum(o) || as == PEN_F32 ||
-                          as == self->setup.model->tensor[tensor].grad_dtype;
+    const bool is_as_is   = o->verb == PS_INIT || o->rows_bytes > 0 || is_node_sum(o) ||
+                          as == PEN_F32 || as == self->setup.model->tensor[tensor].grad_dtype;
     return is_as_is ? PEN_DTYPE_DEFAULT : as;
+}
+
+static void number(ps_client *self, op *o)
+{
+    if (o->rows_bytes == 0 || o->is_numbered) return;
+    o->is_numbered = true;
+    o->seq =
+        ps_client_is_pushing(o) ? self->chunk[o->chunk].next_seq++ : ROWS_PULL | ++self->row_pulls;
+}
+
+/* None of the first n was sent: a push that ends now leaves no gap. */
+static void unnumber(ps_client *self, const lane_state *lane, uint32_t n)
+{
+    for (op *o = lane->head; n > 0; o = o->out_next, n--) {
+        if (o->rows_bytes == 0 || o->tries > 0) continue;
+        o->is_numbered = false;
+        if (ps_client_is_pushing(o)) self->chunk[o->chunk].next_seq--;
+    }
 }
 
 static uint32_t fill(ps_client *self, const lane_state *lane, uint32_t n, wire_data *d)
 {
-    const op *first = lane->head, *o = first;
+    op *const first = lane->head, *o = first;
     uint32_t shard = ps_client_shard(self, first->chunk), n_pieces = 0;
 
     *d       = ps_client_message(self, kind_of(first), shard);
@@ -282,13 +331,16 @@ static uint32_t fill(ps_client *self, const lane_state *lane, uint32_t n, wire_d
     d->n     = n;
     d->chunk = self->column_chunk;
     for (uint32_t i = 0; i < n; i++, o = o->out_next) {
+        number(self, o);
+        size_t size           = push_size(self, o);
         self->column_chunk[i] = o->chunk;
         self->column_seq[i]   = o->seq;
-        size_t size           = push_size(self, o);
+        self->column_size[i]  = (uint32_t)size;
         if (size > 0)
             self->piece[n_pieces++] =
                 (ps_client_piece){o->from, size, (void *)(uintptr_t)o, encoding_of(self, o)};
     }
+    if (first->rows_bytes > 0) d->size = self->column_size;
     if (has_seq(self, first))
         d->seq = self->column_seq;
     else if (first->verb == PS_FETCH && ps_client_away_ask(self, d))
@@ -332,7 +384,7 @@ static void mark_sent(ps_client *self, lane_state *lane, uint32_t n, uint64_t no
         o->out_next = NULL;
         o->state    = OP_SENT;
         spend(self, lane, o);
-        if (o->verb == PS_PULL) o->seq = self->pulls;
+        if (o->verb == PS_PULL && o->rows_bytes == 0) o->seq = self->pulls;
         if (o->verb == PS_FETCH) o->seq = self->away.has ? self->away.step : self->pulls;
         if (o->tries++ > 0) self->act.count(self->user, STAT_RETRIES, 1);
         if (ps_client_is_pushing(o) && o->verb != PS_INIT)
@@ -362,6 +414,7 @@ void ps_client_flush(ps_client *self, uint64_t now_ms)
             const uint32_t n = gather(self, lane), n_pieces = fill(self, lane, n, &d);
             if (self->act.send(self->user, i / self->setup.lanes, i % self->setup.lanes, &d,
                                self->piece, n_pieces) != PEN_OK) {
+                unnumber(self, lane, n);
                 block(self, lane, now_ms);
                 break;
             }

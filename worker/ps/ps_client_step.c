@@ -172,7 +172,8 @@ static void on_held(ps_client *self, ps_client_request *r, uint64_t now_ms)
 {
     for (op *o = r->ops; o != NULL; o = o->request_next)
         if (o->state == OP_BUFFERED)
-            ps_client_take_values(self, o, (const char *)o->body->data + o->body_at, now_ms);
+            ps_client_take_values(self, o, (const char *)o->body->data + o->body_at,
+                                  ps_client_value_size(self, o->chunk), now_ms);
 }
 
 static void close_undecided(ps_client *self)

@@ -164,7 +164,8 @@ static void end_as_lost(ps_client *self, op *o, uint32_t shard)
 void ps_client_note_waiting(ps_client *self, const wire_data *d, uint64_t now_ms)
 {
     if (d->n == 0 || d->chunk[0] >= self->setup.plan->n_chunks) return;
-    op *o                = self->chunk[d->chunk[0]].head;
+    op *o = self->chunk[d->chunk[0]].head;
+    while (o != NULL && o->rows_bytes > 0 && o->seq != d->step) o = o->chunk_next;
     ps_client_request *r = o != NULL ? o->request : self->step.request;
     if (r == NULL || (o == NULL && d->step != self->step.index)) return;
     /* No rank is missing: the answer was lost, and repeating the push brings it back.  This rank is

@@ -1,7 +1,6 @@
 /* model.c - checks and keeps the groups and tensors that a program registers. */
 #include "worker/tensor/model.h"
 
-#include "common/base/utf8.h"
 #include "common/base/why.h"
 #include "common/containers/vec.h"
 #include "proto/plan.h"
@@ -14,15 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-pen_status model_check_reserved(const uint64_t *reserved, int n, const char *type, pen_error *why)
-{
-    for (int i = 0; i < n; i++)
-        if (reserved[i] != 0)
-            return why_set(why, PEN_INVALID_ARGUMENT,
-                           "%s has garbage in reserved[%d]; initialise it with {0}", type, i);
-    return PEN_OK;
-}
 
 static pen_status no_memory(pen_error *why)
 {
@@ -143,13 +133,6 @@ static bool is_trainable(pen_dtype t)
     return t == PEN_F32 || t == PEN_F16 || t == PEN_BF16;
 }
 
-static bool has_name(pen_tensor *const *all, uint32_t n, const char *name)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (strcmp(all[i]->name, name) == 0) return true;
-    return false;
-}
-
 static pen_status check_tensor(const model *m, const pen_ctx *ctx, const pen_tensor_desc *d,
                                pen_error *why)
 {
@@ -158,20 +141,10 @@ static pen_status check_tensor(const model *m, const pen_ctx *ctx, const pen_ten
     if (d->reserved32 != 0)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "pen_tensor_desc has garbage in reserved32; initialise it with {0}");
-    if (d->name == NULL || d->name[0] == '\0')
-        return why_set(why, PEN_INVALID_ARGUMENT, "a tensor needs a name");
-    if (!utf8_is_clean(d->name))
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "invalid tensor name; expected UTF-8 without control characters");
-    if (strlen(d->name) >= 128)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "'%.40s...': the name is too long; at most 127 bytes are allowed", d->name);
+    if (model_check_name(m, d->name, "tensor", why) != PEN_OK) return why->status;
     if (d->flags & ~known)
         return why_set(why, PEN_INVALID_ARGUMENT, "'%s': unknown flags 0x%x", d->name,
                        d->flags & ~known);
-    if (has_name(m->tensor, m->n_tensors, d->name) || has_name(m->alias, m->n_aliases, d->name) ||
-        has_name(m->buffer, m->n_buffers, d->name))
-        return why_set(why, PEN_INVALID_ARGUMENT, "'%s' is registered twice", d->name);
     if (d->unit != NULL && strlen(d->unit) >= 128)
         return why_set(why, PEN_INVALID_ARGUMENT,
                        "'%s': the unit name is too long; at most 127 bytes are allowed", d->name);
@@ -366,6 +339,8 @@ void model_fini(model *m)
     for (uint32_t i = 0; i < m->n_aliases; i++) free_tensor(m->alias[i]);
     for (uint32_t i = 0; i < m->n_tensors; i++) free_tensor(m->tensor[i]);
     for (uint32_t i = 0; i < m->n_buffers; i++) free_tensor(m->buffer[i]);
+    for (uint32_t i = 0; i < m->n_tables; i++) table_free(m->table[i]);
+    free(m->table);
     free(m->buffer);
     for (uint32_t i = 0; i < m->n_stacks; i++) {
         free(m->stack[i]->slice);

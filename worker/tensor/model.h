@@ -7,7 +7,8 @@
 #include "proto/wire/wire.h"
 #include "worker/ps/ps_client.h"
 #include "worker/tensor/grad_slot.h"
-#include "worker/tensor/init.h"
+#include "worker/tensor/table.h"
+#include "common/compute/init.h"
 #include "worker/tensor/unit.h"
 #include "worker/train/schedule/lr_schedule.h"
 #include "worker/worker_settings.h"
@@ -66,7 +67,7 @@ struct pen_tensor {
     void *rounded;     /* the same in grad_dtype, of 16 bits */
 };
 
-typedef struct {
+typedef struct model {
     uint32_t n_tensors, n_groups, n_trained;
     uint32_t n_free; /* trained tensors of groups that do not average; of model_freeze() */
     pen_tensor **tensor;
@@ -75,6 +76,8 @@ typedef struct {
     pen_tensor **stack; /* [n_stacks] */
     uint32_t n_buffers;
     pen_tensor **buffer; /* [n_buffers] train/buffers.h */
+    uint32_t n_tables;
+    pen_table **table; /* [n_tables] table t is tensor n_tensors + t of the wire */
     uint32_t n_aliases;
     pen_tensor **alias;                  /* [n_aliases] second names, local to this rank */
     pen_params *group[MODEL_GROUPS_MAX]; /* 0: the default one, from the settings */
@@ -125,6 +128,9 @@ void model_forget_init(model *m);
 
 /* For a frozen model: allocates values that stay, and computes those with an init string. */
 pen_status model_first_values(model *m, pen_error *why);
+
+/* A new name of a `what`: not empty, clean, short and not registered yet. */
+pen_status model_check_name(const model *m, const char *name, const char *what, pen_error *why);
 
 /* Checks reserved[] of a program's struct: "pen_opts has garbage in reserved[2]; initialise it with {0}". */
 pen_status model_check_reserved(const uint64_t *reserved, int n, const char *type, pen_error *why);

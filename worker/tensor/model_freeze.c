@@ -75,6 +75,7 @@ static pen_status freeze_groups(model *m, pen_error *why)
         bool used = g > 0;
         for (uint32_t i = 0; i < m->n_tensors && !used; i++)
             used = m->tensor[i]->trained && m->tensor[i]->desc.group == g;
+        for (uint32_t i = 0; i < m->n_tables && !used; i++) used = m->table[i]->desc.group == g;
         if (status != PEN_OK && used) return status;
         if (status != PEN_OK) { /* the unused default group */
             free(p->optim);
@@ -142,10 +143,10 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
                                          "persistence_threshold",
                                          "max_live",
                                          "max_reuse"};
-    if (m->n_tensors == 0)
+    if (m->n_tensors + m->n_tables == 0)
         return why_set(why, PEN_WRONG_STATE,
                        "no tensor is registered; the order is: register, then commit, then step");
-    m->wire_tensors = calloc(m->n_tensors, sizeof *m->wire_tensors);
+    m->wire_tensors = calloc((size_t)m->n_tensors + m->n_tables, sizeof *m->wire_tensors);
     m->wire_groups  = calloc(m->n_groups, sizeof *m->wire_groups);
     if (m->wire_tensors == NULL || m->wire_groups == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory to commit the model");
@@ -154,6 +155,8 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
         m->wire_tensors[i]  = t->desc;
         m->n_free += t->trained && model_rule_of(m, t) == STEP_ASYNC;
     }
+    for (uint32_t i = 0; i < m->n_tables; i++)
+        m->wire_tensors[m->n_tensors + i] = m->table[i]->desc;
     pen_status status = freeze_groups(m, why);
     if (status == PEN_OK) status = check_overlap(m, why);
     if (status != PEN_OK) return status;
@@ -163,7 +166,7 @@ pen_status model_freeze(model *m, const worker_settings *s, const char *mode, co
     m->pair[m->wire.n_settings++] = (wire_pair){"sync", sync};
     for (size_t i = 0; i < sizeof agreed / sizeof agreed[0]; i++) add_pair(m, s, agreed[i]);
     add_buffers(m);
-    m->wire.n_tensors = m->n_tensors;
+    m->wire.n_tensors = m->n_tensors + m->n_tables;
     m->wire.n_groups  = m->n_groups;
     m->wire.tensor    = m->wire_tensors;
     m->wire.group     = m->wire_groups;

@@ -30,7 +30,7 @@ pen_status model_make_units(model *m, const worker_settings *s, pen_error *why)
                                       .is_tied  = t->next_alias != NULL,
                                       .stays    = t->stays};
     }
-    pen_status status = units_make(&m->units, m->tensor[0]->ctx, tensor, m->n_tensors, &rules, why);
+    pen_status status = units_make(&m->units, m->group[0]->ctx, tensor, m->n_tensors, &rules, why);
     free(tensor);
     return status;
 }

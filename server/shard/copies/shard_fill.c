@@ -111,12 +111,25 @@ static void notify_array(shard *s, const shard_copy *copy, shard_chunk *k, uint3
     shard_log_append(s, &e, copy->server, numbers);
 }
 
+/* A part of a table: the blocks of its rows follow in place of slots. */
+static uint64_t notify_table(shard *s, const shard_copy *copy, shard_chunk *k)
+{
+    const row_store *all = shard_table_rows(k);
+    const uint32_t n     = row_store_blocks(all);
+    buf *numbers         = shard_offload_array(s, k, 0);
+    if (numbers != NULL) notify_array(s, copy, k, 0, n == 0, numbers);
+    for (uint32_t i = 0; i < n && !s->has_failed; i++)
+        notify_array(s, copy, k, 1 + i, i + 1 == n, buf_acquire(row_store_block(all, i)));
+    return row_store_bytes(all);
+}
+
 static uint64_t notify_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
 {
     if (!shard_core_has_values(s->core, k->index)) {
         notify_array(s, copy, k, 0, true, NULL); /* sent as FIRST */
         return 0;
     }
+    if (k->table != NULL) return notify_table(s, copy, k);
     for (uint32_t a = 0; a <= k->slots && !s->has_failed; a++) {
         buf *numbers = shard_offload_array(s, k, a);
         if (numbers != NULL) notify_array(s, copy, k, a, a == k->slots, numbers);

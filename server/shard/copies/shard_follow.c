@@ -103,13 +103,22 @@ static bool follow_commit(shard *s, const logged *l)
     return true;
 }
 
+static bool follow_rows(shard *s, shard_chunk *k, const logged *l)
+{
+    if (!shard_table_follow(s, k, l->e, l->data)) return false;
+    shard_log_changed(s, k);
+    return true;
+}
+
 static bool follow_update(shard *s, const logged *l)
 {
     shard_chunk *k = shard_find(s, l->e->object);
-    if (k == NULL || !has_rates(s, l->e) || (l->e->bytes > 0 && !has_numbers(k, l->e)))
+    if (k == NULL || !has_rates(s, l->e) ||
+        (k->table == NULL && l->e->bytes > 0 && !has_numbers(k, l->e)))
         return false;
     if (is_missing(k)) return true;
     if (!shard_core_follow_update(s->core, k->index, l->e->step)) return false;
+    if (k->table != NULL) return follow_rows(s, k, l);
     refer_to_sum(s, k, l);
     k->weight_sum = l->e->weight_sum;
     shard_scalars_follow(s, k, &l->e->inputs.scalars);
@@ -123,10 +132,11 @@ static bool follow_apply(shard *s, const logged *l)
 {
     shard_chunk *k = shard_find(s, l->e->object);
     if (k == NULL || !has_rates(s, l->e) ||
-        l->e->bytes != k->count * plan_dtype_bytes(k->push_dtype))
+        (k->table == NULL && l->e->bytes != k->count * plan_dtype_bytes(k->push_dtype)))
         return false;
     if (is_missing(k)) return true;
     if (!shard_core_follow_apply(s->core, k->index, l->e->rank, l->e->step)) return false;
+    if (k->table != NULL) return follow_rows(s, k, l);
     shard_scalars_take(s, k, l->e->rank, &l->e->inputs);
     shard_scalars_close(s, k);
     shard_update_with_one(s, k, &l->e->inputs, l->data);
@@ -144,11 +154,31 @@ static bool follow_begin(shard *s, const logged *l)
     return !e->has_vote || keep_vote(s, p, e->step - 1, l);
 }
 
+static void note_filled(shard *s, shard_chunk *k, bool is_last)
+{
+    if (!is_last || k->is_filled) return;
+    k->is_filled = true;
+    s->n_unfilled--;
+}
+
+/* A block of rows comes in place of a slot. */
+static bool follow_block(shard *s, shard_chunk *k, const logged *l)
+{
+    pen_error why;
+    if (row_store_blocks(shard_table_rows(k)) + 1 != l->e->slot) return false;
+    if (row_store_add_block(shard_table_rows(k), l->data, l->e->bytes, &why) != PEN_OK)
+        return false;
+    note_filled(s, k, l->e->is_last);
+    return true;
+}
+
 static bool follow_state(shard *s, const logged *l)
 {
     const wire_entry *e = l->e;
     shard_chunk *k      = shard_find(s, e->object);
+    if (k != NULL && k->table != NULL && e->slot > 0) return follow_block(s, k, l);
     if (k == NULL || e->slot > k->slots || (e->bytes > 0 && !has_numbers(k, e))) return false;
+    if (k->table != NULL) row_store_clear(shard_table_rows(k));
     if (e->slot == 0) {
         shard_core_follow_state(s->core, k->index, e->bytes > 0, e->step, e->number, e->n_numbers);
         k->version = e->version;
@@ -157,10 +187,7 @@ static bool follow_state(shard *s, const logged *l)
     if (!shard_chunk_make_writable(s, k)) return true;
     if (e->bytes > 0 && !shard_offload_replace(s, k, e->slot, l->data)) return true;
     shard_chunk_changed(k);
-    if (e->is_last && !k->is_filled) {
-        k->is_filled = true;
-        s->n_unfilled--;
-    }
+    note_filled(s, k, e->is_last);
     return true;
 }
 

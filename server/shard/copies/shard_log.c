@@ -95,7 +95,8 @@ void shard_log_changed(shard *s, shard_chunk *k)
 {
     if (s->n_copies == 0 && s->role == SHARD_PRIMARY) return;
     if (s->role == SHARD_LEARNER && !s->is_whole) return;
-    s->log.digest += shard_offload_crc(s, k) * (2 * (uint64_t)k->number + 1);
+    const uint32_t crc = k->table != NULL ? k->rows_crc : shard_offload_crc(s, k);
+    s->log.digest += crc * (2 * (uint64_t)k->number + 1);
 }
 
 void shard_log_applied(shard *s)
@@ -215,7 +216,7 @@ void shard_log_update(shard *s, shard_chunk *k, uint64_t round, const wire_input
 }
 
 void shard_log_apply(shard *s, shard_chunk *k, int32_t rank, uint64_t seq,
-                     const wire_inputs *inputs, const void *data, buf *holder)
+                     const wire_inputs *inputs, const void *data, size_t size, buf *holder)
 {
     if (!shard_is_logging(s)) return;
     const wire_entry e = {.what       = WIRE_ENTRY_APPLY,
@@ -224,7 +225,21 @@ void shard_log_apply(shard *s, shard_chunk *k, int32_t rank, uint64_t seq,
                           .step       = seq,
                           .has_inputs = true,
                           .inputs     = *inputs};
-    append_slice(s, &e, -1, data, k->count * plan_dtype_bytes(k->push_dtype), holder);
+    append_slice(s, &e, -1, data, size, holder);
+}
+
+void shard_log_rows(shard *s, shard_chunk *k, uint64_t round, const wire_inputs *inputs,
+                    double weight_sum, buf *sum)
+{
+    if (!shard_is_logging(s)) return;
+    const wire_entry e = {.what       = WIRE_ENTRY_UPDATE,
+                          .object     = k->number,
+                          .rank       = -1,
+                          .step       = round,
+                          .weight_sum = weight_sum,
+                          .has_inputs = true,
+                          .inputs     = *inputs};
+    shard_log_append(s, &e, -1, buf_acquire(sum));
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */

@@ -16,10 +16,9 @@ static void order_chunks(shard_core *c)
         c->partition[p].n = 0;
     }
     for (uint32_t k = 0; k < c->n_chunks; k++) {
-        shard_core_partition *p           = &c->partition[c->chunk[k].desc.partition];
-        c->order[p->first + p->n++]       = k;
-        const shard_core_chunk_desc *desc = &c->chunk[k].desc;
-        if (desc->trained && c->group[desc->group].ops->averages) p->decided++;
+        shard_core_partition *p     = &c->partition[c->chunk[k].desc.partition];
+        c->order[p->first + p->n++] = k;
+        p->decided += shard_core_is_of_step(c, &c->chunk[k]);
     }
     for (uint32_t p = 0; p < c->n_partitions; p++) c->partition[p].left = c->partition[p].decided;
 }
@@ -61,7 +60,7 @@ static pen_status check_groups(const shard_core_config *config, pen_error *why)
                            "'%s' belongs to an unknown parameter group or partition",
                            chunk->tensor);
         const shard_core_group *group = &config->group[chunk->group];
-        if (!chunk->trained || !group->whole_tensor) continue;
+        if (!chunk->trained || chunk->is_table || !group->whole_tensor) continue;
         if (config->eager)
             return why_set(why, PEN_UNSUPPORTED,
                            "'%s': its update rule needs the norm of the whole tensor, which "
@@ -219,6 +218,10 @@ uint64_t shard_core_round(const shard_core *c, uint32_t chunk)
 {
     return c->chunk[chunk].round;
 }
+bool shard_core_is_round(const shard_core *c, uint32_t chunk)
+{
+    return shard_core_averages(c, &c->chunk[chunk]);
+}
 uint64_t shard_core_partition_step(const shard_core *c, uint32_t partition)
 {
     return c->partition[partition].step;
@@ -246,7 +249,8 @@ bool shard_core_owes(const shard_core *c, int32_t rank, uint64_t *step, uint32_t
     bool found = false;
     for (uint32_t k = 0; k < c->n_chunks; k++) {
         const uint64_t clock = *shard_core_clock(c, k, rank);
-        if (!c->chunk[k].desc.trained || (found && clock >= *step) ||
+        const bool is_free   = c->chunk[k].desc.is_table && !shard_core_averages(c, &c->chunk[k]);
+        if (!c->chunk[k].desc.trained || is_free || (found && clock >= *step) ||
             !somebody_is_ahead(c, k, rank))
             continue;
         *step  = clock;

@@ -15,7 +15,8 @@
  *   partition  steps that are decided (bsp, PUSH without WANT_VALUES) close all chunks of a
  *              partition together: PREPARED when all are summed, COMMIT with the first valid
  *              decision.  The record of a step outlives its commit until the next one is made.
- *   eager      bsp with commit=eager or WANT_VALUES closes each chunk by itself when it is summed.
+ *   eager      bsp with commit=eager or WANT_VALUES closes each chunk by itself when it is summed; so it does parts of
+ *              tables.
  *
  *   following  a copy of a shard has a core too.  It receives its primary's decisions (follow) and so has the same
  *              counters.  It does not know the contributions to an open sum: when it becomes the primary, ranks push
@@ -50,6 +51,7 @@ typedef struct {
     bool trained;       /* false: frozen, never pushed                                      */
     uint32_t number;    /* in the whole model; selects the rank of a node that sends its sum */
     uint64_t sum_bytes; /* of such a sum */
+    bool is_table;      /* part of a table: trained, and never closed by a decision */
 } shard_core_chunk_desc;
 
 typedef struct {
@@ -224,6 +226,7 @@ int32_t shard_core_step_rank(const shard_core *c, uint64_t step);       /* whose
 const uint64_t *shard_core_clocks(const shard_core *c, uint32_t chunk); /* [world_size] */
 bool shard_core_has_values(const shard_core *c, uint32_t chunk);
 uint64_t shard_core_round(const shard_core *c, uint32_t chunk);
+bool shard_core_is_round(const shard_core *c, uint32_t chunk); /* its updates need all ranks */
 /* Least number of a next push, over undecided chunks and live ranks; false: no such chunk. */
 bool shard_core_least_clock(const shard_core *c, uint64_t *clock);
 int64_t shard_core_applied(const shard_core *c); /* decided steps applied */

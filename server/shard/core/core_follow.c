@@ -51,7 +51,7 @@ bool shard_core_follow_prepared(shard_core *c, uint32_t partition, uint64_t step
     if (shard_core_step_inputs(c, step) == NULL) shard_core_open_step(c, rank, step, inputs);
     for (uint32_t i = 0; i < p->n; i++) {
         shard_core_chunk *k = &c->chunk[c->order[p->first + i]];
-        if (!shard_core_averages(c, k)) continue;
+        if (!shard_core_is_of_step(c, k)) continue;
         set_clocks(c, c->order[p->first + i], step + 1);
         k->round   = step;
         k->by_node = inputs->is_node_sum;
@@ -122,7 +122,7 @@ const wire_decision *shard_core_decision(const shard_core *c, uint32_t partition
 bool shard_core_is_summed(const shard_core *c, uint32_t chunk)
 {
     const shard_core_chunk *k = &c->chunk[chunk];
-    return shard_core_averages(c, k) && !k->eager && k->got > 0 &&
+    return shard_core_is_of_step(c, k) && !k->eager && k->got > 0 &&
            k->got == (k->by_node ? c->live_nodes : c->live);
 }
 int64_t shard_core_partition_applied(const shard_core *c, uint32_t partition)
@@ -148,7 +148,8 @@ bool shard_core_least_clock(const shard_core *c, uint64_t *clock)
     bool found = false;
     for (uint32_t k = 0; k < c->n_chunks; k++) {
         const shard_core_chunk *chunk = &c->chunk[k];
-        if (!chunk->desc.trained || (shard_core_averages(c, chunk) && !c->eager)) continue;
+        if (!chunk->desc.trained || chunk->desc.is_table) continue;
+        if (shard_core_averages(c, chunk) && !c->eager) continue;
         const uint64_t least =
             shard_core_averages(c, chunk) ? chunk->round : shard_core_slowest(c, k);
         if (!found || least < *clock) *clock = least;

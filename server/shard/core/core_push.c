@@ -54,7 +54,7 @@ static shard_core_actions repeat_decided(shard_core *c, const shard_core_push_ev
 /* A bsp push that no decision closes. */
 static bool is_eager(const shard_core *c, const shard_core_push_event *e)
 {
-    return c->eager || e->want_values;
+    return c->eager || e->want_values || c->chunk[e->chunk].desc.is_table;
 }
 
 static shard_core_waiting answer_to(const shard_core_push_event *e)
@@ -109,7 +109,7 @@ static pen_status check_round(shard_core *c, const shard_core_push_event *e, con
         c->n_actions = 0;
         return PEN_WRONG_STATE;
     }
-    if (eager && shard_core_group_of(c, k)->whole_tensor)
+    if (eager && !k->desc.is_table && shard_core_group_of(c, k)->whole_tensor)
         return why_set(&c->why, PEN_UNSUPPORTED,
                        "'%s': its update rule needs the norm of the whole tensor, so it cannot be "
                        "updated chunk by chunk "
@@ -304,7 +304,7 @@ shard_core_actions shard_core_pull(shard_core *c, const shard_core_pull_event *e
     const shard_core_chunk *k  = &c->chunk[e->chunk];
     const shard_core_waiting h = {
         .rank = e->rank, .peer = e->peer, .seq = e->seq, .initial = e->initial};
-    if (e->decided && shard_core_averages(c, k)) {
+    if (e->decided && shard_core_is_of_step(c, k)) {
         if (k->round != e->seq + 1)
             return refuse_pull(c, e, PEN_WRONG_STATE, "these values are newer than that step");
         shard_core_serve(c, e->chunk, &h, 0);
@@ -343,7 +343,7 @@ static uint32_t missing_of_partition(const shard_core *c, const shard_core_parti
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n && n == 0; i++) {
         const shard_core_chunk *k = &c->chunk[c->order[p->first + i]];
-        if (shard_core_averages(c, k))
+        if (shard_core_is_of_step(c, k))
             n = who_is_below(c, c->order[p->first + i], step + 1, missing);
     }
     return n;
@@ -375,7 +375,7 @@ shard_core_actions shard_core_inquire(shard_core *c, const shard_core_pull_event
         *n = 0;
     } else if (!shard_core_group_of(c, k)->ops->averages) {
         *n = who_holds_back(c, e->chunk, e->rank, missing);
-    } else if (c->eager || (k->eager && k->got > 0)) {
+    } else if (c->eager || k->desc.is_table || (k->eager && k->got > 0)) {
         *n = e->seq < k->round ? 0 : who_is_below(c, e->chunk, k->round + 1, missing);
     } else if (has_vote(c, k->desc.partition, e->seq)) {
         shard_core_action *a = shard_core_send(c, CORE_PREPARED, k->desc.partition);

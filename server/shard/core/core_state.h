@@ -97,6 +97,12 @@ static inline bool shard_core_averages(const shard_core *c, const shard_core_chu
     return k->desc.trained && shard_core_group_of(c, k)->ops->averages;
 }
 
+/* The same, without parts of tables: their rounds close by themselves and do not count steps. */
+static inline bool shard_core_is_of_step(const shard_core *c, const shard_core_chunk *k)
+{
+    return shard_core_averages(c, k) && !k->desc.is_table;
+}
+
 /* core_members.c */
 bool shard_core_brings(const shard_core *c, uint32_t chunk, int32_t rank); /* its node's sum */
 int32_t shard_core_first_live(const shard_core *c);                        /* world_size: none */

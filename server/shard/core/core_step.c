@@ -177,7 +177,7 @@ static void close_partition(shard_core *c, shard_core_partition *p, const wire_d
 {
     for (uint32_t i = 0; i < p->n; i++) {
         shard_core_chunk *k = &c->chunk[c->order[p->first + i]];
-        if (!shard_core_averages(c, k)) continue;
+        if (!shard_core_is_of_step(c, k)) continue;
         k->round++;
         k->got     = 0;
         k->capture = 0;

@@ -90,11 +90,11 @@ static void values_came(void *user, uint32_t tensor)
 
 static pen_status make_ps_client(io_thread *c, int64_t step, int64_t applied, pen_error *why)
 {
-    static const ps_client_actions actions = {io_send,          io_disconnect,       io_store,
-                                              step_decided,     ps_client_completed, ps_client_logs,
-                                              ps_client_counts, io_returned,         values_came};
-    const worker_settings *s               = &c->ctx->settings;
-    const uint64_t seed                    = s->seed + (uint64_t)c->ctx->env.rank;
+    static const ps_client_actions actions = {
+        io_send,        io_disconnect,    io_store,    step_decided, ps_client_completed,
+        ps_client_logs, ps_client_counts, io_returned, values_came,  io_store_rows};
+    const worker_settings *s = &c->ctx->settings;
+    const uint64_t seed      = s->seed + (uint64_t)c->ctx->env.rank;
     const bool is_elastic =
         c->ranks_max > (uint32_t)c->ctx->env.world_size || context_is_elastic(c->ctx);
     const ps_client_setup setup = {.plan     = c->plan,
@@ -199,6 +199,14 @@ static void load(io_thread *c)
         if (sends && values != NULL) ps_client_add(c->ps_client, r, PS_INIT, t, values, NULL);
         if (m->tensor[t]->stays) ps_client_add(c->ps_client, r, PS_LOAD, t, NULL, values);
     }
+    static const uint32_t zero;
+    static uint32_t ignored; /* what a part of a table has in place of values */
+    for (uint32_t t = 0; t < m->n_tables; t++)
+        for (uint32_t k = c->plan->first_chunk[m->n_tensors + t];
+             k < c->plan->first_chunk[m->n_tensors + t + 1]; k++) {
+            if (sends) ps_client_add_chunk(c->ps_client, r, PS_INIT, k, &zero, NULL);
+            ps_client_add_chunk(c->ps_client, r, PS_LOAD, k, NULL, &ignored);
+        }
     c->is_loading = true;
     ps_client_close(c->ps_client, r, NULL, c->commit->deadline_ms, now);
 }

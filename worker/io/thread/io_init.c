@@ -26,7 +26,8 @@ void io_init_fini(io_thread *c)
 /* The next chunk to make; NULL: none is left. */
 static const plan_chunk *next_chunk(io_thread *c)
 {
-    for (; c->initializing.next < c->plan->n_chunks; c->initializing.next++) {
+    for (; c->initializing.next < c->plan->first_chunk[c->ctx->model.n_tensors];
+         c->initializing.next++) {
         const plan_chunk *planned = &c->plan->chunk[c->initializing.next];
         const pen_tensor *t       = c->ctx->model.tensor[planned->tensor];
         if (!t->stays && t->param == NULL) return planned;

@@ -7,6 +7,7 @@
 #include "common/net/reach.h"
 #include "common/net/tcp_address.h"
 #include "common/trace/trace.h"
+#include "worker/tensor/table_request.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -106,6 +107,12 @@ bool io_store(void *user, void *to, const void *from, size_t size, uint32_t crc)
     if (crc32c(0, from, size) != crc) return false;
     memcpy(to, from, size);
     return true;
+}
+
+bool io_store_rows(void *user, void *to, const void *from, size_t size, uint32_t crc)
+{
+    (void)user;
+    return crc32c(0, from, size) == crc && table_request_store(to, from, size);
 }
 
 static void on_data(io_thread *c, const lane_link *l, const transport_event *event, uint64_t now_ms)

@@ -2,6 +2,7 @@
 #include "worker/io/thread/io_thread.h"
 
 #include "common/base/why.h"
+#include "worker/tensor/table_request.h"
 
 #include <stdlib.h>
 
@@ -10,8 +11,8 @@
 static bool lacks_servers(const io_thread *c, const request *r)
 {
     const bool needs = r->kind == REQUEST_VERB || r->kind == REQUEST_STEP ||
-                       r->kind == REQUEST_PULL_FREE || r->kind == REQUEST_FETCH ||
-                       r->kind == REQUEST_SNAPSHOT;
+                       r->kind == REQUEST_KV || r->kind == REQUEST_PULL_FREE ||
+                       r->kind == REQUEST_FETCH || r->kind == REQUEST_SNAPSHOT;
     return needs && c->view.term != 0 && c->view.n_servers == 0;
 }
 
@@ -36,6 +37,23 @@ void io_refuse_for_memory(request *r)
     pen_error why;
     why_set(&why, PEN_NO_MEMORY, "no memory for another request");
     request_end(r, PEN_NO_MEMORY, &why);
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+static void begin_kv(io_thread *c, request *r, uint64_t now)
+{
+    table_request *q      = r->u.kv;
+    const uint32_t *first = c->plan->first_chunk;
+    const uint32_t tensor = c->ctx->model.n_tensors + q->table->index;
+    ps_client_request *e  = ps_client_open(c->ps_client, now);
+    if (e == NULL) {
+        io_refuse_for_memory(r);
+        return;
+    }
+    for (uint32_t i = 0; i < q->n_parts; i++)
+        ps_client_add_rows(c->ps_client, e, q->verb, first[tensor] + q->part[i].part,
+                           q->part[i].bytes, q->part[i].size, &q->part[i]);
+    ps_client_close(c->ps_client, e, r, r->deadline_ms, now);
 }
 
 /* ---- in the loop's thread -------------------------------------------------------------------- */
@@ -63,6 +81,7 @@ static void begin(void *user)
     case REQUEST_REPORT: io_dispute(c, r, r->u.report.why); break;
     case REQUEST_COMMAND: io_begin_command(c, r, now); break;
     case REQUEST_STORE: io_begin_store(c, r, now); break;
+    case REQUEST_KV: begin_kv(c, r, now); break;
     case REQUEST_SNAPSHOT:
         r->next      = c->snapshots;
         c->snapshots = r;

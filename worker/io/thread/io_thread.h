@@ -148,6 +148,7 @@ void io_renew(void *user); /* the scheduler is silent: opens a second connection
 void io_disconnect(void *user, uint32_t shard, uint32_t lane);
 void io_disconnect_shard(io_thread *c, uint32_t shard); /* all its lanes: the shard has moved */
 bool io_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
+bool io_store_rows(void *user, void *to, const void *from, size_t size, uint32_t crc);
 const char *io_probe(void *user); /* what answers at the scheduler's address */
 
 /* io_view.c */

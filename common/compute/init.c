@@ -1,5 +1,5 @@
 /* init.c - Philox4x32-10, and distributions made from it. */
-#include "worker/tensor/init.h"
+#include "common/compute/init.h"
 
 #include "common/base/config.h"
 #include "common/base/why.h"
@@ -119,10 +119,12 @@ static void turn(double v, double *cosine, double *sine)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 /* Elements 4 block to 4 block + 3. */
-static void init_block(const init_rule *rule, uint64_t key, uint64_t block, float to[4])
+static void init_block(const init_rule *rule, uint64_t key, uint64_t row, uint64_t block,
+                       float to[4])
 {
     const double scale        = 1.0 / 4294967296.0;
-    const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), 0, 0};
+    const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)row,
+                                 (uint32_t)(row >> 32)};
     uint32_t word[4];
     init_philox(key, counter, word);
     if (rule->kind == INIT_UNIFORM) {
@@ -139,7 +141,8 @@ static void init_block(const init_rule *rule, uint64_t key, uint64_t block, floa
     }
 }
 
-void init_values(const init_rule *rule, uint64_t key, uint64_t start, size_t n, float *to)
+static void draw(const init_rule *rule, uint64_t key, uint64_t row, uint64_t start, size_t n,
+                 float *to)
 {
     float block[4];
     if (rule->kind == INIT_ZERO || rule->kind == INIT_CONST) {
@@ -148,8 +151,19 @@ void init_values(const init_rule *rule, uint64_t key, uint64_t start, size_t n, 
     }
     for (size_t i = 0; i < n;) {
         const size_t first = (start + i) % 4, take = 4 - first < n - i ? 4 - first : n - i;
-        init_block(rule, key, (start + i) / 4, block);
+        init_block(rule, key, row, (start + i) / 4, block);
         memcpy(to + i, block + first, take * sizeof *to);
         i += take;
     }
+}
+
+void init_values(const init_rule *rule, uint64_t key, uint64_t start, size_t n, float *to)
+{
+    draw(rule, key, 0, start, n, to);
+}
+
+void init_row(const init_rule *rule, uint64_t key, uint64_t row, uint64_t start, size_t n,
+              float *to)
+{
+    draw(rule, key, row, start, n, to);
 }

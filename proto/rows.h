@@ -1,0 +1,78 @@
+/* rows.h - rows of a table by key: the part of the table that a key is in, and the bytes of a part as they travel.
+ *
+ * A request about a part of a table, and its answer, are these bytes, little-endian, each array padded to 8 bytes:
+ *   u32 n, u32 elements
+ *   u64 key[n]        ascending, each once; not in an answer
+ *   u32 length[n]     of each row, if the table's rows differ in length; not in a question
+ *   value[elements]   of the table's type, in the order of the keys; not in a question
+ * Thread: nothing is shared.
+ */
+#ifndef PROTO_ROWS_H
+#define PROTO_ROWS_H
+
+#include "penstock.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { ROWS_LENGTH_MAX = 1 << 20 }; /* values of one row */
+
+typedef enum {
+    ROWS_ASKED,   /* keys only: a pull */
+    ROWS_PUSHED,  /* all of it */
+    ROWS_ANSWERED /* no keys */
+} rows_form;
+
+/* Points into bytes of any alignment; NULL: not there. */
+typedef struct {
+    uint32_t n;
+    uint32_t elements; /* of all rows together */
+    const uint8_t *key, *length, *value;
+} rows;
+
+static inline uint64_t rows_key(const rows *r, uint32_t i)
+{
+    uint64_t key;
+    memcpy(&key, r->key + (size_t)i * sizeof key, sizeof key);
+    return key;
+}
+
+/* Values of row i; dim: those of every row, or 0. */
+static inline uint32_t rows_length(const rows *r, uint32_t i, uint32_t dim)
+{
+    uint32_t length = dim;
+    if (dim == 0) memcpy(&length, r->length + (size_t)i * sizeof length, sizeof length);
+    return length;
+}
+
+/* Bytes of this form; SIZE_MAX: more than a message may have. */
+size_t rows_bytes(rows_form form, uint64_t n, uint64_t elements, uint32_t dim, size_t width);
+
+/* Writes the head of rows_bytes() bytes and says where the arrays go. */
+rows rows_lay(void *data, rows_form form, uint32_t n, uint32_t elements, uint32_t dim);
+
+/* Checks bytes of a peer: the size is exact, keys ascend, lengths are 1 to ROWS_LENGTH_MAX and add up.  CORRUPT says
+ * what does not fit.  width: bytes of a value. */
+pen_status rows_read(const void *data, size_t size, rows_form form, uint32_t dim, size_t width,
+                     rows *r, pen_error *why);
+
+/* A mixing function (the finalizer of MurmurHash3, public domain): every bit of the key moves every bit. */
+static inline uint64_t rows_hash(uint64_t key)
+{
+    key = (key ^ key >> 33) * 0xff51afd7ed558ccdu;
+    key = (key ^ key >> 33) * 0xc4ceb9fe1a85ec53u;
+    return key ^ key >> 33;
+}
+
+/* The part of a key: by hash, or by contiguous equal ranges of keys. */
+static inline uint32_t rows_part_by_hash(uint64_t key, uint32_t parts)
+{
+    return (uint32_t)((rows_hash(key) >> 32) * parts >> 32);
+}
+static inline uint32_t rows_part_by_range(uint64_t key, uint32_t parts)
+{
+    return (uint32_t)((unsigned __int128)key * parts >> 64);
+}
+
+#endif
