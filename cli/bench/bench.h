@@ -20,6 +20,9 @@ int bench_optim(int argc, char **argv);
 int bench_snapshot(int argc, char **argv);
 int bench_snapshot_rank(int argc, char **argv); /* one rank; started by the former */
 
+int bench_table(int argc, char **argv);
+int bench_table_rank(int argc, char **argv); /* the rank; started by the former */
+
 int bench_coll(int argc, char **argv); /* argv[0] is the collective, for example "all-reduce" */
 int bench_coll_rank(int argc, char **argv); /* one rank; started by the former */
 int bench_tune(int argc, char **argv);

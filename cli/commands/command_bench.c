@@ -7,6 +7,7 @@
 
 const command command_bench_verbs[] = {
     {"push-pull", "goodput and operations per second of push and pull", bench_push_pull},
+    {"table", "keys per second of a table by key, compared with a bare one", bench_table},
     {"optim", "update rules, compared with memory bandwidth", bench_optim},
     {"snapshot", "overhead of snapshots on training, and their write speed", bench_snapshot},
     {"all-reduce", "sum over all ranks, compared with memory bandwidth", bench_coll},
@@ -42,6 +43,8 @@ int command_bench(int argc, char **argv)
     }
     if (strcmp(argv[1], "push-pull-rank") == 0)
         return bench_push_pull_rank(argc - 1, argv + 1); /* started by push-pull */
+    if (strcmp(argv[1], "table-rank") == 0)
+        return bench_table_rank(argc - 1, argv + 1); /* started by table */
     if (strcmp(argv[1], "snapshot-rank") == 0)
         return bench_snapshot_rank(argc - 1, argv + 1); /* started by snapshot */
     if (strcmp(argv[1], "coll-rank") == 0 && argc > 2)

@@ -41,7 +41,9 @@
     X(LEAST_STEP_SETTLED, "an epoch without servers goes on from the least step that was applied") \
     X(SEAL_NOT_AWAITED, "an epoch ends before all holders of state have said where they stand")    \
     X(GRACE_NOT_GRANTED, "a member does not wait for a scheduler that promised to come back")      \
-    X(READY_NOT_AWAITED, "the first step begins before all workers have reached all")
+    X(READY_NOT_AWAITED, "the first step begins before all workers have reached all")              \
+    X(ROWS_NOT_COUNTED, "a copy applies pushes of rows and does not count them")                   \
+    X(ROWS_LEFT_BEHIND, "a part of a table is filled without its newest block of rows")
 
 /* Rules backed up by a second rule: switching off one alone does no harm.  The epoch changes with every term and
  * incarnation, and its fence keeps out old messages.  A learner reported as caught up becomes a backup only if its

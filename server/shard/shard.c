@@ -200,6 +200,12 @@ const float *shard_slot(const shard *s, uint32_t chunk, int slot)
                                  : shard_offload_look(s, k, 1 + (uint32_t)slot);
 }
 
+const row_store *shard_rows(const shard *s, uint32_t chunk)
+{
+    const shard_chunk *k = chunk_of(s, chunk);
+    return k != NULL && k->table != NULL ? shard_table_rows(k) : NULL;
+}
+
 int64_t shard_applied(const shard *s)
 {
     return s->core != NULL ? shard_core_applied(s->core) : 0;

@@ -15,6 +15,9 @@ uint64_t shard_index(const shard *self, uint64_t *digest);
 const uint64_t *shard_clocks(const shard *self, uint32_t chunk, uint64_t *round);
 /* NULL: not here.  BORROWED until the next message, or the next load of an offloaded array. */
 const float *shard_values(const shard *self, uint32_t chunk, uint64_t *version);
+struct row_store;
+const struct row_store *shard_rows(const shard *self,
+                                   uint32_t chunk); /* NULL: no part of a table here */
 const float *shard_slot(const shard *self, uint32_t chunk, int slot);
 
 #endif

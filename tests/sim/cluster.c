@@ -66,6 +66,19 @@ static void add_setting(cluster *c, const char *key, const char *value)
     c->setting[c->model.n_settings++] = (wire_pair){key, value};
 }
 
+/* Behind the tensors, of which it is none for the checks: its one element per part is frozen. */
+static void add_table(cluster *c)
+{
+    const uint32_t t = c->model.n_tensors++;
+    make_tensor(c, t);
+    c->tensor[t].grad_dtype = PEN_F32;
+    c->tensor[t].ndim       = 2;
+    c->tensor[t].shape[0]   = SIM_PARTS;
+    c->tensor[t].shape[1]   = 1;
+    c->tensor[t].group      = 1;
+    c->tensor[t].flags      = PEN_FROZEN | WIRE_TABLE;
+}
+
 static void make_model(cluster *c)
 {
     const sim_plan *p = &c->plan;
@@ -75,18 +88,20 @@ static void make_model(cluster *c)
     snprintf(c->sync, sizeof c->sync, "ssp s=%" PRIu64, p->bound);
     snprintf(c->optim, sizeof c->optim, p->task.sgd ? "sgd lr=%g" : "sum",
              p->task.rate); /* NOLINT */
-    c->group = (wire_group){.name     = "g",
-                            .optim    = c->optim,
-                            .sync     = rules[p->task.mode],
-                            .wire     = "raw",
-                            .schedule = "constant"};
+    c->group[0] = (wire_group){.name     = "g",
+                               .optim    = c->optim,
+                               .sync     = rules[p->task.mode],
+                               .wire     = "raw",
+                               .schedule = "constant"};
     add_setting(c, "deterministic", p->arrival_order ? "no" : p->by_node ? "node" : "yes");
     if (p->task.mode == MODEL_EAGER) add_setting(c, "commit", "eager");
     c->model.n_tensors = p->tensors;
-    c->model.n_groups  = 1;
-    c->model.tensor    = c->tensor;
-    c->model.group     = &c->group;
-    c->model.setting   = c->setting;
+    c->model.n_groups  = 2;
+    c->group[1]        = (wire_group){"rows", "sum", "async", "raw", "constant"};
+    if (p->rows) add_table(c);
+    c->model.tensor  = c->tensor;
+    c->model.group   = c->group;
+    c->model.setting = c->setting;
     if (plan_create(&c->model, &c->cut, &why) != PEN_OK)
         sim_wrong(c, "%s", why.text);
     else

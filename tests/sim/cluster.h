@@ -85,6 +85,7 @@ typedef struct {
     /* by_node: deterministic=node, and odd ranks are on another node; lends: payloads are not copied; verbs: push and
      * pull, no steps */
     bool arrival_order, by_node, lends, verbs;
+    bool rows; /* there is a table by key beside the tensors: cluster_rows.c */
     uint32_t think_ms, slow_rank,
         slow_ms; /* maximum compute time of a step; and which worker takes longer */
     uint64_t barrier_every, snapshot_every; /* steps; 0 = never */

@@ -17,6 +17,12 @@ static bool is_trained(const cluster *c, uint32_t chunk)
     return (c->tensor[c->cut->chunk[chunk].tensor].flags & PEN_FROZEN) == 0;
 }
 
+/* Its versions are those of a table; check_rows() has it. */
+static bool is_table(const cluster *c, uint32_t chunk)
+{
+    return plan_is_table(&c->tensor[c->cut->chunk[chunk].tensor]);
+}
+
 static uint32_t shard_of(const cluster *c, uint32_t chunk)
 {
     return c->shard_of[c->cut->chunk[chunk].partition];
@@ -277,8 +283,9 @@ void check_copy(sim_copy *k)
     const cluster *c = k->place->server->c;
     k->is_authority  = k->shard != NULL && is_authority(k);
     for (uint32_t i = 0; i < c->cut->n_chunks && c->result.wrong[0] == '\0'; i++)
-        if (k->shard != NULL && shard_of(c, i) == k->number) check_chunk(k, i);
+        if (k->shard != NULL && shard_of(c, i) == k->number && !is_table(c, i)) check_chunk(k, i);
     if (k->shard != NULL) check_equal(k);
+    check_rows(k);
 }
 
 /* The primary of a new epoch: the state it begins with is the truth from now on. */
@@ -303,12 +310,13 @@ void check_installed(sim_copy *k)
     for (uint32_t i = 0; i < c->cut->n_chunks && c->result.wrong[0] == '\0'; i++) {
         const float *values =
             shard_of(c, i) == k->number ? shard_values(k->shard, i, &version) : NULL;
-        if (values == NULL || version == 0) continue;
+        if (values == NULL || version == 0 || is_table(c, i)) continue;
         k->crc[i]     = crc32c(0, values, c->cut->chunk[i].count * sizeof(float));
         k->version[i] = version;
         check_version(k, i, version);
     }
     k->is_authority = true;
+    check_rows(k);
 }
 
 /* ---- served values --------------------------------------------------------------------------- */
@@ -340,11 +348,13 @@ void check_served(sim_copy *s, const wire_data *d, const buf *payload)
 {
     const cluster *c = s->place->server->c;
     if (d->kind != WIRE_VALUES || d->rank < 0) return;
+    if (d->n > 0 && is_table(c, d->chunk[0]) && !(d->flags & WIRE_INITIAL))
+        return; /* sim_rows_store() */
     const uint8_t *at = payload != NULL ? payload->data : NULL;
     for (uint32_t i = 0; i < d->n && c->result.wrong[0] == '\0'; i++) {
         const size_t size = c->cut->chunk[d->chunk[i]].count * sizeof(float);
-        if (at != NULL) check_payload(s, d, i, at, size);
-        if (d->n > 0 && d->version != NULL)
+        if (at != NULL && !is_table(c, d->chunk[i])) check_payload(s, d, i, at, size);
+        if (d->n > 0 && d->version != NULL && !is_table(c, d->chunk[i]))
             model_saw_version(c->reference, d->chunk[i], d->version[i]);
         if (at != NULL && sim_is_free_rule(c) && !(d->flags & WIRE_INITIAL)) check_bound(s, d, i);
         if (at != NULL) at += size;
@@ -359,6 +369,7 @@ void check_cut(sim_copy *s, const shard_capture *cut)
         const shard_capture_chunk *k = &cut->chunk[i];
         const bool trained           = (c->tensor[k->tensor].flags & PEN_FROZEN) == 0;
         uint32_t crc;
+        if (k->is_table) continue;
         if (!model_crc(c->reference, k->chunk, k->version, &crc) ||
             crc32c(0, k->values->data, k->count * sizeof(float)) != crc)
             sim_wrong(c, "%s is cut in version %" PRIu64 " with values that it never had",

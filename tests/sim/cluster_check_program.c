@@ -22,7 +22,7 @@ static bool is_trained(const cluster *c, uint32_t chunk)
 void check_pushed(sim_worker *w, const wire_data *d)
 {
     cluster *c = w->c;
-    for (uint32_t i = 0; d->kind == WIRE_PUSH && i < d->n; i++) {
+    for (uint32_t i = 0; d->kind == WIRE_PUSH && d->size == NULL && i < d->n; i++) {
         const uint64_t seq = d->seq != NULL ? d->seq[i] : d->step;
         if (d->seq == NULL && d->step != w->step)
             sim_wrong(c, "rank %u pushes %s of step %" PRIu64 " and is at step %" PRIu64, w->rank,

@@ -14,13 +14,14 @@ int mutation_active; /* of common/base/mutation.h: this run's bug within the lay
 
 void mutation_plan(const sim_server *s, wire_model *model)
 {
-    static wire_group group;
+    static wire_group group[2];
     static char sync[32];
     if (!is(s->c, SIM_SSP_OFF_BY_ONE)) return;
-    group = model->group[0];
+    group[0] = model->group[0];
+    group[1] = model->group[1];
     snprintf(sync, sizeof sync, "ssp s=%llu", (unsigned long long)s->c->plan.bound + 1);
-    group.sync   = sync;
-    model->group = &group;
+    group[0].sync = sync;
+    model->group  = group;
 }
 
 static uint64_t seq_of(const wire_data *d, uint32_t i)

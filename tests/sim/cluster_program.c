@@ -37,6 +37,7 @@ void sim_call_end(sim_call *call, const pen_error *why)
     if (!call->is_pending) sim_wrong(w->c, "rank %u: %s ended twice", w->rank, call->name);
     call->is_pending = false;
     w->pending--;
+    if (call->rows != NULL) sim_rows_end(call, why == NULL);
     if (why == NULL) {
         check_acknowledged(w, call);
         return;
@@ -91,7 +92,7 @@ static wire_inputs inputs_of(const sim_worker *w, const double *rate)
                          .weight     = model_weight(task, w->rank, w->step),
                          .skip       = true,
                          .snapshot   = w->rank == 0 && every > 0 && (w->step + 1) % every == 0,
-                         .n_rates    = 1,
+                         .n_rates    = 2,
                          .rate       = rate};
 }
 
@@ -115,8 +116,8 @@ static void think(sim_worker *w, program_place next)
 
 static void begin_step(sim_worker *w)
 {
-    const double rate    = w->c->plan.task.rate;
-    const wire_inputs in = inputs_of(w, &rate);
+    const double rate[]  = {w->c->plan.task.rate, 1};
+    const wire_inputs in = inputs_of(w, rate);
     if (!sim_has_servers(w->c)) {
         think(w, AT_FIRST_HALF);
         return;
@@ -166,6 +167,8 @@ static void push_half(sim_worker *w, bool second)
 static void close_step(sim_worker *w)
 {
     w->at = AT_STEP;
+    for (uint64_t n = w->c->plan.rows ? draw_below(&w->chance, 4) : 0; n > 0; n--)
+        sim_rows_request(w);
     if (w->c->plan.verbs) return;
     sim_call *call  = sim_call_begin(w, "pen_step_end", -1, true);
     w->step_request = NULL;

@@ -27,7 +27,10 @@ enum {
     SIM_SHARDS_MAX  = SIM_SERVERS_MAX * SIM_PLACES_MAX, /* of the cluster */
     SIM_LANES_MAX   = 3,
     SIM_TENSORS_MAX = 10,
-    SIM_CALLS_MAX   = 2 * SIM_TENSORS_MAX + 4,
+    SIM_TENSORS     = SIM_TENSORS_MAX + 1, /* and a table */
+    SIM_CALLS_MAX   = 2 * SIM_TENSORS_MAX + 8,
+    SIM_ROWS        = 3, /* of each rank, in a table of */
+    SIM_PARTS       = 2,
     SIM_CUTS_MAX    = 64,
     SIM_COPIES_MAX  = 64, /* rows of a table of replicas */
     SIM_NAME_BYTES  = 40,
@@ -186,8 +189,9 @@ typedef struct {
     const char *name; /* "pen_step_end" */
     bool is_pending;
     uint64_t deadline_ms;
-    int32_t tensor;    /* of a verb; -1 */
-    bool acknowledges; /* a push that is answered once it is applied */
+    int32_t tensor;        /* of a verb; -1 */
+    bool acknowledges;     /* a push that is answered once it is applied */
+    struct sim_rows *rows; /* OWNED; NULL: about tensors */
 } sim_call;
 
 typedef struct {
@@ -253,9 +257,9 @@ struct sim_worker {
     uint64_t chance, wake_ms, step;
     sim_call call[SIM_CALLS_MAX];
     uint32_t pending;
-    float *param[SIM_TENSORS_MAX];
-    void *grad[SIM_TENSORS_MAX];
-    uint32_t order[SIM_TENSORS_MAX];
+    float *param[SIM_TENSORS];
+    void *grad[SIM_TENSORS];
+    uint32_t order[SIM_TENSORS];
     uint64_t *pushed; /* [chunks] number of the newest push, + 1; 0: none yet  */
     uint64_t *loaded; /* [chunks] version of its initial values                */
     int64_t sum;      /* sum of the ranks at the barrier when this one arrived */
@@ -290,15 +294,18 @@ struct cluster {
     wire_arena *arena;
     wire_out out;
 
-    wire_tensor tensor[SIM_TENSORS_MAX];
-    char tensor_name[SIM_TENSORS_MAX][16];
-    wire_group group;
+    wire_tensor tensor[SIM_TENSORS];
+    char tensor_name[SIM_TENSORS][16];
+    wire_group group[2]; /* of the tensors; of the table */
     wire_pair setting[8];
     char sync[32], optim[48];
     wire_model model;
     plan *cut;
     model_reference *reference;
     uint32_t *column;
+    struct {
+        uint32_t made, told; /* pushes; those that their rank knows of */
+    } row[MODEL_RANKS_MAX * SIM_ROWS];
     struct {
         int64_t step;
         uint64_t shards; /* bit by number: those whose part was reported */
@@ -394,6 +401,11 @@ void sim_worker_end(sim_worker *w, life how);
 void sim_worker_exchange(sim_worker *w); /* makes it */
 bool sim_worker_reaches(sim_worker *w);  /* all servers that it needs; else it reports it in time */
 
+/* cluster_rows.c */
+void sim_rows_request(sim_worker *w);
+void sim_rows_end(sim_call *call, bool is_told); /* frees call->rows */
+bool sim_rows_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
+
 /* cluster_program.c */
 bool sim_program_advance(sim_worker *w); /* one action of the program; false: it waits */
 sim_call *sim_call_begin(sim_worker *w, const char *name, int32_t tensor, bool acknowledges);
@@ -423,6 +435,7 @@ void check_record(cluster *c, const wire_control *epoch); /* each that the sched
 void check_plan(cluster *c, const wire_control *plan); /* likewise                              */
 void check_installed(sim_copy *s);                     /* after each epoch                      */
 void check_copy(sim_copy *s);                          /* after each message                    */
+void check_rows(sim_copy *s);                          /* of the same */
 void check_served(sim_copy *s, const wire_data *d, const buf *payload); /* messages of a shard  */
 void check_part(cluster *c, int64_t step, uint64_t shards); /* each that a server reports */
 void check_complete(cluster *c, int64_t step, uint32_t n_shards);

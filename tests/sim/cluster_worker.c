@@ -219,14 +219,10 @@ static bool may_lose_members(const sim_plan *p)
 
 void sim_worker_exchange(sim_worker *w)
 {
-    static const ps_client_actions actions = {ps_client_sends,
-                                              ps_client_cuts,
-                                              ps_client_stores,
-                                              ps_client_decided,
-                                              ps_client_completed,
-                                              logs,
-                                              counts};
-    const sim_plan *p                      = &w->c->plan;
+    static const ps_client_actions actions = {
+        ps_client_sends,     ps_client_cuts, ps_client_stores, ps_client_decided,
+        ps_client_completed, logs,           counts,           .store_rows = sim_rows_store};
+    const sim_plan *p = &w->c->plan;
     ps_client_setup setup;
     find_routes(w);
     setup = (ps_client_setup){.plan     = w->c->cut,
@@ -660,12 +656,13 @@ void sim_worker_free(sim_worker *w)
     ps_client_destroy(w->ps_client);
     membership_client_destroy(w->membership_client);
     requests_destroy(w->requests);
+    for (int i = 0; i < SIM_CALLS_MAX; i++) free(w->call[i].rows);
     sim_view_clear(&w->view);
     free(w->shard_of);
     free(w->state);
     free(w->pushed);
     free(w->loaded);
-    for (int t = 0; t < SIM_TENSORS_MAX; t++) {
+    for (int t = 0; t < SIM_TENSORS; t++) {
         free(w->param[t]);
         free(w->grad[t]);
     }

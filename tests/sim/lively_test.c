@@ -399,6 +399,22 @@ static void sim_every_lively_swarm_ends_as_its_faults_allow(void **state)
     assert_true(t.in_order > 0 || runs_is_replay());
 }
 
+static void lively_with_rows(sim_plan *p, uint64_t *chance)
+{
+    (void)chance;
+    *p      = sim_plan_lively(p->task.seed);
+    p->rows = true;
+}
+
+static void
+sim_every_row_has_the_pushes_that_its_rank_knows_of_and_no_more_than_were_made(void **state)
+{
+    (void)state;
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_EITHER, lively_with_rows);
+    runs_print(__func__, &t);
+    assert_true((t.in_order > 0 && t.promotions > 0 && t.fills > 0) || runs_is_replay());
+}
+
 static void lively_with_memory(sim_plan *p, uint64_t *chance)
 {
     *p = sim_plan_lively(p->task.seed);
@@ -466,6 +482,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_workers_come_and_go_while_others_train),
         cmocka_unit_test(sim_a_server_joins_and_another_is_drained),
         cmocka_unit_test(sim_every_lively_swarm_ends_as_its_faults_allow),
+        cmocka_unit_test(
+            sim_every_row_has_the_pushes_that_its_rank_knows_of_and_no_more_than_were_made),
         cmocka_unit_test(sim_no_record_says_of_two_that_they_share_memory_that_is_not_shared),
         cmocka_unit_test(sim_seeds_that_failed_once_do_not_fail_again),
         cmocka_unit_test(sim_same_seed_same_lively_run),

@@ -226,7 +226,17 @@ static sim_plan plan_for(int mutation, uint64_t seed)
                                  .rank     = (uint32_t)draw_below(&chance, p.servers),
                                  .from_ms  = draw_between(&chance, 300, 3000),
                                  .until_ms = 4000});
+    p.rows = mutation == MUTATION_ROWS_NOT_COUNTED || mutation == MUTATION_ROWS_LEFT_BEHIND;
     switch (mutation) {
+    case MUTATION_ROWS_LEFT_BEHIND: /* who was filled becomes primary */
+        p.servers     = 2;
+        p.servers_max = 0;
+        p.replicas    = 1;
+        p.task.steps  = 60;
+        p.event[0]    = (sim_event){SIM_CRASH, SIM_SERVER, 0, 500, 1000, 0, SIM_NOBODY};
+        p.n_events    = 1;
+        sim_plan_add(&p, (sim_event){SIM_CRASH, SIM_SERVER, 1, 5000, 6000, 0, SIM_NOBODY});
+        break;
     case MUTATION_EPOCH_BEFORE_KEEP:
         lose_both(&p, &chance);
         p.replica.delay_ms = 0;

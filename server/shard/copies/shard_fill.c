@@ -7,6 +7,8 @@
  */
 #include "server/shard/shard_state.h"
 
+#include "common/base/mutation.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,7 +117,8 @@ static void notify_array(shard *s, const shard_copy *copy, shard_chunk *k, uint3
 static uint64_t notify_table(shard *s, const shard_copy *copy, shard_chunk *k)
 {
     const row_store *all = shard_table_rows(k);
-    const uint32_t n     = row_store_blocks(all);
+    const uint32_t all_n = row_store_blocks(all);
+    const uint32_t n     = all_n - (all_n > 0 && mutation(MUTATION_ROWS_LEFT_BEHIND));
     buf *numbers         = shard_offload_array(s, k, 0);
     if (numbers != NULL) notify_array(s, copy, k, 0, n == 0, numbers);
     for (uint32_t i = 0; i < n && !s->has_failed; i++)

@@ -135,7 +135,8 @@ static bool follow_apply(shard *s, const logged *l)
         (k->table == NULL && l->e->bytes != k->count * plan_dtype_bytes(k->push_dtype)))
         return false;
     if (is_missing(k)) return true;
-    if (!shard_core_follow_apply(s->core, k->index, l->e->rank, l->e->step)) return false;
+    const bool counts = k->table == NULL || !mutation(MUTATION_ROWS_NOT_COUNTED);
+    if (counts && !shard_core_follow_apply(s->core, k->index, l->e->rank, l->e->step)) return false;
     if (k->table != NULL) return follow_rows(s, k, l);
     shard_scalars_take(s, k, l->e->rank, &l->e->inputs);
     shard_scalars_close(s, k);

@@ -15,7 +15,7 @@ enum {
     UNITS       = ROW_STORE_BLOCK_BYTES / UNIT, /* of a block; a larger one has one row */
     BLOCKS_MAX  = UINT32_MAX / UNITS,
     SLOTS_FIRST = 1 << 10, /* of the hash table */
-    AHEAD       = 16       /* rows whose memory is fetched together */
+    AHEAD       = 64       /* rows whose memory is fetched together */
 };
 
 typedef struct { /* the beginning of a block */
@@ -167,17 +167,20 @@ static bool grow(row_store *self)
     return true;
 }
 
+void row_store_ahead(const row_store *self, const rows *r)
+{
+    for (uint32_t i = 0; i < r->n; i++)
+        __builtin_prefetch(&self->table[rows_hash(rows_key(r, i)) & self->mask]);
+}
+
 /* Positions of up to AHEAD keys, 0 for missing rows; their memory is on its way to the cache. */
 static void find(const row_store *self, const rows *r, uint32_t first, uint32_t n, uint32_t *at)
 {
-    for (uint32_t i = 0; i < n; i++)
-        __builtin_prefetch(&self->table[rows_hash(rows_key(r, first + i)) & self->mask]);
+    const size_t all = row_size(self, self->rules.dim), size = all < 512 ? all : 512;
     for (uint32_t i = 0; i < n; i++) {
         at[i] = place_of(self, rows_key(r, first + i))->at;
         if (at[i] == 0) continue;
         const char *begin = (const char *)row_at(self, at[i]);
-        const size_t size =
-            row_size(self, self->rules.dim) < 512 ? row_size(self, self->rules.dim) : 512;
         for (size_t line = 0; line < size; line += 64) __builtin_prefetch(begin + line);
     }
 }
@@ -285,7 +288,7 @@ uint64_t row_store_elements(const row_store *self, const rows *asked)
     return sum;
 }
 
-void row_store_read(row_store *self, const rows *asked, const rows *answer, pen_dtype dtype)
+void row_store_read(const row_store *self, const rows *asked, const rows *answer, pen_dtype dtype)
 {
     const size_t width = dtype == PEN_F32 ? 4 : 2;
     uint8_t *value     = (uint8_t *)(uintptr_t)answer->value;

@@ -42,11 +42,14 @@ pen_status row_store_check(const row_store *self, const rows *r, pen_error *why)
 pen_status row_store_update(row_store *self, const rows *r, pen_dtype dtype, double lr,
                             double gscale, uint32_t *crc, pen_error *why);
 
+/* Soon needed: fetches what finds these keys into the cache. */
+void row_store_ahead(const row_store *self, const rows *r);
+
 /* Values that an answer about these keys has; 0 for rows that do not exist if their length is not known. */
 uint64_t row_store_elements(const row_store *self, const rows *asked);
 
 /* Writes lengths and values of `answer`, which rows_lay() made for row_store_elements(), in this type. */
-void row_store_read(row_store *self, const rows *asked, const rows *answer, pen_dtype dtype);
+void row_store_read(const row_store *self, const rows *asked, const rows *answer, pen_dtype dtype);
 
 uint64_t row_store_bytes(const row_store *self); /* of blocks and the hash table */
 

@@ -72,6 +72,19 @@ static void take_part(shard *s, const shard_arrival *in, uint32_t i)
     if (pushes) shard_report_mismatch(s, actions, d);
 }
 
+/* Memory is far: what all keys of the message need is on its way before the first of them is looked up. */
+static void look_ahead(const shard *s, const wire_data *d, const uint8_t *data)
+{
+    rows r;
+    pen_error why;
+    shard_arrival in = {.d = d, .data = data};
+    for (uint32_t i = 0; i < d->n; i++, in.data += in.size) {
+        const shard_chunk *k = shard_find(s, d->chunk[i]);
+        in.size              = d->size[i];
+        if (shard_table_read(k, &in, &r, &why) == PEN_OK) row_store_ahead(shard_table_rows(k), &r);
+    }
+}
+
 void shard_receive_rows(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
     pen_error why;
@@ -80,6 +93,7 @@ void shard_receive_rows(shard *s, uint32_t peer, const wire_data *d, buf *payloa
         shard_refuse(s, peer, d, why.status, why.text);
         return;
     }
+    look_ahead(s, d, payload->data);
     shard_arrival in = {.peer = peer, .d = d, .payload = payload, .data = payload->data};
     for (uint32_t i = 0; i < d->n && !s->has_failed; i++) {
         in.size = d->size[i];

@@ -285,10 +285,8 @@ void shard_table_update(shard *s, shard_chunk *k, const shard_core_action *a,
                         const shard_arrival *in)
 {
     if (a->rank >= 0) {
-        wire_inputs inputs = in->d->inputs;
-        inputs.weight      = shard_core_relative_weight(s->core, a->rank, inputs.weight);
-        shard_log_apply(s, k, a->rank, a->seq, &inputs, in->data, in->size, in->payload);
-        update_with_push(s, k, in->rows, &inputs);
+        shard_log_apply(s, k, a->rank, a->seq, &in->d->inputs, in->data, in->size, in->payload);
+        update_with_push(s, k, in->rows, &in->d->inputs);
         return;
     }
     buf *sum      = merge(s, k);
