@@ -103,6 +103,9 @@ static pen_status describe(shard *s, uint32_t number, shard_chunk *k, pen_error 
                                             .bad_rank    = -1};
     const pen_status status = push_dtype(&s->setup.model->group[t->group], t, &k->push_dtype, why);
     if (status != PEN_OK) return status;
+    if (trained && s->group[t->group].optim->update_row != NULL)
+        return why_set(why, PEN_UNSUPPORTED, "'%s': %s is a rule of tables by key only", t->name,
+                       s->group[t->group].optim->name);
     if (!is_float(k->dtype) || !is_float(k->push_dtype))
         return why_set(
             why, PEN_UNSUPPORTED,

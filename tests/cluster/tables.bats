@@ -35,6 +35,7 @@ agrees() { # WORKERS WORDS...
 @test "bsp: every rule, type, length and placement gives what a dictionary gives, and equal bits on 1 to 4 servers" {
     agrees 1 rule="adagrad lr=0.1"
     agrees 2 dim=0 any=1
+    agrees 2 dim=0 rule="rowwise_adagrad lr=0.1"
     agrees 3 dim=33 type=f16 place=range any=1
     agrees 4 type=bf16 verb=push_pull place=own
     agrees 2 rule="adam lr=0.1" dim=0 verb=push_pull
@@ -114,6 +115,8 @@ agrees() { # WORKERS WORDS...
     [[ $output == *"'emb': out has room for 4 elements, 10 will come"* ]]
     run pen run --standalone --no-prefix --servers 1 "$programs/table" rounds=1 mistake=name
     [[ $output == *"'emb' is registered twice"* ]]
+    run pen run --standalone --no-prefix --servers 1 "$programs/table" rounds=1 tensor=1 optim="rowwise_adagrad lr=1"
+    [[ $output == *"'w': rowwise_adagrad is a rule of tables by key (pen_table_new) only; use adagrad"* ]]
     run pen run --standalone --no-prefix --servers 1 --nproc-per-node 2 "$programs/table" rounds=1 mistake=rank
     [[ $output == *"'emb' is f32[16,"*"all ranks must register the same"* ]]
     nothing_is_left

@@ -4,7 +4,7 @@
 
 Reads the program's output and compares: every key's values must be within 2e-5 (bf16: 1e-2) of the dictionary's.
 Gradients are a function of (key, element, rank, round), so nothing is shared with the program but that formula and the
-draws.  Rules: sgd (PyTorch), adagrad and adam (PyTorch's formulas), ftrl (McMahan et al., KDD 2013).
+draws.  Rules: sgd, adagrad and adam (PyTorch's formulas), rowwise_adagrad (TorchRec's), ftrl (McMahan et al., KDD 2013).
 """
 import math
 import sys
@@ -37,6 +37,11 @@ def main():
         row = rows.setdefault(key, [0.0] * length(key))
         t = times[key] = times.get(key, 0) + 1
         a, b = state.setdefault(key, ([0.0] * len(row), [0.0] * len(row)))
+        if name == "rowwise_adagrad":
+            a[0] += sum(g * g for g in grad) / len(grad)
+            for e, g in enumerate(grad):
+                row[e] -= lr * g / (math.sqrt(a[0]) + 1e-8)
+            return
         for e, g in enumerate(grad):
             if name == "sgd":
                 row[e] -= lr * g

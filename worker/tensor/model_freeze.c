@@ -72,11 +72,17 @@ static pen_status freeze_groups(model *m, pen_error *why)
         pen_params *p = m->group[g];
         pen_status status =
             optim_parse(p->optim[0] != '\0' ? p->optim : "sgd", &p->ops, &p->hyper, why);
-        bool used = g > 0;
-        for (uint32_t i = 0; i < m->n_tensors && !used; i++)
-            used = m->tensor[i]->trained && m->tensor[i]->desc.group == g;
+        bool used                   = g > 0;
+        const pen_tensor *of_tensor = NULL;
+        for (uint32_t i = 0; i < m->n_tensors && of_tensor == NULL; i++)
+            if (m->tensor[i]->trained && m->tensor[i]->desc.group == g) of_tensor = m->tensor[i];
+        used |= of_tensor != NULL;
         for (uint32_t i = 0; i < m->n_tables && !used; i++) used = m->table[i]->desc.group == g;
         if (status != PEN_OK && used) return status;
+        if (status == PEN_OK && of_tensor != NULL && p->ops->update_row != NULL)
+            return why_set(why, PEN_BAD_SETTING,
+                           "'%s': %s is a rule of tables by key (pen_table_new) only; use adagrad",
+                           of_tensor->name, p->ops->name);
         if (status != PEN_OK) { /* the unused default group */
             free(p->optim);
             p->optim = strdup("sum");

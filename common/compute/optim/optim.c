@@ -7,17 +7,24 @@
 #include <string.h>
 
 extern const optim_ops optim_sum, optim_sgd, optim_adam, optim_adamw, optim_adagrad, optim_rmsprop,
-    optim_adadelta, optim_adamax, optim_ftrl, optim_lion, optim_lamb;
+    optim_adadelta, optim_adamax, optim_ftrl, optim_lion, optim_lamb, optim_rowwise_adagrad;
 
 const optim_ops *const optim_all[] = {
     &optim_sum,      &optim_sgd,    &optim_adam, &optim_adamw, &optim_adagrad, &optim_rmsprop,
     &optim_adadelta, &optim_adamax, &optim_ftrl, &optim_lion,  &optim_lamb,    NULL};
 
+const optim_ops *const optim_of_rows[] = {&optim_rowwise_adagrad, NULL};
+
+static const optim_ops *find_in(const optim_ops *const *rules, const char *name)
+{
+    while (*rules != NULL && strcmp((*rules)->name, name) != 0) rules++;
+    return *rules;
+}
+
 const optim_ops *optim_find(const char *name)
 {
-    for (int i = 0; optim_all[i] != NULL; i++)
-        if (strcmp(optim_all[i]->name, name) == 0) return optim_all[i];
-    return NULL;
+    const optim_ops *found = find_in(optim_all, name);
+    return found != NULL ? found : find_in(optim_of_rows, name);
 }
 
 /* ---- parse ----------------------------------------------------------------------------------- */
@@ -183,6 +190,15 @@ void optim_apply(const optim_ops *ops, const optim_hyper *hyper, optim_span *spa
     for (size_t i = 0; i < n_spans; i++) optim_apply_span(ops, hyper, &spans[i]);
 }
 
+void optim_apply_row(const optim_ops *ops, const optim_hyper *hyper, optim_span *row,
+                     double *scratch)
+{
+    if (ops->update_row != NULL)
+        ops->update_row(hyper, row);
+    else
+        optim_apply(ops, hyper, row, 1, scratch);
+}
+
 simd_update optim_scalars(const optim_ops *ops, const optim_hyper *hyper, double lr, uint64_t step,
                           bool no_decay)
 {
@@ -205,7 +221,9 @@ static void write_rule(const optim_ops *ops, FILE *out)
     for (const config_row *row = ops->hyper_rows; row->name != NULL; row++)
         fprintf(out, "%s`%s` (%s)", row > ops->hyper_rows ? ", " : "", row->name, default_of(row));
     fprintf(out, " | %s%s | %s |\n", ops->doc,
-            ops->whole_tensor ? " Needs norms of the whole tensor, which stays on one server." : "",
+            ops->whole_tensor ? " Needs norms of the whole tensor, which stays on one server."
+            : ops->update_row != NULL ? " For tables by key only; each row has one number of state."
+                                      : "",
             ops->source);
 }
 
@@ -245,5 +263,7 @@ void optim_write_markdown(FILE *out)
         "| rule | slots | settings (default) | what it does | source |\n"
         "|---|---|---|---|---|\n");
     for (int i = 0; optim_all[i] != NULL; i++) write_rule(optim_all[i], out);
+    for (int i = 0; optim_of_rows[i] != NULL; i++) write_rule(optim_of_rows[i], out);
     for (int i = 0; optim_all[i] != NULL; i++) write_hyper(optim_all[i], out);
+    for (int i = 0; optim_of_rows[i] != NULL; i++) write_hyper(optim_of_rows[i], out);
 }

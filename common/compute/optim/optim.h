@@ -67,11 +67,16 @@ typedef struct {
     /* The formula of one update of one span, and its floats, computed in double and rounded once.
      * Thread   any; pure; step is 1 or more. */
     simd_update (*scalars)(const optim_hyper *hyper, const optim_span *span);
+
+    /* A rule of rows of tables only, in place of scalars: each slot is one number, and this updates the row. */
+    void (*update_row)(const optim_hyper *hyper, const optim_span *span);
 } optim_ops;
 
-extern const optim_ops *const optim_all[]; /* NULL-terminated; tests and docs walk this */
+/* NULL-terminated; tests and docs walk them.  optim_of_rows: those with update_row, of which no tensor may be. */
+extern const optim_ops *const optim_all[];
+extern const optim_ops *const optim_of_rows[];
 
-const optim_ops *optim_find(const char *name); /* NULL when unknown */
+const optim_ops *optim_find(const char *name); /* in both; NULL when unknown */
 
 /* "adamw lr=3e-4 beta2=0.95" -> rule and hyper-parameters.  BAD_SETTING, with *ops and *hyper unchanged, for an unknown
  * rule ("optim is 'adamv'; choose one of sum, sgd, ..."), for an unknown or refused setting ("adamw: unknown setting
@@ -108,6 +113,16 @@ void optim_norms(const optim_ops *ops, const optim_hyper *hyper, const optim_spa
  * all spans, twice; NULL is fine for rules that are not whole_tensor. */
 void optim_apply(const optim_ops *ops, const optim_hyper *hyper, optim_span *spans, size_t n_spans,
                  double *scratch);
+
+/* The numbers of all slots of a row with n values. */
+static inline size_t optim_row_slots(const optim_ops *ops, size_t n)
+{
+    return (size_t)ops->slot_count * (ops->update_row != NULL ? 1 : n);
+}
+
+/* One update of one row of a table, as of a tensor of its own.  scratch as for optim_apply(). */
+void optim_apply_row(const optim_ops *ops, const optim_hyper *hyper, optim_span *row,
+                     double *scratch);
 
 /* Formula and scalars of update number `step` (1 is the first) at rate `lr`, for a device that has the pointers and the
  * gradient's multiplier: all of these are 0.  The rate of a whole_tensor rule is that of a trust ratio of 1. */

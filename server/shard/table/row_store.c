@@ -90,7 +90,7 @@ static bool has_scratch(row_store *self, size_t n)
 /* ---- blocks ---------------------------------------------------------------------------------- */
 static size_t row_size(const row_store *self, uint32_t length)
 {
-    const size_t numbers = (size_t)length * (1 + (size_t)self->rules.optim->slot_count);
+    const size_t numbers = length + optim_row_slots(self->rules.optim, length);
     return (sizeof(row) + numbers * sizeof(float) + UNIT - 1) / UNIT * UNIT;
 }
 
@@ -189,14 +189,16 @@ static void find(const row_store *self, const rows *r, uint32_t first, uint32_t 
 static optim_span span_of(const row_store *self, row *r, const float *grad, double lr,
                           double gscale)
 {
-    optim_span span = {.param  = r->data,
-                       .grad   = grad,
-                       .n      = r->length,
-                       .step   = (uint64_t)r->updates + 1,
-                       .lr     = lr,
-                       .gscale = gscale};
-    for (int i = 0; i < self->rules.optim->slot_count; i++)
-        span.slot[i] = r->data + (size_t)r->length * (size_t)(1 + i);
+    optim_span span        = {.param  = r->data,
+                              .grad   = grad,
+                              .n      = r->length,
+                              .step   = (uint64_t)r->updates + 1,
+                              .lr     = lr,
+                              .gscale = gscale};
+    const optim_ops *optim = self->rules.optim;
+    const size_t each      = optim->update_row != NULL ? 1 : r->length;
+    for (int i = 0; i < optim->slot_count; i++)
+        span.slot[i] = r->data + r->length + each * (size_t)i;
     return span;
 }
 
@@ -249,7 +251,7 @@ static void update_row(row_store *self, row *to, const void *grad, pen_dtype dty
         numbers = self->scratch;
     }
     optim_span span = span_of(self, to, numbers, lr, gscale);
-    optim_apply(self->rules.optim, &self->rules.hyper, &span, 1, self->norms);
+    optim_apply_row(self->rules.optim, &self->rules.hyper, &span, self->norms);
     to->updates++;
 }
 

@@ -1,7 +1,8 @@
 /* row_store.h - the rows of one part of a table: values, slots and number of updates, by 64-bit key.
  *
  * DESIGN.  Rows lie one after the other in blocks, in the order in which they were made:
- *   u64 key, u32 updates, u32 length, float32 values[length], float32 slot[length] for each slot of the rule; padded to 8
+ *   u64 key, u32 updates, u32 length, float32 values[length], float32 slot[length] for each slot of the rule, or
+ *   slot[1] of a rule of rows; padded to 8
  * and a hash table (open addressing, linear probing) finds them.  A block is a buf, COPY-ON-WRITE like the arrays of
  * tensors: a snapshot, or a copy on another server, is references to all blocks, and takes no time.  A block says how
  * much of it is used, so the blocks alone are the whole state; a copy that gets them, and then the same updates in the
