@@ -207,7 +207,8 @@ uint8_t *shard_reply_rows(shard *s, const shard_core_action *a, size_t size)
     shard_outbox *box = outbox_of(s, a->peer);
     if (box == NULL) return NULL;
     shard_list *list = &box->list[SHARD_ROWS];
-    if (list->n > 0 && list->bytes + size > box->rows->size) send_rows(s, box);
+    if (list->n > 0 && (list->bytes + size > box->rows->size || list->n == WIRE_ITEMS_MAX))
+        send_rows(s, box);
     if (box->rows == NULL) box->rows = buf_new(size > SHARD_BATCH_BYTES ? size : SHARD_BATCH_BYTES);
     if (box->rows == NULL || !add_line(list, a)) return NULL;
     uint8_t *at                  = (uint8_t *)box->rows->data + list->bytes;
@@ -219,10 +220,10 @@ uint8_t *shard_reply_rows(shard *s, const shard_core_action *a, size_t size)
     return at;
 }
 
-void shard_reply_rows_done(shard *s, uint32_t peer)
+void shard_reply_rows_flush(shard *s, uint32_t peer)
 {
     shard_outbox *box = outbox_of(s, peer);
-    if (box != NULL && box->list[SHARD_ROWS].n == WIRE_ITEMS_MAX) send_rows(s, box);
+    if (box != NULL && box->list[SHARD_ROWS].n > 0) send_rows(s, box);
 }
 
 /* An answer in the same turn makes the receipt unnecessary. */

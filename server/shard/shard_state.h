@@ -478,9 +478,10 @@ void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t nu
                         pen_status status, const char *reason);
 void shard_refuse_flush(shard *s, uint32_t peer, const wire_data *d);
 void shard_send(shard *s, uint32_t peer, int32_t rank, wire_data *d, buf *payload);
-/* Room for the rows of one answer; shard_reply_rows_done() when they are in.  NULL: no memory. */
+/* Room for the rows of one answer, to be filled before the next call.  NULL: no memory. */
 uint8_t *shard_reply_rows(shard *s, const shard_core_action *a, size_t size);
-void shard_reply_rows_done(shard *s, uint32_t peer);
+/* Sends them: while the peer takes these, the next are read. */
+void shard_reply_rows_flush(shard *s, uint32_t peer);
 void shard_reply_flush(shard *s);
 void shard_reply_forget_peer(shard *s, uint32_t peer);
 void shard_reply_fini(shard *s);

@@ -32,7 +32,7 @@ teardown() { job_teardown; }
     local others="cflags|libs|static|variable|module|no-python|nodes|ntasks|lease-s" # pkg-config's, torchrun's, Slurm's, a deliberate mistake
     {
         for command in run "run --settings" config memory env status top "trace merge" "snapshot list" "snapshot verify" "snapshot restore" export import \
-            keygen scale drain doctor scheduler server "bench push-pull" "bench optim" "bench snapshot" "bench all-reduce" "bench tune"; do
+            keygen scale drain doctor scheduler server "bench push-pull" "bench table" "bench optim" "bench snapshot" "bench all-reduce" "bench tune"; do
             # shellcheck disable=SC2086
             pen $command --help
         done

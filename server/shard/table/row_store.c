@@ -9,13 +9,17 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
-    UNIT        = 8,                            /* rows begin on this border */
-    UNITS       = ROW_STORE_BLOCK_BYTES / UNIT, /* of a block; a larger one has one row */
+    LARGE       = 2 << 20, /* of blocks, but for the first ones; and the size of a huge page */
+    SMALL       = 64 << 10,
+    UNIT        = 8,            /* rows begin on this border */
+    UNITS       = LARGE / UNIT, /* of a block; a larger one has one row */
     BLOCKS_MAX  = UINT32_MAX / UNITS,
     SLOTS_FIRST = 1 << 10, /* of the hash table */
-    AHEAD       = 64       /* rows whose memory is fetched together */
+    AHEAD       = 64,      /* rows whose memory is fetched together, */
+    AHEAD_BYTES = 512      /* and how much of each at most */
 };
 
 typedef struct { /* the beginning of a block */
@@ -36,8 +40,9 @@ typedef struct {
 struct row_store {
     row_store_rules rules;
     buf **block;
+    char **base; /* [n_blocks] data of each */
     uint32_t n_blocks;
-    size_t capacity;
+    size_t capacity, base_capacity;
     uint64_t n, bytes; /* rows; of blocks */
     entry *table;
     uint64_t mask;  /* size of the table - 1 */
@@ -47,13 +52,32 @@ struct row_store {
 };
 
 /* ---- memory ---------------------------------------------------------------------------------- */
+/* Zeroed; free() it. */
+static void *new_memory(size_t size)
+{
+    if (size < LARGE) return calloc(1, size);
+    size         = (size + LARGE - 1) / LARGE * LARGE;
+    void *memory = aligned_alloc(LARGE, size);
+    if (memory == NULL) return NULL;
+    (void)madvise(memory, size, MADV_HUGEPAGE);
+    return memset(memory, 0, size);
+}
+
+static buf *new_buf(size_t size)
+{
+    void *memory = new_memory(size);
+    buf *b       = memory != NULL ? buf_wrap(memory, size, free, memory) : NULL;
+    if (b == NULL) free(memory);
+    return b;
+}
+
 row_store *row_store_create(const row_store_rules *rules)
 {
     row_store *self = calloc(1, sizeof *self);
     if (self == NULL) return NULL;
     self->rules = *rules;
     self->mask  = SLOTS_FIRST - 1;
-    self->table = calloc(SLOTS_FIRST, sizeof *self->table);
+    self->table = new_memory(SLOTS_FIRST * sizeof *self->table);
     if (self->table != NULL) return self;
     free(self);
     return NULL;
@@ -72,6 +96,7 @@ void row_store_destroy(row_store *self)
     if (self == NULL) return;
     row_store_clear(self);
     free(self->block);
+    free(self->base);
     free(self->table);
     free(self->scratch);
     free(self);
@@ -101,7 +126,7 @@ static block_head *head_of(const buf *block)
 
 static row *row_at(const row_store *self, uint32_t at)
 {
-    return (row *)(void *)((char *)self->block[at / UNITS]->data + (size_t)(at % UNITS) * UNIT);
+    return (row *)(void *)(self->base[at / UNITS] + (size_t)(at % UNITS) * UNIT);
 }
 
 size_t row_store_used(const buf *block)
@@ -112,22 +137,29 @@ size_t row_store_used(const buf *block)
 static bool push_block(row_store *self, buf *block)
 {
     if (block == NULL || self->n_blocks == BLOCKS_MAX ||
-        !VEC_ROOM(self->block, self->capacity, self->n_blocks + 1)) {
+        !VEC_ROOM(self->block, self->capacity, self->n_blocks + 1) ||
+        !VEC_ROOM(self->base, self->base_capacity, self->n_blocks + 1)) {
         buf_release(block);
         return false;
     }
+    self->base[self->n_blocks]    = block->data;
     self->block[self->n_blocks++] = block;
     self->bytes += block->size;
     return true;
 }
 
-static buf *new_block(size_t row_bytes)
+/* Block i has this size, or one row. */
+static size_t size_of_block(uint32_t i)
 {
-    const size_t least = sizeof(block_head) + row_bytes;
-    buf *block         = buf_new(least > ROW_STORE_BLOCK_BYTES ? least : ROW_STORE_BLOCK_BYTES);
-    if (block == NULL) return NULL;
-    memset(block->data, 0, block->size);
-    head_of(block)->used = sizeof(block_head);
+    return i < 5 ? (size_t)SMALL << i : LARGE;
+}
+
+/* The next block, for a row of this size at least. */
+static buf *new_block(const row_store *self, size_t row_bytes)
+{
+    const size_t least = sizeof(block_head) + row_bytes, usual = size_of_block(self->n_blocks);
+    buf *block = new_buf(least > usual ? least : usual);
+    if (block != NULL) head_of(block)->used = sizeof(block_head);
     return block;
 }
 
@@ -136,11 +168,12 @@ static bool is_writable(row_store *self, uint32_t i)
 {
     buf *now = self->block[i];
     if (buf_is_alone(now)) return true;
-    buf *fresh = buf_new(now->size);
+    buf *fresh = new_buf(now->size);
     if (fresh == NULL) return false;
     memcpy(fresh->data, now->data, now->size);
     buf_release(now);
     self->block[i] = fresh;
+    self->base[i]  = fresh->data;
     return true;
 }
 
@@ -157,7 +190,7 @@ static bool grow(row_store *self)
     if ((self->n + 1) * 5 < (self->mask + 1) * 3) return true;
     const entry *old    = self->table;
     const uint64_t size = self->mask + 1;
-    entry *more         = calloc(size * 2, sizeof *more);
+    entry *more         = new_memory(size * 2 * sizeof *more);
     if (more == NULL) return false;
     self->table = more;
     self->mask  = size * 2 - 1;
@@ -167,21 +200,27 @@ static bool grow(row_store *self)
     return true;
 }
 
+static size_t at_most(size_t size, size_t most)
+{
+    return size < most ? size : most;
+}
+
 void row_store_ahead(const row_store *self, const rows *r)
 {
     for (uint32_t i = 0; i < r->n; i++)
         __builtin_prefetch(&self->table[rows_hash(rows_key(r, i)) & self->mask]);
 }
 
-/* Positions of up to AHEAD keys, 0 for missing rows; their memory is on its way to the cache. */
-static void find(const row_store *self, const rows *r, uint32_t first, uint32_t n, uint32_t *at)
+/* Positions of up to AHEAD keys, 0 for missing rows; the first `size` bytes of each are on their way to the cache. */
+static void find(const row_store *self, const rows *r, uint32_t first, size_t size, uint32_t *at)
 {
-    const size_t all = row_size(self, self->rules.dim), size = all < 512 ? all : 512;
+    const uint32_t n = r->n - first < AHEAD ? r->n - first : AHEAD;
     for (uint32_t i = 0; i < n; i++) {
         at[i] = place_of(self, rows_key(r, first + i))->at;
         if (at[i] == 0) continue;
-        const char *begin = (const char *)row_at(self, at[i]);
-        for (size_t line = 0; line < size; line += 64) __builtin_prefetch(begin + line);
+        const char *begin = (const char *)row_at(self, at[i]), *end = begin + size;
+        for (; begin < end; begin += 64) __builtin_prefetch(begin);
+        __builtin_prefetch(end - 1);
     }
 }
 
@@ -208,8 +247,8 @@ static uint32_t make_row(row_store *self, uint64_t key, uint32_t length)
     const size_t size   = row_size(self, length);
     const uint32_t last = self->n_blocks - 1;
     const bool fits =
-        self->n_blocks > 0 && head_of(self->block[last])->used + size <= ROW_STORE_BLOCK_BYTES;
-    if (!grow(self) || (fits ? !is_writable(self, last) : !push_block(self, new_block(size))))
+        self->n_blocks > 0 && head_of(self->block[last])->used + size <= size_of_block(last);
+    if (!grow(self) || (fits ? !is_writable(self, last) : !push_block(self, new_block(self, size))))
         return 0;
     block_head *head  = head_of(self->block[self->n_blocks - 1]);
     const uint32_t at = (self->n_blocks - 1) * UNITS + head->used / UNIT;
@@ -259,12 +298,13 @@ pen_status row_store_update(row_store *self, const rows *r, pen_dtype dtype, dou
                             double gscale, uint32_t *crc, pen_error *why)
 {
     const size_t width   = dtype == PEN_F32 ? 4 : 2;
+    const size_t ahead   = at_most(row_size(self, self->rules.dim), AHEAD_BYTES);
     const uint8_t *value = r->value;
     uint32_t at[AHEAD];
     if (crc != NULL) *crc = 0;
     for (uint32_t i = 0; i < r->n; i++) {
         const uint32_t length = rows_length(r, i, self->rules.dim);
-        if (i % AHEAD == 0) find(self, r, i, r->n - i < AHEAD ? r->n - i : AHEAD, at);
+        if (i % AHEAD == 0) find(self, r, i, ahead, at);
         uint32_t here = at[i % AHEAD];
         bool done     = has_scratch(self, length);
         if (done && here == 0) here = make_row(self, rows_key(r, i), length);
@@ -293,11 +333,12 @@ uint64_t row_store_elements(const row_store *self, const rows *asked)
 void row_store_read(const row_store *self, const rows *asked, const rows *answer, pen_dtype dtype)
 {
     const size_t width = dtype == PEN_F32 ? 4 : 2;
+    const size_t ahead = at_most(sizeof(row) + self->rules.dim * sizeof(float), AHEAD_BYTES);
     uint8_t *value     = (uint8_t *)(uintptr_t)answer->value;
     float fresh[256];
     uint32_t at[AHEAD];
     for (uint32_t i = 0; i < asked->n; i++) {
-        if (i % AHEAD == 0) find(self, asked, i, asked->n - i < AHEAD ? asked->n - i : AHEAD, at);
+        if (i % AHEAD == 0) find(self, asked, i, ahead, at);
         const row *from       = at[i % AHEAD] != 0 ? row_at(self, at[i % AHEAD]) : NULL;
         const uint32_t length = from != NULL ? from->length : self->rules.dim;
         if (self->rules.dim == 0)
@@ -348,7 +389,7 @@ pen_status row_store_add_block(row_store *self, const void *data, size_t size, p
     if (head.used < sizeof head || head.used > size)
         return why_set(why, PEN_CORRUPT, "a block of %zu bytes says that %u are used", size,
                        head.used);
-    buf *block = new_block(head.used - sizeof head);
+    buf *block = new_block(self, head.used - sizeof head);
     if (!push_block(self, block))
         return why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes of rows", size);
     memcpy(block->data, data, head.used);

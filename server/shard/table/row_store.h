@@ -1,12 +1,15 @@
 /* row_store.h - the rows of one part of a table: values, slots and number of updates, by 64-bit key.
  *
- * DESIGN.  Rows lie one after the other in blocks, in the order in which they were made:
+ * DESIGN.  Rows lie one after the other in blocks, of 64 KiB at first and of 2 MiB later, in the order in which they
+ * were made:
  *   u64 key, u32 updates, u32 length, float32 values[length], float32 slot[length] for each slot of the rule, or
  *   slot[1] of a rule of rows; padded to 8
  * and a hash table (open addressing, linear probing) finds them.  A block is a buf, COPY-ON-WRITE like the arrays of
  * tensors: a snapshot, or a copy on another server, is references to all blocks, and takes no time.  A block says how
  * much of it is used, so the blocks alone are the whole state; a copy that gets them, and then the same updates in the
  * same order, has equal blocks.
+ *   Rows of a batch are anywhere, so what is large is in huge pages, and what finds the rows of a message is fetched
+ * before the first is read.
  *   A row is made by its first update.  Its first values are a pure function of (seed, table, key); until then a read
  * computes them, so reads change nothing.
  * Thread: one at a time.
@@ -18,8 +21,6 @@
 #include "common/compute/optim/optim.h"
 #include "common/containers/buf.h"
 #include "proto/rows.h"
-
-enum { ROW_STORE_BLOCK_BYTES = 64 << 10 }; /* a row that is larger has its own block */
 
 typedef struct row_store row_store;
 

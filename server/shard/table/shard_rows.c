@@ -101,6 +101,7 @@ void shard_receive_rows(shard *s, uint32_t peer, const wire_data *d, buf *payloa
         take_part(s, &in, i);
         in.data += in.size;
     }
+    shard_reply_rows_flush(s, peer);
     shard_refuse_flush(s, peer, d);
     if (d->kind == WIRE_PUSH) stat_add(s->options.stats, STAT_PUSH_BYTES, payload->size);
     if (d->kind == WIRE_PUSH) stat_add(s->options.stats, STAT_PUSH_OPS, d->n);

@@ -366,7 +366,6 @@ static void answer(shard *s, shard_chunk *k, const shard_core_action *a, const r
     if (t->dim == 0) memset(at, 0, size); /* nothing writes what pads the lengths */
     const rows r = rows_lay(at, ROWS_ANSWERED, asked->n, (uint32_t)elements, t->dim);
     row_store_read(t->rows, asked, &r, t->dtype);
-    shard_reply_rows_done(s, a->peer);
 }
 
 void shard_table_serve(shard *s, shard_chunk *k, const shard_core_action *a,
