@@ -1,6 +1,7 @@
 # elastic.bats - servers and workers join and leave while a job trains; no other process is restarted.
 
 load ../support/job
+load ../support/scale
 
 example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --seed 5 --steps 400)
 
@@ -24,33 +25,9 @@ begin() {
     wait_for_step 20
 }
 
-# The number of active members of a role:  active server
-active() {
-    status | members_of | grep -c "^{\"role\":\"$1\".*\"state\":\"active\""
-}
-
-# Waits for that number:  settles server 3
-settles() {
-    for _ in $(seq 400); do
-        [ "$(active "$1")" = "$2" ] && return
-        sleep 0.1
-    done
-    echo "there are $(active "$1") of $1, not $2"
-    status
-    return 1
-}
-
 ends_well() {
     wait_for_end 60
     [ "$code" = 0 ] || { echo "exit $code"; cat "$tmp/$1.err"; return 1; }
-}
-
-port() {
-    sed -n 's/.*"address": "tcp:[^"]*:\([0-9]*\)".*/\1/p' "$tmp/penstock/$launched_job.json"
-}
-
-resize() {
-    pen "$1" --master-port "$(port)" "${@:2}"
 }
 
 @test "servers go from 2 to 4 to 3 while a job trains, and the parameters are always those of two servers" {

@@ -1,7 +1,7 @@
 # tables.bats - tables by key in real jobs: against a dictionary, on any number of servers, through kills and restores.
 
 load ../support/job
-load ../support/units
+load ../support/scale
 
 setup() { job_setup; }
 teardown() { job_teardown; }
@@ -88,6 +88,50 @@ agrees() { # WORKERS WORDS...
         [ "$code" = 0 ] || { cat "$tmp/hurt$victim.err"; return 1; }
         same calm "hurt$victim"
     done
+    nothing_is_left
+}
+
+@test "servers go from 2 to 4 to 3 while a job trains: parts move whole, and no bit changes" {
+    local words=("optim=sgd lr=1" tensor=1 rule="adam lr=0.1" keys=300 batch=100 dim=0 any=1 steps=150)
+    table calm 2 2 "" "${words[@]}"
+    start moved --no-prefix --servers 2:2:4 --nproc-per-node 2 "$programs/table" "${words[@]}" pause_ms=20
+    wait_for_step 10
+    resize scale --servers 4
+    settles server 4
+    resize scale --servers 3
+    settles server 3
+    wait_for_end 60
+    [ "$code" = 0 ] || { cat "$tmp/moved.err"; return 1; }
+    same calm moved
+    nothing_is_left
+}
+
+@test "a worker that comes later pushes rows as the others do, where no rule counts their pushes" {
+    start late --no-prefix --servers 2 --nproc-per-node 2:2:3 "$programs/table" "optim=sgd lr=1" tensor=1 steps=150 \
+        pause_ms=20 consistency=async
+    wait_for_step 10
+    resize scale --workers 3
+    settles worker 3
+    wait_for_end 60
+    [ "$code" = 0 ] || { cat "$tmp/late.err"; return 1; }
+    same late
+    [ "$(grep -c digest "$tmp/late.out")" = 3 ]
+    run pen run --standalone --no-prefix --servers 1 --nproc-per-node 1:1:2 "$programs/table" rounds=1
+    [[ $output == *"'emb': sync=bsp counts the pushes of all workers, and workers may come later (--nproc-per-node MIN:MAX); give it params with sync=async"* ]]
+    run pen run --standalone --no-prefix --servers 1 --on-worker-loss wait --max-restarts 1 "$programs/table" rounds=1 consistency="ssp s=2"
+    [[ $output == *"'emb': sync=ssp s=2 counts the pushes of all workers, and workers may come later (on_worker_loss=wait)"* ]]
+    nothing_is_left
+}
+
+@test "a job goes on without a worker that is killed, and its rows agree" {
+    start hurt --no-prefix --servers 2 --nproc-per-node 3 --on-worker-loss continue "$programs/table" "optim=sgd lr=1" tensor=1 \
+        steps=80 pause_ms=20 rule="adagrad lr=0.1"
+    wait_for_step 10
+    kill -9 "$(member worker 1)"
+    wait_for_end 60
+    grep -c digest "$tmp/hurt.out"
+    [ "$(grep -c digest "$tmp/hurt.out")" = 2 ] || { cat "$tmp/hurt.err"; return 1; }
+    same hurt
     nothing_is_left
 }
 

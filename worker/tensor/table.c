@@ -45,6 +45,11 @@ static pen_status check(const model *m, const pen_ctx *ctx, const pen_table_desc
     return d->init != NULL ? init_parse(d->init, &unused, why) : PEN_OK;
 }
 
+static bool counts(const pen_params *p)
+{
+    return strncmp(p->sync, "async", 5) != 0;
+}
+
 /* A table's pushes belong to no step, so its rate cannot follow one. */
 static pen_status check_schedule(const pen_params *p, const char *name, pen_error *why)
 {
@@ -53,6 +58,20 @@ static pen_status check_schedule(const pen_params *p, const char *name, pen_erro
                    "'%s': the schedule '%.64s' of its group counts steps, and pushes of a table "
                    "belong to none; give it params with schedule=\"constant\"",
                    name, p->schedule);
+}
+
+/* A worker that comes later repeats steps of which others have pushed their rows, so its pushes would be counted in later
+ * rounds than theirs. */
+static pen_status check_members(const pen_ctx *ctx, const pen_params *p, const char *name,
+                                pen_error *why)
+{
+    const bool grows = ctx->settings.workers_max > (uint64_t)ctx->env.world_size;
+    if (!counts(p) || (!grows && ctx->settings.on_worker_loss != LOSS_WAIT)) return PEN_OK;
+    return why_set(
+        why, PEN_UNSUPPORTED,
+        "'%s': sync=%s counts the pushes of all workers, and workers may come later (%s); "
+        "give it params with sync=async",
+        name, p->sync, grows ? "--nproc-per-node MIN:MAX" : "on_worker_loss=wait");
 }
 
 static void describe(pen_table *t, const pen_table_desc *d)
@@ -76,8 +95,10 @@ pen_status table_add(struct model *m, pen_ctx *ctx, const pen_table_desc *d, pen
                      pen_error *why)
 {
     if (model_check_reserved(d->reserved, 8, "pen_table_desc", why) != PEN_OK ||
-        check(m, ctx, d, why) != PEN_OK ||
-        check_schedule(m->group[d->params != NULL ? d->params->index : 0], d->name, why) != PEN_OK)
+        check(m, ctx, d, why) != PEN_OK)
+        return why->status;
+    const pen_params *p = m->group[d->params != NULL ? d->params->index : 0];
+    if (check_schedule(p, d->name, why) != PEN_OK || check_members(ctx, p, d->name, why) != PEN_OK)
         return why->status;
     pen_table *t = VEC_MORE(m->table, m->n_tables) ? calloc(1, sizeof *t) : NULL;
     if (t != NULL) {
@@ -94,7 +115,7 @@ pen_status table_add(struct model *m, pen_ctx *ctx, const pen_table_desc *d, pen
         describe(t, d);
         const wire_group group = {.wire = m->group[t->desc.group]->wire};
         t->push_dtype          = plan_push_dtype(&group, &t->desc);
-        t->counts              = strncmp(m->group[t->desc.group]->sync, "async", 5) != 0;
+        t->counts              = counts(m->group[t->desc.group]);
     }
     if (t == NULL || t->name == NULL || t->init == NULL) {
         table_free(t);
