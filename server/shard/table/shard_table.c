@@ -99,7 +99,7 @@ static contribution *find_staged(shard_table *t, int32_t rank)
     return NULL;
 }
 
-static contribution *stage(shard *s, shard_chunk *k, int32_t rank, const shard_arrival *in)
+static contribution *stage(shard_chunk *k, int32_t rank, const shard_arrival *in)
 {
     shard_table *t   = k->table;
     const void *held = NULL;
@@ -113,7 +113,6 @@ static contribution *stage(shard *s, shard_chunk *k, int32_t rank, const shard_a
         .rank = rank, .weight = in->d->inputs.weight, .turn = NO_TURN, .holder = holder};
     (void)rows_read(held, in->size, ROWS_PUSHED, t->dim, width, &c->rows, &why);
     t->n_staged++;
-    (void)s;
     return c;
 }
 
@@ -122,7 +121,7 @@ void shard_table_stage(shard *s, shard_chunk *k, const shard_core_action *a,
 {
     const bool is_here = a->rank == in->d->rank && in->rows != NULL;
     contribution *c    = find_staged(k->table, a->rank);
-    if (c == NULL && is_here) c = stage(s, k, a->rank, in);
+    if (c == NULL && is_here) c = stage(k, a->rank, in);
     if (c == NULL)
         shard_no_memory(s);
     else if (a->verb == CORE_FOLD)
