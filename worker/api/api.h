@@ -10,6 +10,8 @@ pen_status api_check_opts(const pen_opts *o);
 /* UNSUPPORTED: the stream cannot take work, because it is being captured. */
 pen_status api_check_stream(const char *function, void *stream, pen_error *why);
 
+/* WRONG_STATE after pen_commit(). */
+pen_status api_check_open(const pen_ctx *ctx, const char *call, pen_error *why);
 /* WRONG_STATE before pen_commit(). */
 pen_status api_check_committed(const pen_ctx *ctx, const char *call);
 

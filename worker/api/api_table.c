@@ -12,12 +12,9 @@ pen_status pen_table_new(pen_ctx *ctx, const pen_table_desc *d, pen_table **t)
     if (status != PEN_OK) return status;
     if (d == NULL || t == NULL)
         status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_table_new: d or t is NULL");
-    else if (ctx->phase != CONTEXT_OPEN)
-        status = why_set(&why, PEN_WRONG_STATE,
-                         "pen_table_new: nothing can be added after pen_commit; the order is: "
-                         "register, then commit, then step");
     else
-        status = table_add(&ctx->model, ctx, d, t, &why);
+        status = api_check_open(ctx, "pen_table_new", &why);
+    if (status == PEN_OK) status = table_add(&ctx->model, ctx, d, t, &why);
     return status == PEN_OK ? status : context_remember(&ctx->remembered, &why);
 }
 

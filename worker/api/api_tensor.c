@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 /* Errors are remembered; pen_commit() returns the first. */
-static pen_status check_open(pen_ctx *ctx, const char *call, pen_error *why)
+pen_status api_check_open(const pen_ctx *ctx, const char *call, pen_error *why)
 {
     if (ctx->phase == CONTEXT_OPEN) return PEN_OK;
     return why_set(
@@ -31,7 +31,7 @@ pen_status pen_params_new(pen_ctx *ctx, const pen_params_desc *d, pen_params **p
     if (d == NULL || p == NULL)
         status = why_set(&why, PEN_INVALID_ARGUMENT, "pen_params_new: d or p is NULL");
     else
-        status = check_open(ctx, "pen_params_new", &why);
+        status = api_check_open(ctx, "pen_params_new", &why);
     if (status == PEN_OK) status = model_add_group(&ctx->model, ctx, d, p, &why);
     return status == PEN_OK ? status : context_remember(&ctx->remembered, &why);
 }
@@ -50,7 +50,7 @@ pen_status pen_register(pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t)
         status =
             why_set(&why, PEN_INVALID_ARGUMENT, "pen_register: params belong to another context");
     else
-        status = check_open(ctx, "pen_register", &why);
+        status = api_check_open(ctx, "pen_register", &why);
     if (status == PEN_OK)
         status = (d->flags & PEN_STACKED) != 0 ? stack_add(&ctx->model, ctx, d, t, &why)
                                                : model_add_tensor(&ctx->model, ctx, d, t, &why);

@@ -1,7 +1,6 @@
 /* table.c - checks and keeps a table by key. */
 #include "worker/tensor/table.h"
 
-#include "common/base/utf8.h"
 #include "common/base/why.h"
 #include "common/compute/init.h"
 #include "common/containers/vec.h"
@@ -60,8 +59,8 @@ static pen_status check_schedule(const pen_params *p, const char *name, pen_erro
                    name, p->schedule);
 }
 
-/* A worker that comes later repeats steps of which others have pushed their rows, so its pushes would be counted in later
- * rounds than theirs. */
+/* A worker that comes later repeats steps of which others have pushed their rows, so its pushes would be counted in
+ * later rounds than theirs. */
 static pen_status check_members(const pen_ctx *ctx, const pen_params *p, const char *name,
                                 pen_error *why)
 {

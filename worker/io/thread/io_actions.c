@@ -200,12 +200,11 @@ static void load(io_thread *c)
         if (m->tensor[t]->stays) ps_client_add(c->ps_client, r, PS_LOAD, t, NULL, values);
     }
     static const uint32_t zero;
-    static uint32_t ignored; /* what a part of a table has in place of values */
     for (uint32_t t = 0; t < m->n_tables; t++)
         for (uint32_t k = c->plan->first_chunk[m->n_tensors + t];
              k < c->plan->first_chunk[m->n_tensors + t + 1]; k++) {
             if (sends) ps_client_add_chunk(c->ps_client, r, PS_INIT, k, &zero, NULL);
-            ps_client_add_chunk(c->ps_client, r, PS_LOAD, k, NULL, &ignored);
+            ps_client_add_chunk(c->ps_client, r, PS_LOAD, k, NULL, &c->no_values);
         }
     c->is_loading = true;
     ps_client_close(c->ps_client, r, NULL, c->commit->deadline_ms, now);

@@ -102,6 +102,7 @@ struct io_thread {
     uint32_t *crc; /* scratch of a message */
 
     io_init_progress initializing; /* initial values, while rank 0 sends them */
+    uint32_t no_values;            /* what a part of a table has in place of values arrives here */
 
     request *join, *commit, *leave, *snapshots; /* requests in progress; snapshots are linked */
     request *disputes; /* linked: refused because ranks disagree; they wait for the verdict */
