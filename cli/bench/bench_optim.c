@@ -300,7 +300,7 @@ int bench_optim(int argc, char **argv)
     const int code = command_settings(rows, &b.set, argc, argv, usage, NULL);
     if (code >= 0) return code;
     if (simd_choose(b.set.simd, &why) != PEN_OK ||
-        optim_parse(b.set.rule, &b.ops, &b.hyper, &why) != PEN_OK)
+        optim_parse_of_tensor(b.set.rule, &b.ops, &b.hyper, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "bench optim: %s", why.text);
 
     b.bytes_per_element = bytes_per_element(b.ops, &b.hyper);

@@ -201,7 +201,7 @@ int command_memory(int argc, char **argv)
     pen_error why;
     const int code = command_settings(rows, &s, argc, argv, usage, NULL);
     if (code >= 0) return code;
-    if (optim_parse(s.optim, &ops, &hyper, &why) != PEN_OK)
+    if (optim_parse_of_tensor(s.optim, &ops, &hyper, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     const stage at = stages[s.mode];
     if (s.params < 1 || s.params != floor(s.params))

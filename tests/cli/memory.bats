@@ -97,4 +97,6 @@ here() {
     says 2 "penstock: unknown setting 'parms'; did you mean 'params'?" memory --parms 1
     says 2 "penstock: optim is 'adamv'; choose one of sum, sgd, adam, adamw, adagrad, rmsprop, adadelta, adamax, ftrl, lion, lamb" \
         memory --params 1 --optim adamv
+    says 2 "penstock: rowwise_adagrad is a rule of tables by key (pen_table_new) only" \
+        memory --params 1 --optim "rowwise_adagrad lr=0.1"
 }

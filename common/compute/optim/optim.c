@@ -73,6 +73,15 @@ pen_status optim_parse(const char *text, const optim_ops **ops, optim_hyper *hyp
     return PEN_OK;
 }
 
+pen_status optim_parse_of_tensor(const char *text, const optim_ops **ops, optim_hyper *hyper,
+                                 pen_error *why)
+{
+    const pen_status status = optim_parse(text, ops, hyper, why);
+    if (status != PEN_OK || (*ops)->update_row == NULL) return status;
+    return why_set(why, PEN_BAD_SETTING, "%s is a rule of tables by key (pen_table_new) only",
+                   (*ops)->name);
+}
+
 pen_status optim_check(const char *text, pen_error *why)
 {
     const optim_ops *ops;

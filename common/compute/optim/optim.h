@@ -84,6 +84,10 @@ const optim_ops *optim_find(const char *name); /* in both; NULL when unknown */
  * lr=0.1\""). */
 pen_status optim_parse(const char *text, const optim_ops **ops, optim_hyper *hyper, pen_error *why);
 
+/* Like optim_parse(), but BAD_SETTING also for a rule of rows, which no tensor may have. */
+pen_status optim_parse_of_tensor(const char *text, const optim_ops **ops, optim_hyper *hyper,
+                                 pen_error *why);
+
 /* Like optim_parse(), but the rate may come from elsewhere: "adamw" and "adamw beta2=0.95" are valid. */
 pen_status optim_check(const char *text, pen_error *why);
 
