@@ -12,8 +12,8 @@ void describe_model(const wire_model *model, store_tensor *rows)
 {
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         const wire_tensor *tensor = &model->tensor[t];
-        const char *words         = model->group[tensor->group].optim;
-        const optim_ops *optim    = NULL;
+        const char *given = model->group[tensor->group].optim, *words = given != NULL ? given : "";
+        const optim_ops *optim = NULL;
         optim_hyper unused;
         rows[t] = (store_tensor){.name     = tensor->name,
                                  .elements = plan_tensor_elements(tensor),

@@ -15,8 +15,13 @@ typedef struct {
     uint64_t version;
 } describe_version;
 
-/* A table by key is a row of dtype 0 with one element for each part; its rows are in blobs of their own.  The name of the
- * blob with the number of blocks of a part's rows (uint64_t), or, unless block is NULL, of block *block (server/shard/table/row_store.h). */
+/* A table by key is a row of dtype 0 with one element for each part; its rows are in blobs of their own. */
+typedef struct {
+    uint64_t blocks; /* of the part's rows */
+    uint32_t dim, zero;
+} describe_part;
+
+/* The name of the blob with the describe_part, or, unless block is NULL, of block *block (row_store.h). */
 const char *describe_rows(char name[STORE_NAME_BYTES], const char *table, uint64_t part,
                           const uint32_t *block);
 static inline bool describe_is_table(const store_tensor *row)

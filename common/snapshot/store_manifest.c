@@ -313,11 +313,20 @@ const char *store_what_name(const store_tensor *row, int what)
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
+/* Of a table by key, whose slots are in its rows. */
+static bool is_same_rule(const store_tensor *a, const store_tensor *b)
+{
+    static const char blanks[] = " \t\r\n";
+    const char *x = a->optim + strspn(a->optim, blanks), *y = b->optim + strspn(b->optim, blanks);
+    const size_t n = strcspn(x, blanks);
+    return n == strcspn(y, blanks) && strncmp(x, y, n) == 0;
+}
+
 static pen_status compare_slots(const store_manifest *kept, const store_tensor *a,
                                 const store_tensor *b, const char *dir, pen_error *why)
 {
     if (kept->is_import) return PEN_OK;
-    bool same = a->slots == b->slots;
+    bool same = a->slots == b->slots && (b->dtype != PEN_DTYPE_DEFAULT || is_same_rule(a, b));
     for (int k = 0; same && k < b->slots; k++)
         same = strcmp(a->slot_names[k], b->slot_names[k]) == 0;
     if (same) return PEN_OK;
@@ -344,8 +353,10 @@ pen_status store_compare(const store_manifest *kept, const store_manifest *wante
             return why_set(why, PEN_MISMATCH,
                            "the snapshot of step %" PRId64
                            " in %s, of job '%s', is of another model: '%s' has %" PRIu64
-                           " elements there and %" PRIu64 " here",
-                           kept->step, dir, kept->job, b->name, a->elements, b->elements);
+                           " %s there and %" PRIu64 " here",
+                           kept->step, dir, kept->job, b->name, a->elements,
+                           b->dtype != PEN_DTYPE_DEFAULT ? "elements" : "parts (table_parts)",
+                           b->elements);
         const pen_status status = compare_slots(kept, a, b, dir, why);
         if (status != PEN_OK) return status;
     }

@@ -37,14 +37,15 @@ static void let_go(store_thread *t, shard_capture_chunk *k)
     snapshot_memory_release(t->memory, bytes, was_copied);
 }
 
-/* The blocks of a part's rows, and how many there are. */
+/* The blocks of a part's rows, and what they are. */
 static pen_status put_rows(store_thread *t, const shard_capture_chunk *k, const char *table,
                            pen_error *why)
 {
     char name[STORE_NAME_BYTES];
-    const uint64_t n  = k->n_blocks;
+    const wire_tensor *of    = &t->plan->message.u.plan.model.tensor[k->tensor];
+    const describe_part part = {.blocks = k->n_blocks, .dim = plan_table_dim(of)};
     pen_status status = store_put_blob(t->writer.store, describe_rows(name, table, k->start, NULL),
-                                       &n, sizeof n, why);
+                                       &part, sizeof part, why);
     for (uint32_t i = 0; i < k->n_blocks && status == PEN_OK; i++)
         status = store_put_blob(t->writer.store, describe_rows(name, table, k->start, &i),
                                 k->block[i]->data, row_store_used(k->block[i]), why);

@@ -300,15 +300,16 @@ static pen_status load_arrays(shard *s, shard_chunk *k, store_reader *reader, in
 
 typedef struct {
     row_store *rows;
-    uint64_t n;     /* blocks of the part */
+    describe_part part;
     uint32_t block; /* to add next */
     pen_status status;
     pen_error *why;
 } loading;
 
-static void take_count(const void *data, size_t size, void *user)
+static void take_part(const void *data, size_t size, void *user)
 {
-    if (size == sizeof(uint64_t)) memcpy(&((loading *)user)->n, data, size);
+    loading *l = user;
+    if (size == sizeof l->part) memcpy(&l->part, data, size);
 }
 
 static void take_block(const void *data, size_t size, void *user)
@@ -322,12 +323,19 @@ static pen_status load_rows(shard *s, const shard_chunk *k, store_reader *reader
                             pen_error *why)
 {
     char name[STORE_NAME_BYTES];
-    const char *table = shard_tensor_name(s, k);
-    loading l         = {.rows = shard_table_rows(k), .n = UINT64_MAX, .why = why};
-    pen_status status = store_read_blobs(reader, step, describe_rows(name, table, k->start, NULL),
-                                         take_count, &l, why);
-    if (status == PEN_OK && l.n > UINT32_MAX) l.status = PEN_CORRUPT;
-    for (; status == PEN_OK && l.status == PEN_OK && l.block < l.n; l.block++) {
+    const char *table  = shard_tensor_name(s, k);
+    const uint32_t dim = plan_table_dim(&s->setup.model->tensor[k->tensor]);
+    loading l          = {.rows = shard_table_rows(k), .part.blocks = UINT64_MAX, .why = why};
+    pen_status status  = store_read_blobs(reader, step, describe_rows(name, table, k->start, NULL),
+                                          take_part, &l, why);
+    if (status == PEN_OK && l.part.blocks > UINT32_MAX) l.status = PEN_CORRUPT;
+    if (status == PEN_OK && l.status == PEN_OK && l.part.dim != dim)
+        return why_set(why, PEN_MISMATCH,
+                       "snapshot %" PRId64
+                       " has table '%s' with dim %u, and the program has it with "
+                       "dim %u; 0 is a length for each key",
+                       step, table, l.part.dim, dim);
+    for (; status == PEN_OK && l.status == PEN_OK && l.block < l.part.blocks; l.block++) {
         status = store_read_blobs(reader, step, describe_rows(name, table, k->start, &l.block),
                                   take_block, &l, why);
         if (status == PEN_OK && l.status == PEN_OK && row_store_blocks(l.rows) == l.block)

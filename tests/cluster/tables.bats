@@ -150,6 +150,23 @@ agrees() { # WORKERS WORDS...
     nothing_is_left
 }
 
+@test "a snapshot of a table with another dim, rule or number of parts is refused with a sentence" {
+    table whole 1 2 "--store $tmp/store --snapshot-every 5" tensor=1 "optim=sgd lr=1" steps=5
+    again() { pen run --standalone --no-prefix --servers 2 --store "$tmp/store" --resume "$programs/table" tensor=1 \
+        "optim=sgd lr=1" steps=10 "$@"; }
+    run again dim=4
+    [ "$status" != 0 ]
+    [[ $output == *"snapshot 5 has table 'emb' with dim 5, and the program has it with dim 4; 0 is a length for each key"* ]]
+    run again rule="adagrad lr=0.5"
+    [ "$status" != 0 ]
+    [[ $output == *"keeps the state of 'sgd lr=0.5' for 'emb', and the job trains it with 'adagrad lr=0.5'"* ]]
+    run again table_parts=8
+    [ "$status" != 0 ]
+    [[ $output == *"'emb' has 16 parts (table_parts) there and 8 here"* ]]
+    again rule="sgd lr=0.25"
+    nothing_is_left
+}
+
 @test "mistakes get a sentence: no servers, keys out of order, ranks that register different tables" {
     run pen run --standalone --no-prefix "$programs/table" rounds=1
     [[ $output == *"'emb': tables are on servers, and this job has none; start it with \`penstock run --servers 1\`"* ]]
