@@ -209,7 +209,7 @@ uint8_t *shard_reply_rows(shard *s, const shard_core_action *a, size_t size)
     shard_list *list = &box->list[SHARD_ROWS];
     if (list->n > 0 && (list->bytes + size > box->rows->size || list->n == WIRE_ITEMS_MAX))
         send_rows(s, box);
-    if (box->rows == NULL) box->rows = buf_new(size > SHARD_BATCH_BYTES ? size : SHARD_BATCH_BYTES);
+    if (box->rows == NULL) box->rows = buf_new(size > SHARD_SMALL_BYTES ? size : SHARD_SMALL_BYTES);
     if (box->rows == NULL || !add_line(list, a)) return NULL;
     uint8_t *at                  = (uint8_t *)box->rows->data + list->bytes;
     list->line[list->n - 1].size = (uint32_t)size;

@@ -16,7 +16,7 @@ enum {
 };
 #define NEVER UINT64_MAX
 #define ROWS_PULL                                                                                  \
-    (UINT64_C(1) << 63) /* in the number of a pull of rows: those of pushes are below */
+    (UINT64_C(1) << 63) /* in the number of a pull of rows; those of pushes are less */
 
 typedef enum {
     OP_QUEUED, /* behind another operation on its chunk */

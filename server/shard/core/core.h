@@ -15,8 +15,8 @@
  *   partition  steps that are decided (bsp, PUSH without WANT_VALUES) close all chunks of a
  *              partition together: PREPARED when all are summed, COMMIT with the first valid
  *              decision.  The record of a step outlives its commit until the next one is made.
- *   eager      bsp with commit=eager or WANT_VALUES closes each chunk by itself when it is summed; so it does parts of
- *              tables.
+ *   eager      bsp with commit=eager or WANT_VALUES closes each chunk by itself when it is summed.  Parts of tables
+ *              always close this way.
  *
  *   following  a copy of a shard has a core too.  It receives its primary's decisions (follow) and so has the same
  *              counters.  It does not know the contributions to an open sum: when it becomes the primary, ranks push

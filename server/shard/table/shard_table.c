@@ -1,8 +1,8 @@
 /* shard_table.c - a part of a table by key: its rows change and are served as the core says, like a chunk's values.
  *
- * Contributions to a round stay where they arrived, in the order of their turns.  When the last one is there, they are
- * merged: a key's gradients are added in that order, in float32, as those of a tensor are.  The mean is over the weights
- * of all ranks, also those that did not push the key.  A question for values that has to wait keeps its keys.
+ * Contributions to a round stay where they arrived, in the order of their turns.  When the last one is there, they
+ * are merged: a key's gradients are added in that order, in float32, as those of a tensor are.  The mean is over the
+ * weights of all ranks, also those that did not push the key.  A question for values that has to wait keeps its keys.
  */
 #include "server/shard/shard_state.h"
 
@@ -222,7 +222,7 @@ static bool count_rows(shard *s, const shard_chunk *k, uint32_t *n, uint64_t *el
     return true;
 }
 
-/* The sum of all contributions, in float32, as one push.  NULL: no memory, or ranks disagree. */
+/* The sum of all contributions, in float32, as one push.  NULL: no memory, no room in a message, or ranks disagree. */
 static buf *merge(shard *s, shard_chunk *k)
 {
     shard_table *t = k->table;
@@ -230,9 +230,19 @@ static buf *merge(shard *s, shard_chunk *k)
     uint64_t elements, key = 0;
     qsort(t->staged, t->n_staged, sizeof *t->staged, by_turn);
     if (!count_rows(s, k, &n, &elements)) return NULL;
-    /* Float32 may take twice the bytes of the pushes, all of which fit a message each. */
     const size_t size = rows_bytes(ROWS_PUSHED, n, elements, t->dim, sizeof(float));
-    buf *sum          = size != SIZE_MAX ? buf_new(size) : NULL;
+    if (size ==
+        SIZE_MAX) { /* each push fits a message; their union may not, nor 16-bit values as float32 */
+        pen_error why;
+        why_set(&why, PEN_UNSUPPORTED,
+                "'%s': the sum of one round of a part has %u keys and %" PRIu64
+                " values, more than a message takes (64 MiB); push fewer keys a round, or set a "
+                "higher table_parts",
+                shard_tensor_name(s, k), n, elements);
+        shard_fail(s, &why);
+        return NULL;
+    }
+    buf *sum = buf_new(size);
     if (sum == NULL) {
         shard_no_memory(s);
         return NULL;
@@ -337,7 +347,12 @@ void shard_table_ask(shard *s, shard_chunk *k, const shard_arrival *in)
     for (uint32_t i = 0; i < t->n_asked; i++) {
         question *q = &t->asked[i];
         if (q->rank != rank) continue;
-        if (q->seq == seq) return; /* asked again */
+        if (q->seq ==
+            seq) { /* asked again, or by a later incarnation, which may ask for other keys */
+            forget(t, q);
+            i--;
+            continue;
+        }
         if (oldest == NULL || q->age < oldest->age) oldest = q;
         n++;
     }
