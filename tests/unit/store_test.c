@@ -68,10 +68,11 @@ static const char *file_of(int rank)
 static const store_tensor tensors[] = {
     {.name       = "w",
      .elements   = N,
+     .dtype      = PEN_F32,
      .slots      = 1,
      .slot_names = {"momentum"},
      .optim      = "sgd lr=0.1 momentum=0.9"},
-    {.name = "b", .elements = 3, .slots = 0, .optim = "sgd lr=0.1"},
+    {.name = "b", .elements = 3, .dtype = PEN_F32, .slots = 0, .optim = "sgd lr=0.1"},
 };
 
 static store_manifest manifest(int64_t step)
