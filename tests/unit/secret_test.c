@@ -100,8 +100,8 @@ static void test_secret_invalid_join_lines_are_refused(void **state)
     (void)state;
     char line[SECRET_JOIN_BYTES + 300], host[SECRET_HOST_BYTES], text[SECRET_TEXT_BYTES];
     static const char *const tails[] = {
-        "",      "@",        "@a",    "@:1",    "@a:",    "@a:0",  "@a:x",
-        "@a:1x", "@a:65536", "@a:-1", "@a b:1", "@a/b:1", " @a:1", "@a:123456"};
+        "",         "@",     "@a",     "@:1",    "@a:",   "@a:0",  "@a:x",     "@a:1x",
+        "@a:65536", "@a:-1", "@a b:1", "@a/b:1", "@a/:1", " @a:1", "@a:123456"};
     const secret s = make();
     secret back;
     uint32_t port;

@@ -144,7 +144,7 @@ pen_status secret_join_parse(const char *text, secret *s, char host[SECRET_HOST_
     const size_t n    = colon != NULL ? (size_t)(colon - at - 1) : 0;
     uint32_t number   = 0;
     secret found;
-    if (n == 0 || n >= SECRET_HOST_BYTES || memchr(at, '/', n) != NULL ||
+    if (n == 0 || n >= SECRET_HOST_BYTES || memchr(at + 1, '/', n) != NULL ||
         !parse_port(colon + 1, size - (size_t)(colon + 1 - from), &number))
         return why_set(why, PEN_BAD_SETTING,
                        "expected a join line SECRET@HOST:PORT, as machine 0 printed it");
