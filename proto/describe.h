@@ -17,8 +17,8 @@ typedef struct {
 
 /* A table by key is a row of dtype 0 with one element for each part; its rows are in blobs of their own. */
 typedef struct {
-    uint64_t blocks; /* of the part's rows */
-    uint32_t dim, zero;
+    uint64_t blocks;           /* of the part's rows */
+    uint32_t dim, has_handler; /* 1: the blocks are the state of a handler */
 } describe_part;
 
 /* The name of the blob with the describe_part, or, unless block is NULL, of block *block (row_store.h). */

@@ -49,6 +49,7 @@ pen_dtype plan_push_dtype(const wire_group *group, const wire_tensor *t)
 {
     const pen_dtype own = t->grad_dtype != PEN_DTYPE_DEFAULT ? t->grad_dtype : t->dtype;
     const char *wire    = group->wire != NULL ? group->wire : "";
+    if (plan_has_handler(t)) return own;
     if (*wire == '\0' || strcmp(wire, "raw") == 0) return own;
     if (strcmp(wire, "bf16") == 0) return own == PEN_F32 ? PEN_BF16 : own;
     if (strcmp(wire, "f16") == 0) return own == PEN_F32 ? PEN_F16 : own;
@@ -66,6 +67,11 @@ bool plan_sums_are_wide(const wire_model *m)
 bool plan_is_table(const wire_tensor *t)
 {
     return (t->flags & WIRE_TABLE) != 0;
+}
+
+bool plan_has_handler(const wire_tensor *t)
+{
+    return plan_is_table(t) && t->handler != NULL && t->handler[0] != '\0';
 }
 
 uint32_t plan_table_dim(const wire_tensor *t)

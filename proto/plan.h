@@ -78,6 +78,7 @@ bool plan_sums_are_wide(const wire_model *m);
 
 /* A table by key: one chunk for each part. */
 bool plan_is_table(const wire_tensor *t);
+bool plan_has_handler(const wire_tensor *t);   /* a table whose rows are the program's own */
 uint32_t plan_table_dim(const wire_tensor *t); /* values per key; 0: differs by key */
 
 /* 1 for a scalar (ndim 0); of a table, the number of its parts; 0 for an invalid shape: a dimension below 1, more than 8 of them, over PLAN_ELEMENTS_MAX. */

@@ -112,6 +112,8 @@ static pen_status compare_tensors(const sides *s, const wire_model *ma, const wi
     if (a->priority != b->priority)
         return differ_number(s, name, WHAT("priority"), a->priority, b->priority);
     if (!same(a->init, b->init)) return differ_text(s, name, WHAT("init"), a->init, b->init);
+    if (!same(a->handler, b->handler))
+        return differ_text(s, name, WHAT("handler"), a->handler, b->handler);
 #undef WHAT
     return PEN_OK;
 }

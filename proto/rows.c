@@ -1,6 +1,7 @@
 /* rows.c - see rows.h. */
 #include "proto/rows.h"
 
+#include "common/base/utf8.h"
 #include "common/base/why.h"
 #include "proto/wire/wire.h"
 
@@ -82,4 +83,52 @@ pen_status rows_read(const void *data, size_t size, rows_form form, uint32_t dim
             return why_set(why, PEN_CORRUPT, "key %" PRIu64 " comes after %" PRIu64 "; keys ascend",
                            rows_key(r, i), rows_key(r, i - 1));
     return form != ROWS_ASKED ? check_lengths(r, dim, why) : PEN_OK;
+}
+
+pen_status rows_read_call(const void *data, size_t size, uint32_t dim, size_t width, rows_call *c,
+                          rows *r, pen_error *why)
+{
+    if (size < sizeof *c)
+        return why_set(why, PEN_CORRUPT, "a request to a handler has %zu bytes; %zu are the least",
+                       size, sizeof *c);
+    memcpy(c, data, sizeof *c);
+    if (c->verbs < ROWS_PUSHES || c->verbs > (ROWS_PUSHES | ROWS_PULLS) || c->zero != 0)
+        return why_set(why, PEN_CORRUPT, "a request to a handler neither pushes nor pulls");
+    return rows_read((const uint8_t *)data + sizeof *c, size - sizeof *c,
+                     c->verbs & ROWS_PUSHES ? ROWS_PUSHED : ROWS_ASKED, dim, width, r, why);
+}
+
+/* What a handler refused with. */
+static pen_status read_refusal(const uint8_t *text, size_t size, const rows_reply *head,
+                               bool *is_bad, pen_error *why)
+{
+    char said[ROWS_TEXT_MAX + 1];
+    const pen_status status = (pen_status)head->status;
+    *is_bad                 = status > PEN_OK || pen_status_info(status)->status != status ||
+              head->text > ROWS_TEXT_MAX || size != padded(head->text);
+    if (!*is_bad) {
+        memcpy(said, text, head->text);
+        said[head->text] = '\0';
+        *is_bad          = strlen(said) != head->text || !utf8_is_clean(said);
+    }
+    return *is_bad ? why_set(why, PEN_CORRUPT, "a refusal of a handler is damaged")
+                   : why_set(why, status, "%s", said);
+}
+
+pen_status rows_read_reply(const void *data, size_t size, bool pulls, uint32_t dim, size_t width,
+                           rows *r, bool *is_bad, pen_error *why)
+{
+    rows_reply head;
+    *is_bad = size < sizeof head;
+    if (*is_bad) return why_set(why, PEN_CORRUPT, "an answer of a handler has %zu bytes", size);
+    memcpy(&head, data, sizeof head);
+    const uint8_t *rest = (const uint8_t *)data + sizeof head;
+    size -= sizeof head;
+    if (head.status != PEN_OK) return read_refusal(rest, size, &head, is_bad, why);
+    const pen_status status =
+        pulls       ? rows_read(rest, size, ROWS_ANSWERED, dim, width, r, why)
+        : size == 0 ? PEN_OK
+                    : why_set(why, PEN_CORRUPT, "a push was answered with %zu bytes", size);
+    *is_bad = status != PEN_OK || head.text != 0;
+    return status;
 }

@@ -5,6 +5,8 @@
  *   u64 key[n]        ascending, each once; not in an answer
  *   u32 length[n]     of each row, if the table's rows differ in length; not in a question
  *   value[elements]   of the table's type, in the order of the keys; not in a question
+ * If a handler has the rows, a rows_call comes before the question, and a rows_reply before the answer, or instead of
+ * it: a push alone, or a refusal, has no answer.
  * Thread: nothing is shared.
  */
 #ifndef PROTO_ROWS_H
@@ -16,7 +18,10 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { ROWS_LENGTH_MAX = 1 << 20 }; /* values of one row */
+enum {
+    ROWS_LENGTH_MAX    = 1 << 20, /* values of one row */
+    ROWS_IN_FLIGHT_MAX = 32 /* requests of a rank to a part, from the oldest without an answer on */
+};
 
 typedef enum {
     ROWS_ASKED,   /* keys only: a pull */
@@ -52,10 +57,31 @@ size_t rows_bytes(rows_form form, uint64_t n, uint64_t elements, uint32_t dim, s
 /* Writes the head of rows_bytes() bytes and says where the arrays go. */
 rows rows_lay(void *data, rows_form form, uint32_t n, uint32_t elements, uint32_t dim);
 
+/* A request to a handler. */
+enum { ROWS_PUSHES = 1, ROWS_PULLS = 2, ROWS_TEXT_MAX = 480 };
+typedef struct {
+    int32_t cmd;
+    uint32_t verbs; /* ROWS_PUSHES, ROWS_PULLS, or both */
+    uint64_t zero;
+} rows_call;
+typedef struct {
+    int32_t status; /* pen_status */
+    uint32_t text;  /* bytes of the sentence behind it, if status is not OK; padded to 8 */
+    uint64_t zero;
+} rows_reply;
+
 /* Checks bytes of a peer: the size is exact, keys ascend, lengths are 1 to ROWS_LENGTH_MAX and add up.  CORRUPT says
  * what does not fit.  width: bytes of a value. */
 pen_status rows_read(const void *data, size_t size, rows_form form, uint32_t dim, size_t width,
                      rows *r, pen_error *why);
+
+/* The same for a request to a handler; *c is then its head. */
+pen_status rows_read_call(const void *data, size_t size, uint32_t dim, size_t width, rows_call *c,
+                          rows *r, pen_error *why);
+
+/* The same for its answer.  OK: *r is set if it pulls; otherwise what the handler says, or CORRUPT with *is_bad. */
+pen_status rows_read_reply(const void *data, size_t size, bool pulls, uint32_t dim, size_t width,
+                           rows *r, bool *is_bad, pen_error *why);
 
 /* A mixing function (the finalizer of MurmurHash3, public domain): every bit of the key moves every bit. */
 static inline uint64_t rows_hash(uint64_t key)

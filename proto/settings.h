@@ -170,6 +170,13 @@ extern const config_row settings_foreign[];
     X(snapshot_copy_bytes_max, U64, "4g", 0, 1e15, NULL,                                                               \
       "Memory limit for copies of what changes while a snapshot is written; with less, a step may wait for the "       \
       "disk.")
+#define SETTING_PLUGIN(X)                                                                                              \
+    X(plugin, TEXT, "", 0, 0, NULL,                                                                                    \
+      "Shared library with handlers of the program's own for tables by key: it has pen_plugin(). A name without / is " \
+      "a file in the working directory.")
+#define SETTING_HANDLER_TIMEOUT_MS(X)                                                                                  \
+    X(handler_timeout_ms, U64, "30000", 100, 86400000, NULL,                                                           \
+      "A function of a handler that has not returned for so long ends the job with a sentence that names it.")
 #define SETTING_FRESH(X)                                                                                               \
     X(fresh, BOOL, "no", 0, 0, NULL,                                                                                   \
       "Ignore the snapshots in the store and start from scratch.")

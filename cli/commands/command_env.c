@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/job/control.h"
 #include "cli/job/place.h"
+#include "server/process/server_settings.h"
 #include "common/base/why.h"
 #include "worker/worker_env.h"
 
@@ -45,7 +46,7 @@ static pen_status tell(launch_role role, launch_told *told, pen_error *why)
         if (status == PEN_OK) worker_env_tell(&worker, config_env, told);
     } else if (role == LAUNCH_SERVER) {
         status = load(server_settings_rows, &server, why);
-        if (status == PEN_OK) place_tell_server(&server, told);
+        if (status == PEN_OK) server_settings_tell(&server, told);
     } else {
         status = load(scheduler_settings_rows, &scheduler, why);
         if (status == PEN_OK) place_tell_scheduler(&scheduler, told);

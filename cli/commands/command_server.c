@@ -1,6 +1,5 @@
 /* command_server.c - `penstock server`: one parameter server, for one job. */
 #include "cli/command.h"
-#include "cli/job/place.h"
 #include "common/base/log.h"
 #include "server/process/server.h"
 
@@ -35,12 +34,12 @@ int command_server(int argc, char **argv)
         "usage: penstock server [--master-addr HOST] [--master-port PORT] [--rank I] [--store DIR]",
         NULL);
     if (code >= 0) return code;
-    if (place_server(&s, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
+    if (server_settings_place(&s, &why) != PEN_OK) return command_fail(EXIT_USAGE, "%s", why.text);
     log_format_set(s.log_format);
     log_format_as("server", (int)s.rank);
     command_raise_files();
     give_memory_back(&s);
-    if (server_open(&s, &running, &why) != PEN_OK) return command_fail(1, "%s", why.text);
+    if (server_open(&s, NULL, 0, &running, &why) != PEN_OK) return command_fail(1, "%s", why.text);
 
     struct sigaction action = {.sa_handler = leave};
     sigaction(SIGTERM, &action, NULL);

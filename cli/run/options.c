@@ -37,6 +37,7 @@ enum {
     KEY_FILTER,
     KEY_SERVERS,
     KEY_REPLICAS,
+    KEY_SERVER_PROGRAM,
     KEY_MODE,
     KEY_STORE,
     KEY_RESUME,
@@ -59,6 +60,7 @@ const struct argp_option run_options_rows[] = {
     {"nproc-per-node",     KEY_NPROC,        "N",      0, "Workers per machine (1); gpu: one per CUDA device, cpu: one per core, auto: gpu if there is one, else cpu; MIN:MAX or MIN:N:MAX: elastic, starting with MIN or N", 1},
     {"visible-devices",    KEY_VISIBLE,      "WHICH",  0, "CUDA devices each worker sees: own, the one of its local rank, or all (own)", 1},
     {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers on all machines together (0); MIN:MAX or MIN:N:MAX: elastic, starting with MIN or N", 1},
+    {"server-program",     KEY_SERVER_PROGRAM,"PROG",  0, "Program that servers run: it calls pen_serve(), with handlers of its own (penstock server)", 1},
     {"replicas",           KEY_REPLICAS,     "R",      0, "Copies of each shard on other servers: 0, 1 or 2 (0)", 1},
     {"mode",               KEY_MODE,         "MODE",   0, "Training mode: ddp, zero1, zero2 or zero3 (or FSDP's names) without servers; ps-bsp, ps-hier, ps-ssp, ps-async, zero2 or zero3 with servers", 1},
     {"nnodes",             KEY_NNODES,       "N",      0, "Machines in the job (1); MIN:MAX: elastic, starting with MIN", 1},
@@ -348,6 +350,7 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
         o->has_servers = true;
         break;
     }
+    case KEY_SERVER_PROGRAM: o->server_program = text; break;
     case KEY_REPLICAS: o->replicas = parse_number(state, "replicas", text, 0, 2); break;
     case KEY_MODE: o->mode = text; break;
     case KEY_STORE: o->store = text; break;

@@ -36,6 +36,7 @@ typedef struct {
     bool is_c10d;     /* --rdzv-backend c10d: node ranks may be missing */
     bool is_external; /* scheduler and servers run elsewhere: start workers only */
     const char *log_dir, *store, *mode, *job;
+    const char *server_program; /* calls pen_serve(); NULL: `penstock server` */
     bool resume, fresh;
     loss_rule loss; /* when a worker dies */
     bool has_join;  /* the secret came with --join */

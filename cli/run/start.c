@@ -366,13 +366,17 @@ pen_status launcher_start_server(launcher *l, int rank, pen_error *why)
     const run_options *o = &l->options;
     numbers num          = {.n = 0};
     char *argv[20];
-    int n     = 0;
-    argv[n++] = l->self;
-    argv[n++] = (char *)"server";
-    flag(argv, &n, "--master-addr", o->master_addr);
-    flag(argv, &n, "--master-port", number(&num, l->port));
-    flag(argv, &n, "--rank", number(&num, rank));
-    if (o->store != NULL) { flag(argv, &n, "--store", o->store); }
+    int n              = 0;
+    const bool is_ours = o->server_program == NULL;
+    const char *port = number(&num, l->port), *rank_text = number(&num, rank);
+    argv[n++] = is_ours ? l->self : (char *)(uintptr_t)o->server_program;
+    if (is_ours) {
+        argv[n++] = (char *)"server";
+        flag(argv, &n, "--master-addr", o->master_addr);
+        flag(argv, &n, "--master-port", port);
+        flag(argv, &n, "--rank", rank_text);
+        if (o->store != NULL) { flag(argv, &n, "--store", o->store); }
+    }
     argv[n] = NULL;
     /* Values and messages are large and read sequentially, so malloc should use huge pages. */
     const char *tunables = config_env("GLIBC_TUNABLES");
@@ -381,6 +385,10 @@ pen_status launcher_start_server(launcher *l, int rank, pen_error *why)
         {"PENSTOCK_ROLE", "server"},
         {"PENSTOCK_HTTP", http_of_others(l, http)},
         {"PENSTOCK_JOB", l->is_named ? l->job : NULL},
+        {"PENSTOCK_MASTER_ADDR", o->master_addr}, /* for a program of its own */
+        {"PENSTOCK_MASTER_PORT", port},
+        {"PENSTOCK_RANK", rank_text},
+        {"PENSTOCK_STORE", o->store},
         {"GLIBC_TUNABLES", tunables != NULL ? tunables : "glibc.malloc.hugetlb=1"}};
     process *p = add(l, PEN_SERVER, rank, -1, "server", why);
     return p != NULL ? process_start(p, argv, env, sizeof env / sizeof *env, why) : PEN_WRONG_STATE;

@@ -4,6 +4,7 @@
 #include "common/launch/launch_names.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -309,6 +310,26 @@ pen_status launch_resolve(const launch_told *told, launch_get get, launch_place 
     if (status != PEN_OK) return status;
     fill_defaults(&s);
     return make_way_for_agent(&s, why);
+}
+
+void launch_tell_number(launch_told *told, launch_item item, const char *setting, int64_t value,
+                        int64_t unsaid)
+{
+    char text[24] = "";
+    if (value != unsaid) snprintf(text, sizeof text, "%" PRId64, value);
+    launch_tell(told, item, setting, text, config_env);
+}
+
+pen_status launch_settle(const launch_told *told, const launch_setting *all, int n,
+                         const config_row *rows, void *settings, pen_error *why)
+{
+    launch_place p;
+    pen_status status = launch_resolve(told, config_env, &p, why);
+    for (int i = 0; i < n && status == PEN_OK; i++) {
+        const char *text = p.value[all[i].item].text;
+        if (text[0] != '\0') status = config_set(rows, settings, all[i].setting, text, why);
+    }
+    return status;
 }
 
 /* ---- documentation --------------------------------------------------------------------------- */

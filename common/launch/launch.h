@@ -12,6 +12,8 @@
 #ifndef COMMON_LAUNCH_LAUNCH_H
 #define COMMON_LAUNCH_LAUNCH_H
 
+#include "common/base/config.h"
+
 #include "penstock.h"
 
 #include <stdbool.h>
@@ -80,6 +82,19 @@ int64_t launch_number(const launch_place *place, launch_item item, int64_t other
 /* Adds a directly given value under its setting's name.  "" is ignored. */
 void launch_tell(launch_told *told, launch_item item, const char *setting, const char *text,
                  launch_get get);
+
+/* The same with a number, unless it is `unsaid`; from the environment. */
+void launch_tell_number(launch_told *told, launch_item item, const char *setting, int64_t value,
+                        int64_t unsaid);
+
+typedef struct {
+    launch_item item;
+    const char *setting;
+} launch_setting;
+
+/* Resolves *told and stores these values as settings, which checks them again. */
+pen_status launch_settle(const launch_told *told, const launch_setting *all, int n,
+                         const config_row *rows, void *settings, pen_error *why);
 
 const char *launch_item_name(launch_item item); /* "rank" */
 

@@ -227,6 +227,7 @@ typedef struct {
     uint32_t group, flags;
     int32_t priority;
     const char *init;
+    const char *handler; /* of a table; NULL or "": its rows have an update rule */
 } wire_tensor;
 
 typedef struct {

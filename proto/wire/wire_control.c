@@ -329,7 +329,7 @@ static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, co
 #define FIELDS_GROUP(F) F(TEXT, name) F(TEXT, optim) F(TEXT, sync) F(TEXT, wire) F(TEXT, schedule)
 #define FIELDS_TENSOR(F) \
     F(TEXT, name) F(DTYPE, dtype) F(DTYPE, grad_dtype) F(SHAPE, shape, ndim) F(NUMBER, group) \
-    F(NUMBER, flags) F(NUMBER, priority) F(TEXT, init)
+    F(NUMBER, flags) F(NUMBER, priority) F(TEXT, init) F(TEXT, handler)
 #define FIELDS_REPLICA(F) F(SHARD, shard) F(RANK, server) F(NUMBER, place) F(COPY, role)
 #define FIELDS_DECISION(F) \
     F(NUMBER, clip) F(NUMBER, gscale) F(NUMBER, norm) F(NUMBER, applied) F(OUTCOME, outcome)

@@ -6,11 +6,14 @@
 #include "common/net/tcp_address.h"
 #include "common/system/files.h"
 #include "common/trace/trace.h"
+#include "server/shard/handler/handler_guard.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+enum { LEAVE_HANDLER_MS = 1000 };
 
 /* ---- the end --------------------------------------------------------------------------------- */
 void server_leave(server *s)
@@ -80,6 +83,7 @@ static pen_status open_all(server *s, pen_error *why)
         status = store_thread_find(s->settings.store, s->snapshot, SERVER_SNAPSHOTS_MAX,
                                    &s->n_snapshots, why);
     if (status == PEN_OK) status = server_settings_check(&s->settings, why);
+    if (status == PEN_OK) status = server_plugin_open(s, why);
     if (status == PEN_OK) status = admission_parse(s->settings.admission, &s->admission, why);
     if (status == PEN_OK) status = open_auth(s, why);
     if (status == PEN_OK) status = server_http_open(s, why);
@@ -91,13 +95,16 @@ static pen_status open_all(server *s, pen_error *why)
     return status == PEN_OK ? server_control_open(s, why) : status;
 }
 
-pen_status server_open(const server_settings *settings, server **out, pen_error *why)
+pen_status server_open(const server_settings *settings, const pen_handler *handlers, int n,
+                       server **out, pen_error *why)
 {
     server *s = calloc(1, sizeof *s);
     if (s == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a server");
-    s->settings = *settings;
-    s->rank     = -1;
-    s->take     = server_take;
+    s->settings   = *settings;
+    s->handler    = handlers;
+    s->n_handlers = (uint32_t)n;
+    s->rank       = -1;
+    s->take       = server_take;
     choose_names(s);
     const pen_status status = open_all(s, why);
     if (status != PEN_OK) {
@@ -112,6 +119,12 @@ pen_status server_open(const server_settings *settings, server **out, pen_error 
 pen_status server_serve(server *s, pen_error *why)
 {
     loop_run(s->loop);
+    s->is_stuck = s->is_stuck || !handler_guard_is_empty(LEAVE_HANDLER_MS);
+    if (s->is_stuck) {
+        handler_guard_let_die();
+        *why = s->why;
+        return s->status;
+    }
     for (uint32_t i = 0; i < s->settings.shards; i++) server_shard_stop(&s->shard[i]);
     store_thread_stop(s->store); /* complete parts are still written */
     s->store = NULL;
@@ -122,7 +135,7 @@ pen_status server_serve(server *s, pen_error *why)
 
 void server_close(server *s)
 {
-    if (s == NULL) return;
+    if (s == NULL || s->is_stuck) return; /* its threads still run */
     monitor_stop(s->monitor);
     for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
         server_shard_stop(&s->shard[i]);
@@ -135,10 +148,13 @@ void server_close(server *s)
     if (s->loop != NULL) loop_turn(s->loop, 0);
     for (uint32_t i = 0; s->shard != NULL && i < s->settings.shards; i++)
         server_shard_close(&s->shard[i]);
+    if (s->loop != NULL) loop_turn(s->loop, 0); /* commands that were not answered */
+    server_commands_close(s);
     server_control_close(s);
     auth_close(s->auth);
     server_epoch_fini(s);
     server_plan_destroy(s->plan);
+    server_plugin_close(s);
     loop_destroy(s->loop);
     monitor_close(s->monitor);
     free(s->shard);

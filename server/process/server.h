@@ -14,13 +14,15 @@
 
 typedef struct server server;
 
-/* Listens, reads the list of snapshots, starts the threads.  Settings are copied.
- * Errors  UNREACHABLE  cannot listen.   STORE  unusable directory.   NO_MEMORY
+/* Listens, reads the list of snapshots, starts the threads.  Settings are copied.  handlers[n] of this program are
+ * BORROWED until server_close(); those of the setting `plugin` come to them.
+ * Errors  UNREACHABLE  cannot listen.   STORE  unusable directory.   BAD_SETTING  a handler or plugin.   NO_MEMORY
  */
-pen_status server_open(const server_settings *settings, server **s, pen_error *why);
+pen_status server_open(const server_settings *settings, const pen_handler *handlers, int n,
+                       server **s, pen_error *why);
 
 /* Serves one job to its end.  PEN_OK: the scheduler sent STOP, or server_leave() was called. Otherwise *why is the
- * verdict, or describes the lost scheduler (PEER_LOST) or the failed store. */
+ * verdict, or describes the lost scheduler (PEER_LOST) or the failed store.  If a handler hangs, its thread remains. */
 pen_status server_serve(server *s, pen_error *why);
 
 void server_leave(server *s); /* any thread, and from a signal handler */

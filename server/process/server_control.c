@@ -288,22 +288,6 @@ static void on_snapshot_done(server *s, const wire_control *c)
     store_thread_forget(s->store, s->snapshot, s->n_snapshots, s->n_servers);
 }
 
-/* ---- commands -------------------------------------------------------------------------------- */
-static void on_command(server *s, const wire_control *c)
-{
-    char text[96];
-    snprintf(text, sizeof text, "server %d has no handler for command %d", s->rank,
-             c->u.command.head);
-    wire_control reply   = {.kind = WIRE_REPLY};
-    reply.u.reply.id     = c->u.command.id;
-    reply.u.reply.role   = c->u.command.role;
-    reply.u.reply.rank   = c->u.command.rank;
-    reply.u.reply.asker  = c->u.command.asker;
-    reply.u.reply.status = PEN_NOT_FOUND;
-    reply.u.reply.text   = text;
-    server_send(s, &reply);
-}
-
 /* ---- receiving ------------------------------------------------------------------------------- */
 static void receive(server *s, const transport_event *event)
 {
@@ -325,7 +309,7 @@ static void receive(server *s, const transport_event *event)
     case WIRE_ENQUIRE: on_enquire(s, &c); break;
     case WIRE_SNAPSHOT_DONE: on_snapshot_done(s, &c); break;
     case WIRE_NOTICE: log_notice("%s", c.u.notice.text); break;
-    case WIRE_COMMAND: on_command(s, &c); break;
+    case WIRE_COMMAND: server_command(s, &c); break;
     case WIRE_STOP: server_end(s, NULL); break;
     default: break; /* not for servers */
     }

@@ -9,8 +9,9 @@
 #include <string.h>
 
 enum {
-    RESEND_MS    = 200,
-    SEAL_WAIT_MS = 200 /* time for a copy to receive what its primary sent */
+    RESEND_MS     = 200,
+    SEAL_WAIT_MS  = 200, /* time for a copy to receive what its primary sent, */
+    STATE_WAIT_MS = 5000 /* with states of handlers */
 };
 
 void server_shard_forget(server_shard *s)
@@ -163,7 +164,10 @@ void server_shard_seal(void *user)
     s->seal_term            = seal->term;
     s->seal_epoch           = seal->epoch;
     s->is_sealing           = true;
-    loop_timer_start(s->loop, &s->sealing, loop_now_ms(s->loop) + SEAL_WAIT_MS, seal_late, s);
+    uint64_t wait_ms        = SEAL_WAIT_MS;
+    for (uint32_t i = 0; i < s->n_hosted; i++)
+        if (shard_has_handlers(s->hosted[i]->shard)) wait_ms = STATE_WAIT_MS;
+    loop_timer_start(s->loop, &s->sealing, loop_now_ms(s->loop) + wait_ms, seal_late, s);
     server_shard_try_seal(s, false);
 }
 

@@ -7,6 +7,26 @@
 #define ROW(...) CONFIG_ROW(server_settings, __VA_ARGS__)
 const config_row server_settings_rows[] = {SERVER_SETTINGS(ROW){0}};
 
+void server_settings_tell(const server_settings *s, launch_told *told)
+{
+    *told = (launch_told){.role = LAUNCH_SERVER, .is_port_final = s->master_port != 0};
+    launch_tell_number(told, LAUNCH_RANK, "rank", s->rank, -1);
+    launch_tell(told, LAUNCH_ADDR, "master_addr", s->master_addr, config_env);
+    launch_tell_number(told, LAUNCH_PORT, "master_port", (int64_t)s->master_port, 0);
+    launch_tell(told, LAUNCH_HOST, "host", s->host, config_env);
+}
+
+pen_status server_settings_place(server_settings *s, pen_error *why)
+{
+    static const launch_setting all[] = {{LAUNCH_RANK, "rank"},
+                                         {LAUNCH_ADDR, "master_addr"},
+                                         {LAUNCH_PORT, "master_port"},
+                                         {LAUNCH_HOST, "host"}};
+    launch_told told;
+    server_settings_tell(s, &told);
+    return launch_settle(&told, all, 4, server_settings_rows, s, why);
+}
+
 static bool needs_files(const server_settings *s)
 {
     return s->offload_optimizer == OFFLOAD_NVME || s->offload_param == OFFLOAD_NVME;

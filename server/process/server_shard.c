@@ -148,6 +148,24 @@ static void copying(void *user, size_t bytes)
     store_thread_copying(h->place->server->store, bytes);
 }
 
+typedef struct {
+    handler_call *call;
+    server_shard *place;
+} late_answer;
+
+static void take_answer(void *user)
+{
+    const late_answer *a = user;
+    shard_handler_answered(a->call);
+    server_shard_flush(a->place);
+}
+
+static void answered(void *user, handler_call *call)
+{
+    const late_answer a = {call, ((server_hosted *)user)->place};
+    (void)server_post(a.place->loop, take_answer, &a, sizeof a);
+}
+
 shard_outside server_shard_outside(server_hosted *h)
 {
     return (shard_outside){.user         = h,
@@ -155,6 +173,7 @@ shard_outside server_shard_outside(server_hosted *h)
                            .snapshot     = take_capture,
                            .report       = report,
                            .copying      = copying,
+                           .answered     = answered,
                            .send_replica = send_replica,
                            .caught_up    = caught_up,
                            .suspect      = suspect};

@@ -12,6 +12,7 @@
 #include "common/net/reach.h"
 #include "common/net/transport/transport.h"
 #include "common/system/machine.h"
+#include "membership/commands.h"
 #include "membership/membership.h"
 
 #include <pthread.h>
@@ -298,6 +299,15 @@ struct server {
     server_question question; /* the best answer so far */
     uint32_t answers_due;
 
+    const pen_handler *handler; /* [n_handlers] of the program or of its plugin */
+    uint32_t n_handlers;
+    void *plugin;        /* of dlopen(); NULL: none */
+    int crash_fd;        /* an eventfd */
+    loop_timer watching; /* of handlers */
+    bool is_stuck;       /* a handler hangs or has crashed; threads cannot be joined */
+    commands *commands;  /* of workers, for handlers */
+    struct server_gather *gathers;
+
     pen_status status;
     pen_error why;
     bool has_ended;
@@ -306,6 +316,14 @@ struct server {
 
 /* server_settings.c: what stays out of memory; dir is BORROWED from *s. */
 shard_offload server_settings_offload(const server_settings *s);
+
+/* server_plugin.c: loads the plugin, and watches over the handlers once the loop runs. */
+pen_status server_plugin_open(server *s, pen_error *why);
+void server_plugin_close(server *s);
+
+/* server_command.c */
+void server_command(server *s, const wire_control *command);
+void server_commands_close(server *s);
 
 /* server_http.c: opens s->watch, by the setting http */
 pen_status server_http_open(server *s, pen_error *why);

@@ -4,7 +4,6 @@
 #include "common/base/log.h"
 #include "common/snapshot/bundle.h"
 #include "common/trace/trace.h"
-#include "server/shard/table/row_store.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,7 +13,7 @@
 static uint64_t chunk_bytes(const shard_capture_chunk *k)
 {
     uint64_t bytes = k->count * sizeof(float) * (1 + k->n_slots);
-    for (uint32_t i = 0; i < k->n_blocks; i++) bytes += row_store_used(k->block[i]);
+    for (uint32_t i = 0; i < k->n_blocks; i++) bytes += shard_capture_used(k, i);
     return bytes;
 }
 
@@ -43,12 +42,19 @@ static pen_status put_rows(store_thread *t, const shard_capture_chunk *k, const 
 {
     char name[STORE_NAME_BYTES];
     const wire_tensor *of    = &t->plan->message.u.plan.model.tensor[k->tensor];
-    const describe_part part = {.blocks = k->n_blocks, .dim = plan_table_dim(of)};
+    const describe_part part = {
+        .blocks = k->n_blocks, .dim = plan_table_dim(of), .has_handler = k->has_handler};
+    if (k->failed != PEN_OK)
+        return why_set(why, k->failed,
+                       "save() of handler '%.64s' failed on part %" PRIu64 " of table '%.64s': %s",
+                       of->handler, k->start, table,
+                       k->failed == PEN_UNSUPPORTED ? "it has none"
+                                                    : pen_status_info(k->failed)->text);
     pen_status status = store_put_blob(t->writer.store, describe_rows(name, table, k->start, NULL),
                                        &part, sizeof part, why);
     for (uint32_t i = 0; i < k->n_blocks && status == PEN_OK; i++)
         status = store_put_blob(t->writer.store, describe_rows(name, table, k->start, &i),
-                                k->block[i]->data, row_store_used(k->block[i]), why);
+                                k->block[i]->data, shard_capture_used(k, i), why);
     return status;
 }
 

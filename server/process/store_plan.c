@@ -86,7 +86,10 @@ static pen_status make_shard(server_new_shards *r, uint32_t i, pen_error *why)
     const shard_options options = {.stats      = &s->stats,
                                    .suspect_ms = s->settings.lease_ms,
                                    .admission  = s->admission,
-                                   .offload    = server_settings_offload(&s->settings)};
+                                   .offload    = server_settings_offload(&s->settings),
+                                   .handler    = s->handler,
+                                   .n_handlers = s->n_handlers,
+                                   .plugin     = s->settings.plugin};
     const int64_t restore       = p->message.u.plan.restore;
     const shard_setup setup     = {.model       = &p->message.u.plan.model,
                                    .plan        = p->plan,
@@ -107,9 +110,30 @@ static pen_status make_shard(server_new_shards *r, uint32_t i, pen_error *why)
     return h->shard != NULL ? shard_configure(h->shard, &setup, why) : PEN_NO_MEMORY;
 }
 
+/* A server that joins later has no primaries in its first plan; then a copy is that of a shard on its way. */
+static pen_status check_handlers(const server_plan *p, pen_error *why)
+{
+    const wire_model *m = &p->message.u.plan.model;
+    bool has_copies = false, has_primaries = false;
+    for (uint32_t i = 0; i < p->message.u.plan.n_replicas; i++) {
+        const wire_replica *r = &p->message.u.plan.replica[i];
+        has_copies            = has_copies || r->role == WIRE_BACKUP;
+        has_primaries         = has_primaries || (r->role == WIRE_PRIMARY && r->server == p->rank);
+    }
+    has_copies = has_copies && has_primaries;
+    for (uint32_t i = 0; i < m->n_tensors && has_copies; i++)
+        if (plan_has_handler(&m->tensor[i]))
+            return why_set(why, PEN_UNSUPPORTED,
+                           "table '%.64s' has the handler '%.64s', whose state cannot be copied to "
+                           "other servers yet; start the job with --replicas 0",
+                           m->tensor[i].name, m->tensor[i].handler);
+    return PEN_OK;
+}
+
 static pen_status make_shards(server_plan *p, store_reader *reader, pen_error *why)
 {
     const int64_t restore = p->message.u.plan.restore;
+    if (check_handlers(p, why) != PEN_OK) return why->status;
     for (uint32_t i = 0; i < p->new_shards->n; i++) {
         pen_status status = make_shard(p->new_shards, i, why);
         if (status == PEN_OK && reader != NULL)

@@ -49,6 +49,7 @@ void shard_destroy(shard *s)
         shard_drop_staged(s, &s->chunk[i]);
         shard_chunk_free(&s->chunk[i]);
         shard_table_free(&s->chunk[i]);
+        handler_part_close(s->chunk[i].handler);
     }
     for (uint32_t i = 0; s->partition != NULL && i < s->n_partitions; i++)
         free(s->partition[i].squares);
@@ -209,6 +210,11 @@ const row_store *shard_rows(const shard *s, uint32_t chunk)
 int64_t shard_applied(const shard *s)
 {
     return s->core != NULL ? shard_core_applied(s->core) : 0;
+}
+
+bool shard_has_handlers(const shard *s)
+{
+    return s->has_handlers;
 }
 
 shard_role shard_role_of(const shard *s)

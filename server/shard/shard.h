@@ -33,6 +33,7 @@
 #include "proto/plan.h"
 #include "proto/wire/wire.h"
 #include "server/shard/admission.h"
+#include "server/shard/handler/handler_part.h"
 
 typedef struct shard shard;
 
@@ -46,10 +47,14 @@ typedef struct {
     buf *values, *slot[OPTIM_SLOTS_MAX];
     offload_hold *held[1 + OPTIM_SLOTS_MAX];
     uint32_t n_slots;
-    bool is_table; /* a part of one: its rows are in blocks */
+    bool is_table, has_handler; /* a part of one: its rows are in blocks */
     uint32_t n_blocks;
-    buf **block; /* [n_blocks] row_store.h */
+    buf **block;       /* [n_blocks] row_store.h, or the state of a handler */
+    pen_status failed; /* of a handler that could not save */
 } shard_capture_chunk;
+
+/* Bytes of block i. */
+size_t shard_capture_used(const shard_capture_chunk *chunk, uint32_t i);
 
 typedef struct { /* all chunks of one shard after step - 1 */
     int64_t step;
@@ -103,6 +108,10 @@ typedef struct {
     /* Called before a copy of bytes that have another reader; may wait.  NULL: never waits. */
     void (*copying)(void *user, size_t bytes);
 
+    /* A handler answered this request in another thread: shard_handler_answered() in the shard's, then shard_flush().
+     * NULL: there are no handlers. */
+    void (*answered)(void *user, handler_call *call);
+
     /* The following may be NULL for a shard that never has copies. Sends LOG to a copy, as send(); may be lost.
      * False: try again with the next flush, timer or shard_replica_up(). */
     bool (*send_replica)(void *user, int32_t server, const wire_data *d, buf *payload);
@@ -127,6 +136,9 @@ typedef struct {
     stat_set *stats;     /* BORROWED; may be shared by several shards */
     admission admission; /* of gradients */
     shard_offload offload;
+    const pen_handler *handler; /* [n_handlers] BORROWED */
+    const char *plugin;         /* where they are from; "": this program */
+    uint32_t n_handlers;
 } shard_options;
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -181,6 +193,12 @@ void shard_resend(shard *self, uint64_t now_ms);
 /* One message of the data plane, also LOG and LOGGED of other servers.  payload may be NULL, is BORROWED, and is
  * referenced while needed.  True: its sender is a worker of this epoch. */
 bool shard_receive(shard *self, uint32_t peer, const wire_data *d, buf *payload);
+
+/* Runs a command in the handlers of all parts here; its token is the number of the part's chunk.  Returns the number of
+ * answers that come, now or later, in any thread. */
+uint32_t shard_command(shard *self, handler_command *command);
+void shard_handler_answered(handler_call *call); /* its shard may be gone */
+bool shard_has_handlers(const shard *self);
 
 /* Sends the gathered messages; call before the thread sleeps. */
 void shard_flush(shard *self);

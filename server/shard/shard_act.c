@@ -262,6 +262,11 @@ static void take_update(shard *s, const shard_core_action *a, const shard_arriva
 {
     shard_chunk *k       = &s->chunk[a->index];
     const uint64_t begun = trace_begin();
+    if (k->handler != NULL) {
+        shard_handler_request(s, k, a, in);
+        trace_shard(s, TRACE_APPLY, begun, a->seq, a->rank);
+        return;
+    }
     if (k->table != NULL) {
         shard_table_update(s, k, a, in);
         trace_shard(s, TRACE_APPLY, begun, a->seq, a->rank);
@@ -296,7 +301,9 @@ static void serve(shard *s, const shard_core_action *a, const shard_arrival *in)
         stat_max(s->options.stats, STAT_GAP_MAX, a->staleness);
         stat_observe(s->options.stats, STAT_SPREAD_STALENESS, a->staleness);
     }
-    if (s->chunk[a->index].table != NULL && !a->initial)
+    if (s->chunk[a->index].handler != NULL && !a->initial)
+        shard_handler_serve(s, &s->chunk[a->index], a);
+    else if (s->chunk[a->index].table != NULL && !a->initial)
         shard_table_serve(s, &s->chunk[a->index], a, in);
     else
         shard_serve(s, a);

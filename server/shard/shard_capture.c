@@ -29,6 +29,11 @@ void shard_capture_release(shard_capture_chunk *chunk)
     chunk->is_taken = false;
 }
 
+size_t shard_capture_used(const shard_capture_chunk *chunk, uint32_t i)
+{
+    return chunk->has_handler ? chunk->block[i]->size : row_store_used(chunk->block[i]);
+}
+
 pen_status shard_capture_read(shard_capture_chunk *chunk, uint32_t array, buf **numbers,
                               pen_error *why)
 {
@@ -89,6 +94,8 @@ static void refer(shard_capture_chunk *to, shard *s, const shard_chunk *k)
     for (uint32_t a = 0; s->offload != NULL && a <= to->n_slots; a++)
         to->held[a] = shard_offload_hold(s, k, a);
     if (k->table != NULL) refer_to_rows(to, s, k);
+    to->has_handler = k->handler != NULL;
+    if (k->handler != NULL) shard_handler_capture(to, k);
 }
 
 /* Averaged chunks all have the same number of updates, and their shards count them for the job.  A model without

@@ -205,6 +205,8 @@ static void become(shard *s, const shard_view *v, shard_role was)
 {
     s->role    = v->role;
     s->primary = v->primary;
+    if (v->role == SHARD_PRIMARY && (was == SHARD_BACKUP || was == SHARD_LEARNER))
+        shard_handlers_check(s, v->epoch);
     if (v->role == SHARD_PRIMARY) {
         take_copies(s, v, was == SHARD_PRIMARY);
         if (was != SHARD_PRIMARY || s->n_copies == 0) shard_log_fini(s);
@@ -294,6 +296,7 @@ void shard_seal(shard *s, uint64_t term, uint64_t epoch, wire_sealed_report *rep
     if (s->core == NULL) return;
     if (is_newer(term, epoch, s->term, s->epoch) &&
         is_newer(term, epoch, s->sealed_term, s->sealed_epoch)) {
+        shard_handlers_hand_over(s);
         s->sealed_term  = term;
         s->sealed_epoch = epoch;
         shard_log_mark(s);

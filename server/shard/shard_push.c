@@ -20,7 +20,7 @@ static pen_status check_payload(const shard *s, const wire_data *d, const buf *p
         const shard_chunk *k = shard_find(s, d->chunk[i]);
         if (k == NULL)
             return why_set(why, PEN_INVALID_ARGUMENT, "chunk %u is not on this shard", d->chunk[i]);
-        if (is_push && k->table != NULL)
+        if (is_push && shard_is_part(k))
             return why_set(why, PEN_INVALID_ARGUMENT, "chunk %u is a part of a table", d->chunk[i]);
         bytes +=
             k->count * plan_dtype_bytes(is_push ? shard_push_dtype(s, k, &d->inputs) : k->dtype);

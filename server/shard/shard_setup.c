@@ -204,7 +204,11 @@ static pen_status create_core(shard *s, const shard_core_group *groups,
         const bool is_table = plan_is_table(&s->setup.model->tensor[k->tensor]);
         k->decided          = k->trained && groups[k->group].ops->averages;
         s->n_trained += k->trained;
-        if (is_table) status = shard_table_new(s, k, why);
+        const bool has_handler = plan_has_handler(&s->setup.model->tensor[k->tensor]);
+        if (has_handler)
+            status = shard_handler_new(s, k, why);
+        else if (is_table)
+            status = shard_table_new(s, k, why);
         if (status != PEN_OK) return status;
         descs[i] = (shard_core_chunk_desc){
             .tensor    = shard_tensor_name(s, k),
@@ -213,6 +217,7 @@ static pen_status create_core(shard *s, const shard_core_group *groups,
             .bytes     = k->count * plan_dtype_bytes(k->push_dtype),
             .trained   = k->trained || is_table,
             .is_table  = is_table,
+            .is_served = has_handler,
             .number    = k->number,
             .sum_bytes = k->count * plan_dtype_bytes(shard_push_dtype(s, k, &sum))};
     }
@@ -299,9 +304,9 @@ static pen_status load_arrays(shard *s, shard_chunk *k, store_reader *reader, in
 }
 
 typedef struct {
-    row_store *rows;
+    const shard_chunk *of;
     describe_part part;
-    uint32_t block; /* to add next */
+    uint32_t block, taken; /* block: to add next */
     pen_status status;
     pen_error *why;
 } loading;
@@ -315,8 +320,12 @@ static void take_part(const void *data, size_t size, void *user)
 static void take_block(const void *data, size_t size, void *user)
 {
     loading *l = user;
-    if (l->status == PEN_OK && row_store_blocks(l->rows) == l->block) /* else another part had it */
-        l->status = row_store_add_block(l->rows, data, size, l->why);
+    if (l->status != PEN_OK || l->taken > l->block) return; /* another part had it */
+    l->taken++;
+    l->status = l->of->handler != NULL
+                    ? handler_part_take(l->of->handler, l->block, data, size,
+                                        l->taken == l->part.blocks, l->why)
+                    : row_store_add_block(shard_table_rows(l->of), data, size, l->why);
 }
 
 static pen_status load_rows(shard *s, const shard_chunk *k, store_reader *reader, int64_t step,
@@ -325,7 +334,7 @@ static pen_status load_rows(shard *s, const shard_chunk *k, store_reader *reader
     char name[STORE_NAME_BYTES];
     const char *table  = shard_tensor_name(s, k);
     const uint32_t dim = plan_table_dim(&s->setup.model->tensor[k->tensor]);
-    loading l          = {.rows = shard_table_rows(k), .part.blocks = UINT64_MAX, .why = why};
+    loading l          = {.of = k, .part.blocks = UINT64_MAX, .why = why};
     pen_status status  = store_read_blobs(reader, step, describe_rows(name, table, k->start, NULL),
                                           take_part, &l, why);
     if (status == PEN_OK && l.part.blocks > UINT32_MAX) l.status = PEN_CORRUPT;
@@ -335,13 +344,18 @@ static pen_status load_rows(shard *s, const shard_chunk *k, store_reader *reader
                        " has table '%s' with dim %u, and the program has it with "
                        "dim %u; 0 is a length for each key",
                        step, table, l.part.dim, dim);
+    if (status == PEN_OK && l.status == PEN_OK && l.part.has_handler != (k->handler != NULL))
+        return why_set(
+            why, PEN_MISMATCH,
+            "snapshot %" PRId64 " has table '%s' with%s a handler, and the program with%s", step,
+            table, l.part.has_handler ? "" : "out", k->handler != NULL ? "" : "out");
     for (; status == PEN_OK && l.status == PEN_OK && l.block < l.part.blocks; l.block++) {
         status = store_read_blobs(reader, step, describe_rows(name, table, k->start, &l.block),
                                   take_block, &l, why);
-        if (status == PEN_OK && l.status == PEN_OK && row_store_blocks(l.rows) == l.block)
-            l.status = PEN_NOT_FOUND;
+        if (status == PEN_OK && l.status == PEN_OK && l.taken == l.block) l.status = PEN_NOT_FOUND;
     }
     if (status != PEN_OK || l.status == PEN_OK) return status;
+    if (k->handler != NULL && l.status != PEN_NOT_FOUND) return l.status; /* *why has its words */
     return why_set(why, PEN_CORRUPT,
                    "snapshot %" PRId64 " lacks rows of part %" PRIu64
                    " of table '%s', or they are damaged; restore an earlier one",
@@ -353,7 +367,7 @@ static pen_status load_chunk(shard *s, shard_chunk *k, store_reader *reader, int
 {
     pen_status status = shard_offload_bring_in(s, k, why);
     if (status == PEN_OK) status = load_arrays(s, k, reader, step, why);
-    if (status == PEN_OK && k->table != NULL) status = load_rows(s, k, reader, step, why);
+    if (status == PEN_OK && shard_is_part(k)) status = load_rows(s, k, reader, step, why);
     return status == PEN_OK ? shard_offload_bring_out(s, k, why) : status;
 }
 

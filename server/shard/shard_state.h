@@ -65,8 +65,9 @@ typedef struct {
     uint32_t crc;                /* of the sent bytes, if has_crc */
     bool has_crc;
     uint64_t version;
-    shard_table *table; /* a part of a table has its rows there; NULL: a tensor's chunk */
-    uint32_t rows_crc;  /* of the rows that changed last */
+    shard_table *table;    /* a part of a table has its rows there, */
+    handler_part *handler; /* or here; both NULL: a tensor's chunk */
+    uint32_t rows_crc;     /* of the rows that changed last */
 
     bool is_filled; /* a learner has its values */
 
@@ -220,8 +221,8 @@ struct shard {
     uint32_t n_unfilled;
     uint64_t settled_epoch;
 
-    bool has_failed, is_eager, has_fresh; /* has_fresh: some partition is_fresh */
-    uint64_t seed;                        /* of the job */
+    bool has_failed, is_eager, has_handlers, has_fresh; /* has_fresh: some partition is_fresh */
+    uint64_t seed;                                      /* of the job */
 
     uint32_t n_chunks, n_partitions, n_trained;
     shard_chunk *chunk;
@@ -271,9 +272,15 @@ typedef struct {
     const uint8_t *data; /* this chunk's bytes */
     const rows
         *rows; /* the same, and their size and number, of a part of a table; NULL: a tensor's */
+    const rows_call *call; /* of a request to a handler */
     size_t size;
     uint64_t seq;
 } shard_arrival;
+
+static inline bool shard_is_part(const shard_chunk *k)
+{
+    return k->table != NULL || k->handler != NULL;
+}
 
 static inline const char *shard_tensor_name(const shard *s, const shard_chunk *k)
 {
@@ -395,6 +402,17 @@ void shard_table_serve(shard *s, shard_chunk *k, const shard_core_action *a,
                        const shard_arrival *in);
 /* UPDATE and APPLY of the primary's log; false: it does not fit. */
 bool shard_table_follow(shard *s, shard_chunk *k, const wire_entry *e, const void *data);
+
+/* handler/shard_handler.c: parts of tables that have a handler. */
+pen_status shard_handler_new(shard *s, shard_chunk *k, pen_error *why);
+void shard_handler_request(shard *s, shard_chunk *k, const shard_core_action *a,
+                           const shard_arrival *in);
+void shard_handler_serve(shard *s, const shard_chunk *k, const shard_core_action *a);
+bool shard_handlers_can_move(const shard *s);
+void shard_handlers_hand_over(shard *s); /* before it is sealed: into the log */
+bool shard_handler_follow(shard *s, shard_chunk *k, const wire_entry *e, const void *data);
+void shard_handlers_check(shard *s, uint64_t epoch); /* a copy becomes the primary */
+void shard_handler_capture(shard_capture_chunk *to, const shard_chunk *k);
 
 /* table/shard_rows.c: PUSH and PULL of parts of tables. */
 void shard_receive_rows(shard *s, uint32_t peer, const wire_data *d, buf *payload);

@@ -70,7 +70,7 @@ no_include() {
     local name none=" pen_version pen_status_info pen_last_error pen_log_set pen_abort pen_spawn pen_rank pen_size pen_group_ranks "
     for name in $(nm -D --defined-only "$build/lib/libpenstock.so" | sed -n 's/.* T \(pen_[a-z_]*\)@.*/\1/p'); do
         [[ $none != *" $name "* ]] || continue
-        grep -rhA6 --include='*.c' -E "^[a-z].*[ *]$name\(" worker | grep -A1 '^{' | grep -q '^    FP_ENV_OURS();$' ||
+        grep -rhA6 --include='*.c' -E "^[a-z].*[ *]$name\(" worker server | grep -A1 '^{' | grep -q '^    FP_ENV_OURS();$' ||
             { echo "$name() does not begin with FP_ENV_OURS();"; return 1; }
     done
 }

@@ -27,7 +27,7 @@ static inline pen_status server_thread_start(const server_settings *settings, se
                                              pen_error *why)
 {
     *t                      = (server_thread){0};
-    const pen_status status = server_open(settings, &t->s, why);
+    const pen_status status = server_open(settings, NULL, 0, &t->s, why);
     if (status == PEN_OK && pthread_create(&t->thread, NULL, server_thread_serve, t) != 0) abort();
     return status;
 }

@@ -3,7 +3,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/why.h"
-#include "worker/last_error.h"
+#include "common/base/last_error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

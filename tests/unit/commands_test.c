@@ -1,6 +1,6 @@
 /* commands_test.c - commands that arrive, some of them twice, and their replies. */
 #include "common/base/why.h"
-#include "worker/io/commands.h"
+#include "membership/commands.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ typedef struct {
     sent sent[SENT_MAX];
     int n_sent, n_run;
     bool has_handler;
-    pen_call *call;
+    command_call *call;
     char body[64];
 } end;
 
@@ -51,7 +51,7 @@ static void on_send(void *user, const wire_control *m)
     snprintf(s->text, sizeof s->text, "%s", m->u.reply.text);
 }
 
-static bool on_run(void *user, pen_call *call, const void *body, size_t size)
+static bool on_run(void *user, command_call *call, const void *body, size_t size)
 {
     end *e = user;
     if (!e->has_handler) return false;
@@ -65,7 +65,7 @@ static void open_end(end *e, int32_t rank)
 {
     static const commands_actions actions = {on_send, on_run};
     *e                                    = (end){.has_handler = true};
-    e->commands                           = commands_create(rank, &actions, e);
+    e->commands                           = commands_create(PEN_WORKER, rank, &actions, e);
     assert_non_null(e->commands);
 }
 
@@ -83,7 +83,7 @@ static void hear_command(end *e, uint64_t asker, uint64_t id, uint64_t done_belo
     commands_receive(e->commands, &c);
 }
 
-static void answer(end *e, pen_call *call, pen_status status, const char *text)
+static void answer(end *e, command_call *call, pen_status status, const char *text)
 {
     assert_false(atomic_exchange(&call->is_answered, true));
     call->status = status;
@@ -138,7 +138,7 @@ static void test_commands_accept_a_reply_after_its_asker_gave_up(void **state)
     end e;
     open_end(&e, 1);
     hear_command(&e, ME, 1, 1, "a");
-    pen_call *slow = e.call;
+    command_call *slow = e.call;
     hear_command(&e, ME, 2, 2, "b"); /* the asker's deadline has passed */
     answer(&e, slow, PEN_OK, "A");
     assert_int_equal(e.n_sent, 0);

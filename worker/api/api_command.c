@@ -1,10 +1,10 @@
 /* api_command.c - pen_command, pen_on_command, pen_reply: the program's own messages between processes. */
 #include "worker/api/api.h"
 
+#include "common/base/why.h"
 #include "common/system/fp_env.h"
-
 #include "proto/status_json.h"
-#include "worker/io/commands.h"
+#include "worker/io/job_link.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,8 +66,8 @@ static pen_status check_replies(const pen_bytes *replies, int cap, uint32_t n)
     return PEN_OK;
 }
 
-static pen_status command(pen_ctx *ctx, request *r, pen_node to, int head, const void *body,
-                          size_t size, pen_bytes *replies, const pen_opts *o, pen_req *req)
+static pen_status ask(pen_ctx *ctx, request *r, pen_node to, int head, const void *body,
+                      size_t size, pen_bytes *replies, const pen_opts *o, pen_req *req)
 {
     r->u.command.to      = to;
     r->u.command.n       = to.rank < 0 ? (uint32_t)count_of(ctx, to.role) : 1;
@@ -97,7 +97,7 @@ pen_status pen_command(pen_ctx *ctx, pen_node to, int head, const void *body, si
     if (status == PEN_OK)
         status = check_replies(replies, cap, to.rank < 0 ? (uint32_t)count_of(ctx, to.role) : 1);
     if (status == PEN_OK) status = request_begin(ctx, REQUEST_COMMAND, o, req, &r);
-    if (status == PEN_OK) status = command(ctx, r, to, head, body, size, replies, o, req);
+    if (status == PEN_OK) status = ask(ctx, r, to, head, body, size, replies, o, req);
     return req == NULL ? context_leave(ctx, status) : status;
 }
 
@@ -114,44 +114,40 @@ pen_status pen_on_command(pen_ctx *ctx, pen_command_fn fn, void *user)
     return PEN_OK;
 }
 
-pen_status pen_reply(pen_call *call, pen_status answer, const void *data, size_t n,
-                     const uint32_t *lens)
+pen_status command_reply(pen_call *of, pen_status answer, const void *data, size_t n,
+                         const uint32_t *lens, pen_error *why)
 {
-    FP_ENV_OURS();
-    if (call == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "pen_reply: call is NULL");
-    pen_status status = context_check(call->ctx, "pen_reply");
-    if (status != PEN_OK) return status;
-    if (answer > PEN_OK || pen_status_info(answer)->status != answer)
-        return last_error_report(PEN_INVALID_ARGUMENT,
-                                 "pen_reply: invalid status %d; expected PEN_OK or an error",
-                                 (int)answer);
+    command_call *call = (command_call *)of;
+    pen_ctx *ctx       = call->owner;
+    if (context_check(ctx, "pen_reply") != PEN_OK || check_bytes("pen_reply", data, n) != PEN_OK) {
+        pen_last_error(why);
+        return why->status;
+    }
+    if (call_check_status(answer, why) != PEN_OK) return why->status;
     if (lens != NULL)
-        return last_error_report(PEN_INVALID_ARGUMENT,
-                                 "pen_reply: lens must be NULL; it is for tables");
-    status = check_bytes("pen_reply", data, n);
-    if (status != PEN_OK) return status;
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "pen_reply: lens must be NULL; it is for requests to tables");
     void *copy = n > 0 ? malloc(n) : NULL;
-    if (n > 0 && copy == NULL)
-        return last_error_report(PEN_NO_MEMORY, "no memory for %zu bytes", n);
+    if (n > 0 && copy == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes", n);
     if (atomic_exchange(&call->is_answered, true)) {
         free(copy);
-        return last_error_report(PEN_WRONG_STATE, "pen_reply: command %d was already answered",
-                                 call->head);
+        return why_set(why, PEN_WRONG_STATE, "pen_reply: command %d was already answered",
+                       call->head);
     }
     if (n > 0) memcpy(copy, data, n);
     call->status = answer;
     call->data   = copy;
     call->size   = n;
-    call->ctx->link->ops->answer(call->ctx->link, call);
+    ctx->link->ops->answer(ctx->link, call);
     return PEN_OK;
 }
 
-/* ---- user code on servers -------------------------------------------------------------------- */
-pen_status pen_serve(const char *const settings[], const pen_handler *handlers, int n)
+pen_status pen_reply(pen_call *call, pen_status answer, const void *data, size_t n,
+                     const uint32_t *lens)
 {
     FP_ENV_OURS();
-    (void)settings, (void)handlers, (void)n;
-    return last_error_report(PEN_UNSUPPORTED,
-                             "pen_serve is not in this version: handlers of your own on servers "
-                             "come later; `penstock server` serves tensors and tables");
+    pen_error why;
+    if (call == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "pen_reply: call is NULL");
+    if (call->reply(call, answer, data, n, lens, &why) == PEN_OK) return PEN_OK;
+    return last_error_set(&why);
 }

@@ -11,7 +11,7 @@
 #include "scheduler/core/services/value_table.h"
 #include "worker/collective/engine/engine.h"
 #include "worker/context.h"
-#include "worker/io/commands.h"
+#include "membership/commands.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,10 +21,10 @@
 typedef struct {
     job_link link;
     pen_ctx *ctx;
-    pthread_mutex_t lock; /* of all below, and of pen_call.is_answered and its answer */
+    pthread_mutex_t lock; /* of all below, and of command.is_answered and its answer */
     pthread_cond_t changed;
     value_table *values;
-    pen_call *unanswered; /* calls that the program still points to */
+    command_call *unanswered; /* calls that the program still points to */
 } alone;
 
 /* Call with the lock.  False: the deadline has passed. */
@@ -70,7 +70,7 @@ static pen_status get_value(alone *a, const request *r, pen_error *why)
 }
 
 /* ---- commands to itself ---------------------------------------------------------------------- */
-static void alone_answer(job_link *l, pen_call *call)
+static void alone_answer(job_link *l, command_call *call)
 {
     alone *a = (alone *)l;
     pthread_mutex_lock(&a->lock);
@@ -80,7 +80,7 @@ static void alone_answer(job_link *l, pen_call *call)
 }
 
 /* False: the deadline passed first. The call is kept then, because the program still points to it. */
-static bool await_answer(alone *a, const request *r, pen_call *call)
+static bool await_answer(alone *a, const request *r, command_call *call)
 {
     bool is_late = false;
     pthread_mutex_lock(&a->lock);
@@ -94,7 +94,7 @@ static bool await_answer(alone *a, const request *r, pen_call *call)
     return is_ready;
 }
 
-static pen_status on_answer(const request *r, pen_call *call, pen_error *why)
+static pen_status on_answer(const request *r, command_call *call, pen_error *why)
 {
     if (call->status != PEN_OK)
         return why_set(why, call->status, "worker 0 refused command %d: %s", r->u.command.head,
@@ -113,12 +113,13 @@ static pen_status do_command(alone *a, request *r, pen_error *why)
     const int head    = r->u.command.head;
     if (fn == NULL)
         return why_set(why, PEN_NOT_FOUND, "worker 0 has no handler for command %d", head);
-    pen_call *call = calloc(1, sizeof *call);
+    command_call *call = calloc(1, sizeof *call);
     if (call == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for another command");
-    call->ctx  = ctx;
-    call->head = head;
+    call->owner      = ctx;
+    call->call.reply = command_reply;
+    call->head       = head;
     request_callback(true);
-    fn(ctx, call, head, r->u.command.body, r->u.command.size, user);
+    fn(ctx, &call->call, head, r->u.command.body, r->u.command.size, user);
     request_callback(false);
     if (!await_answer(a, r, call))
         return why_set(why, PEN_TIMED_OUT, "worker 0 has not answered command %d", head);
@@ -162,8 +163,8 @@ static void alone_close(job_link *l)
     coll_engine_destroy(ctx->coll);
     ctx->coll = NULL;
     while (a->unanswered != NULL) {
-        pen_call *call = a->unanswered;
-        a->unanswered  = call->next;
+        command_call *call = a->unanswered;
+        a->unanswered      = call->next;
         free(call->data);
         free(call);
     }

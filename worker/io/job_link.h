@@ -6,6 +6,7 @@
 #ifndef WORKER_JOB_LINK_H
 #define WORKER_JOB_LINK_H
 
+#include "membership/commands.h"
 #include "worker/io/request.h"
 
 typedef struct job_link job_link;
@@ -16,7 +17,7 @@ typedef struct {
     void (*start)(job_link *l, request *r);
 
     /* pen_reply() has filled the call; in any thread. */
-    void (*answer)(job_link *l, pen_call *call);
+    void (*answer)(job_link *l, command_call *call);
 
     void (*abort)(job_link *l); /* async-signal-safe; ctx->abort_why is set */
 
@@ -27,6 +28,10 @@ typedef struct {
 struct job_link { /* the first member of each implementation */
     const job_link_ops *ops;
 };
+
+/* pen_reply() to a command that is owned by a pen_ctx. */
+pen_status command_reply(pen_call *call, pen_status answer, const void *data, size_t n,
+                         const uint32_t *lens, pen_error *why);
 
 /* For pen_init(); REQUEST_JOIN follows. Sets ctx->link, which the caller closes also after a failure. */
 pen_status alone_open(pen_ctx *ctx, pen_error *why); /* alone.c */

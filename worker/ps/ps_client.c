@@ -59,9 +59,10 @@ static void look_at_model(ps_client *self)
     self->sums_are_wide = plan_sums_are_wide(m);
     for (uint32_t t = 0; t < m->n_tensors; t++) {
         const wire_group *group = &m->group[m->tensor[t].group];
-        const bool is_serial    = !plan_is_table(&m->tensor[t]) || plan_group_averages(group);
-        self->push_dtype[t]     = (uint8_t)plan_push_dtype(group, &m->tensor[t]);
-        self->window[t]         = is_serial ? 1 : ROWS_WINDOW;
+        const bool is_serial    = !plan_is_table(&m->tensor[t]) ||
+                               (plan_group_averages(group) && !plan_has_handler(&m->tensor[t]));
+        self->push_dtype[t] = (uint8_t)plan_push_dtype(group, &m->tensor[t]);
+        self->window[t]     = is_serial ? 1 : ROWS_WINDOW;
     }
     for (uint32_t i = 0; i < p->n_partitions && self->setup.rule == STEP_TWO_PHASE; i++)
         self->n_decided += p->partition[i].n_decided > 0;
@@ -163,13 +164,13 @@ static void start_next(ps_client *self, uint32_t chunk)
     const uint32_t tensor = ps_client_chunk(self, chunk)->tensor;
     op *next              = queue->head;
     while (next != NULL && next->state != OP_QUEUED) next = next->chunk_next;
-    for (; next != NULL && queue->started < ps_client_window(self, next); next = next->chunk_next) {
+    for (; next != NULL && ps_client_has_room(self, queue, next); next = next->chunk_next) {
         if (queue->unknown && ps_client_is_pushing(next) && !self->failed) {
             ps_client_refuse_unknown(self, next->request, tensor);
             ps_client_end(self, next->request, NULL); /* starts the next one */
             return;
         }
-        queue->started++;
+        next->place = queue->started++;
         ps_client_send_later(self, next);
     }
 }
@@ -178,8 +179,7 @@ static void start_next(ps_client *self, uint32_t chunk)
 static void retire(ps_client *self, op *o)
 {
     chunk_queue *queue = &self->chunk[o->chunk];
-    queue->started -= o->state != OP_QUEUED;
-    op *before = NULL;
+    op *before         = NULL;
     for (op *at = queue->head; at != o; at = at->chunk_next) before = at;
     if (before == NULL)
         queue->head = o->chunk_next;

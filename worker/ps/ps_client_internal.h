@@ -2,6 +2,7 @@
 #ifndef WORKER_PS_CLIENT_INTERNAL_H
 #define WORKER_PS_CLIENT_INTERNAL_H
 
+#include "proto/rows.h"
 #include "worker/ps/ps_client.h"
 
 #include <stdbool.h>
@@ -10,9 +11,9 @@ enum {
     PACK_BYTES      = 256 << 10, /* small chunks in one message */
     ALONE_BYTES     = 64 << 10,  /* a chunk of this size gets its own message */
     PACK_CHUNKS_MAX = 4096,
-    CREDIT_BYTES    = 16 << 20, /* unanswered large pushes on one lane */
-    ROWS_WINDOW     = 32,       /* operations of a part of a table in progress */
-    PS_CLIENT_SLAB  = 256       /* operations or requests allocated at a time */
+    CREDIT_BYTES    = 16 << 20,           /* unanswered large pushes on one lane */
+    ROWS_WINDOW     = ROWS_IN_FLIGHT_MAX, /* operations of a part of a table in progress */
+    PS_CLIENT_SLAB  = 256                 /* operations or requests allocated at a time */
 };
 #define NEVER UINT64_MAX
 #define ROWS_PULL                                                                                  \
@@ -45,6 +46,7 @@ typedef struct op {
     void *to;
     uint64_t seq, due_ms;
     uint32_t chunk, tries, holds;
+    uint32_t place;   /* among the operations of its chunk that have started */
     int32_t priority; /* higher goes first */
     uint8_t verb, state;
     bool pulling;     /* PS_STEP: decided, waits for values */
@@ -80,7 +82,7 @@ struct ps_client_request {
 
 typedef struct {
     op *head, *tail;   /* those that have started come first */
-    uint32_t started;  /* of the operations: not OP_QUEUED */
+    uint32_t started;  /* operations so far: not OP_QUEUED */
     uint64_t next_seq; /* STEP_EAGER, STEP_ASYNC */
     bool unknown;      /* a push ended without an answer: the next number is unknown */
 } chunk_queue;
@@ -191,10 +193,17 @@ static inline lane_state *ps_client_lane(ps_client *self, uint32_t chunk)
                        chunk % self->setup.lanes];
 }
 
-/* Operations on its chunk that may be in progress together with o. */
+/* Operations on its chunk that may have started since the oldest in progress, with o. */
 static inline uint32_t ps_client_window(const ps_client *self, const op *o)
 {
     return o->rows_bytes > 0 ? self->window[ps_client_chunk(self, o->chunk)->tensor] : 1;
+}
+
+/* So a shard that remembers its answers to that many numbers forgets none that is asked for again. */
+static inline bool ps_client_has_room(const ps_client *self, const chunk_queue *queue, const op *o)
+{
+    return queue->head->state == OP_QUEUED ||
+           queue->started - queue->head->place < ps_client_window(self, o);
 }
 
 static inline size_t ps_client_value_size(const ps_client *self, uint32_t chunk)

@@ -136,8 +136,8 @@ static bool is_beyond_step(const ps_client *self, uint32_t chunk)
 static void start(ps_client *self, op *o)
 {
     chunk_queue *queue = &self->chunk[o->chunk];
-    if (queue->started >= ps_client_window(self, o)) return;
-    queue->started++;
+    if (!ps_client_has_room(self, queue, o)) return;
+    o->place = queue->started++;
     ps_client_send_later(self, o);
 }
 

@@ -77,7 +77,8 @@ static pen_status freeze_groups(model *m, pen_error *why)
         for (uint32_t i = 0; i < m->n_tensors && of_tensor == NULL; i++)
             if (m->tensor[i]->trained && m->tensor[i]->desc.group == g) of_tensor = m->tensor[i];
         used |= of_tensor != NULL;
-        for (uint32_t i = 0; i < m->n_tables && !used; i++) used = m->table[i]->desc.group == g;
+        for (uint32_t i = 0; i < m->n_tables && !used; i++)
+            used = m->table[i]->desc.group == g && !plan_has_handler(&m->table[i]->desc);
         if (status != PEN_OK && used) return status;
         if (status == PEN_OK && of_tensor != NULL && p->ops->update_row != NULL)
             return why_set(why, PEN_BAD_SETTING,

@@ -24,10 +24,13 @@ static pen_status check(const model *m, const pen_ctx *ctx, const pen_table_desc
     if (d->params != NULL && d->params->ctx != ctx)
         return why_set(why, PEN_INVALID_ARGUMENT, "'%s': params belong to another context",
                        d->name);
-    if (d->handler != NULL)
-        return why_set(why, PEN_UNSUPPORTED,
-                       "'%s': handlers of your own on servers come later; set handler to NULL",
-                       d->name);
+    if (d->handler != NULL && (d->params != NULL || d->init != NULL))
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s': a handler makes and updates its values itself; set %s to NULL",
+                       d->name, d->params != NULL ? "params" : "init");
+    if (d->handler != NULL && (d->handler[0] == '\0' || strlen(d->handler) >= 128))
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s': invalid name of a handler; expected 1 to 127 bytes", d->name);
     if (dtype != PEN_F32 && dtype != PEN_F16 && dtype != PEN_BF16)
         return why_set(why, PEN_UNSUPPORTED, "'%s': rows of %s; use f32, f16 or bf16", d->name,
                        plan_dtype_name(dtype));
@@ -76,13 +79,14 @@ static pen_status check_members(const pen_ctx *ctx, const pen_params *p, const c
 static void describe(pen_table *t, const pen_table_desc *d)
 {
     wire_tensor *w = &t->desc;
-    *w             = (wire_tensor){.name  = t->name,
-                                   .dtype = d->dtype != PEN_DTYPE_DEFAULT ? d->dtype : PEN_F32,
-                                   .ndim  = d->dim > 0 ? 2 : 1,
-                                   .shape = {t->parts, d->dim},
-                                   .group = d->params != NULL ? d->params->index : 0,
-                                   .flags = PEN_FROZEN | WIRE_TABLE,
-                                   .init  = t->init};
+    *w             = (wire_tensor){.name    = t->name,
+                                   .dtype   = d->dtype != PEN_DTYPE_DEFAULT ? d->dtype : PEN_F32,
+                                   .ndim    = d->dim > 0 ? 2 : 1,
+                                   .shape   = {t->parts, d->dim},
+                                   .group   = d->params != NULL ? d->params->index : 0,
+                                   .flags   = PEN_FROZEN | WIRE_TABLE,
+                                   .init    = t->init,
+                                   .handler = t->handler};
     w->grad_dtype  = w->dtype;
     if (d->place != NULL)
         w->flags |= BY_PROGRAM;
@@ -97,7 +101,8 @@ pen_status table_add(struct model *m, pen_ctx *ctx, const pen_table_desc *d, pen
         check(m, ctx, d, why) != PEN_OK)
         return why->status;
     const pen_params *p = m->group[d->params != NULL ? d->params->index : 0];
-    if (check_schedule(p, d->name, why) != PEN_OK || check_members(ctx, p, d->name, why) != PEN_OK)
+    if (d->handler == NULL && (check_schedule(p, d->name, why) != PEN_OK ||
+                               check_members(ctx, p, d->name, why) != PEN_OK))
         return why->status;
     pen_table *t = VEC_MORE(m->table, m->n_tables) ? calloc(1, sizeof *t) : NULL;
     if (t != NULL) {
@@ -105,6 +110,7 @@ pen_status table_add(struct model *m, pen_ctx *ctx, const pen_table_desc *d, pen
         t->index    = m->n_tables;
         t->name     = strdup(d->name);
         t->init     = strdup(d->init != NULL ? d->init : "");
+        t->handler  = strdup(d->handler != NULL ? d->handler : "");
         t->dim      = (uint32_t)d->dim;
         t->parts    = (uint32_t)ctx->settings.table_parts;
         t->sorts    = (d->flags & PEN_KEYS_ANY) != 0;
@@ -114,9 +120,9 @@ pen_status table_add(struct model *m, pen_ctx *ctx, const pen_table_desc *d, pen
         describe(t, d);
         const wire_group group = {.wire = m->group[t->desc.group]->wire};
         t->push_dtype          = plan_push_dtype(&group, &t->desc);
-        t->counts              = counts(m->group[t->desc.group]);
+        t->counts              = d->handler == NULL && counts(m->group[t->desc.group]);
     }
-    if (t == NULL || t->name == NULL || t->init == NULL) {
+    if (t == NULL || t->name == NULL || t->init == NULL || t->handler == NULL) {
         table_free(t);
         return why_set(why, PEN_NO_MEMORY, "no memory for another table");
     }
@@ -130,5 +136,6 @@ void table_free(pen_table *t)
     if (t == NULL) return;
     free(t->name);
     free(t->init);
+    free(t->handler);
     free(t);
 }

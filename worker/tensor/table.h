@@ -6,8 +6,8 @@
 
 struct pen_table {
     pen_ctx *ctx;
-    uint32_t index; /* among the tables */
-    char *name, *init;
+    uint32_t index;              /* among the tables */
+    char *name, *init, *handler; /* handler: "" if its rows have a rule */
     wire_tensor desc;
     uint32_t dim, parts; /* dim 0: differs by key */
     bool counts;         /* its rule compares numbers of pushes, so each push goes to every part */

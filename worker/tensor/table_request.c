@@ -142,6 +142,11 @@ static void sort(placed *key, uint32_t n)
     }
 }
 
+static bool has_handler(const pen_table *t)
+{
+    return t->handler[0] != '\0';
+}
+
 static uint32_t length_of(const sorting *s, uint32_t at)
 {
     return s->table->dim > 0 ? s->table->dim : s->kv->in_lens[at];
@@ -168,9 +173,11 @@ static pen_status measure(sorting *s, table_request *r, pen_error *why)
                                "'%s': key %" PRIu64 " comes with %u and with %u values", t->name,
                                key[i].key, length_of(s, key[i - 1].at), length_of(s, key[i].at));
         }
-        const size_t size = rows_bytes(form, different, elements, t->dim, width);
-        if (size == SIZE_MAX || rows_bytes(ROWS_ANSWERED, different, different * t->dim, t->dim,
-                                           plan_dtype_bytes(t->desc.dtype)) == SIZE_MAX)
+        size_t size = rows_bytes(form, different, elements, t->dim, width);
+        if (size != SIZE_MAX && has_handler(t)) size += sizeof(rows_call);
+        if (size > WIRE_PAYLOAD_BYTES_MAX ||
+            rows_bytes(ROWS_ANSWERED, different, different * t->dim, t->dim,
+                       plan_dtype_bytes(t->desc.dtype)) == SIZE_MAX)
             return why_set(why, PEN_INVALID_ARGUMENT,
                            "'%s': %u keys of one part are more than %" PRIu64
                            " bytes; use fewer keys in a call",
@@ -216,7 +223,14 @@ static void write_part(sorting *s, table_part *p)
     for (uint32_t i = begin; s->pushes && i < end; i++)
         if (i == begin || s->key[i].key != s->key[i - 1].key)
             elements += length_of(s, s->key[i].at);
-    const rows r  = rows_lay(p->bytes, form, p->n, (uint32_t)elements, t->dim);
+    uint8_t *bytes = p->bytes;
+    if (has_handler(t)) {
+        const rows_call c = {.cmd   = q->kv.cmd,
+                             .verbs = (q->pushes ? ROWS_PUSHES : 0) | (q->pulls ? ROWS_PULLS : 0)};
+        memcpy(bytes, &c, sizeof c);
+        bytes += sizeof c;
+    }
+    const rows r  = rows_lay(bytes, form, p->n, (uint32_t)elements, t->dim);
     uint8_t *keys = (uint8_t *)(uintptr_t)r.key, *lengths = (uint8_t *)(uintptr_t)r.length;
     uint8_t *values = (uint8_t *)(uintptr_t)r.value;
     uint32_t number = 0;
@@ -255,8 +269,7 @@ static pen_status write_all(sorting *s, table_request *r, pen_error *why)
 
 static pen_status make(sorting *s, table_request *r, pen_error *why)
 {
-    const bool pulls = r->verb != PS_PUSH;
-    const size_t n   = r->kv.n;
+    const size_t n = r->kv.n;
     void *memory = ARRAYS_NEW(ARRAY(s->value, s->kv->in_lens != NULL ? n : 1), ARRAY(s->key, n + 1),
                               ARRAY(s->count, s->table->parts),
                               ARRAY(s->begin, s->table->parts + 1), ARRAY(s->part, n + 1));
@@ -270,7 +283,7 @@ static pen_status make(sorting *s, table_request *r, pen_error *why)
     if (status == PEN_OK && s->pushes && s->sum == NULL)
         status = why_set(why, PEN_NO_MEMORY, "'%s': no memory for a row", s->table->name);
     if (status == PEN_OK) status = write_all(s, r, why);
-    if (status == PEN_OK && pulls && r->kv.out_new != NULL && s->table->dim > 0) {
+    if (status == PEN_OK && r->pulls && r->kv.out_new != NULL && s->table->dim > 0) {
         r->is_new = true;
         r->kv.out = malloc(n * s->table->dim * plan_dtype_bytes(s->table->desc.dtype) + 1);
         r->kv.out_new->data = NULL;
@@ -299,11 +312,13 @@ pen_status table_request_begin(pen_table *t, const pen_kv *kv, ps_client_verb ve
         free(r);
         return why_set(why, PEN_NO_MEMORY, "'%s': no memory for %zu keys", t->name, n);
     }
-    r->table = t;
-    r->kv    = *kv;
-    r->verb  = verb;
+    r->table  = t;
+    r->kv     = *kv;
+    r->pushes = verb != PS_PULL;
+    r->pulls  = verb != PS_PUSH;
+    r->verb   = has_handler(t) ? PS_PUSH_PULL : verb;
     if (!t->sorts) r->first = NULL;
-    sorting s = {.table = t, .kv = kv, .pushes = verb != PS_PULL};
+    sorting s = {.table = t, .kv = kv, .pushes = r->pushes};
     status    = make(&s, r, why);
     if (status == PEN_OK)
         *out = r;
@@ -331,12 +346,35 @@ static void scatter(const table_part *p, const rows *answered)
     }
 }
 
+/* The answer of a handler: takes its head off.  False: damaged.  *is_over: no rows follow. */
+static bool take_head(table_part *p, const void **answer, size_t *size, bool *is_over)
+{
+    table_request *r   = p->request;
+    const size_t width = plan_dtype_bytes(r->table->desc.dtype);
+    rows unused;
+    pen_error why;
+    bool is_bad;
+    const pen_status status =
+        rows_read_reply(*answer, *size, r->pulls, r->table->dim, width, &unused, &is_bad, &why);
+    if (is_bad) return false;
+    *is_over = status != PEN_OK || !r->pulls;
+    *answer  = (const uint8_t *)*answer + sizeof(rows_reply);
+    *size -= sizeof(rows_reply);
+    if (status == PEN_OK || r->refusal != NULL) return true;
+    r->refusal = malloc(sizeof why);
+    if (r->refusal != NULL) *r->refusal = why;
+    return r->refusal != NULL;
+}
+
 bool table_request_store(table_part *p, const void *answer, size_t size)
 {
     const pen_table *t = p->request->table;
     const size_t width = plan_dtype_bytes(t->desc.dtype);
+    bool is_over       = false;
     rows answered;
     pen_error why;
+    if (has_handler(t) && !take_head(p, &answer, &size, &is_over)) return false;
+    if (is_over) return true;
     if (rows_read(answer, size, ROWS_ANSWERED, t->dim, width, &answered, &why) != PEN_OK ||
         answered.n != p->n)
         return false;
@@ -401,14 +439,18 @@ static pen_status put_in_order(table_request *r, uint64_t *count, pen_error *why
 
 pen_status table_request_end(table_request *r, pen_status status, uint64_t *count, pen_error *why)
 {
-    const bool pulls = r->verb != PS_PUSH;
+    if (status == PEN_OK && r->refusal != NULL) {
+        status = r->refusal->status;
+        if (why != NULL) *why = *r->refusal;
+    }
     if (status == PEN_OK) *count = (uint64_t)r->kv.n * r->table->dim;
-    if (status == PEN_OK && pulls && r->table->dim == 0) status = put_in_order(r, count, why);
+    if (status == PEN_OK && r->pulls && r->table->dim == 0) status = put_in_order(r, count, why);
     if (r->is_new && status == PEN_OK)
         *r->kv.out_new = (pen_bytes){r->kv.out, *count * plan_dtype_bytes(r->table->desc.dtype)};
     else if (r->is_new)
         free(r->kv.out);
     for (uint32_t i = 0; i < r->n_parts; i++) free(r->part[i].answer);
+    free(r->refusal);
     free(r->bytes);
     free(r->memory);
     free(r);

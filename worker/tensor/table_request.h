@@ -28,13 +28,16 @@ typedef struct { /* of a part that has keys */
 struct table_request {
     pen_table *table;
     pen_kv kv;
-    ps_client_verb verb;
+    bool pushes, pulls;
+    ps_client_verb
+        verb; /* with a handler, both: each request of a rank is numbered, and answered */
     uint32_t n_parts;
     table_part *part;     /* [n_parts] */
     uint32_t *place;      /* [kv.n] positions of the keys in the call, by part and key */
     uint32_t *first;      /* [keys + 1] first place of each different key; NULL: each comes once */
     void *memory, *bytes; /* OWNED: these arrays; all questions */
     bool is_new;          /* kv.out is the SDK's: kv.out_new */
+    pen_error *refusal;   /* OWNED: of a handler; NULL: none */
 };
 
 /* INVALID_ARGUMENT, TOO_SMALL (*count: elements needed), NO_MEMORY. */

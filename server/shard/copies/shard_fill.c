@@ -7,6 +7,7 @@
  */
 #include "server/shard/shard_state.h"
 
+#include "common/base/log.h"
 #include "common/base/mutation.h"
 
 #include <stdlib.h>
@@ -133,6 +134,11 @@ static uint64_t notify_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
         return 0;
     }
     if (k->table != NULL) return notify_table(s, copy, k);
+    if (k->handler != NULL) { /* its state comes when the shard is sealed */
+        buf *values = shard_offload_array(s, k, 0);
+        if (values != NULL) notify_array(s, copy, k, 0, true, values);
+        return 0;
+    }
     for (uint32_t a = 0; a <= k->slots && !s->has_failed; a++) {
         buf *numbers = shard_offload_array(s, k, a);
         if (numbers != NULL) notify_array(s, copy, k, a, a == k->slots, numbers);
@@ -156,10 +162,16 @@ static void notify_batch(shard *s, shard_copy *copy)
     copy->fill_mark[0] = copy->fill_mark[1];
     copy->fill_mark[1] = s->log.index;
     if (copy->filled < s->n_chunks) return;
+    copy->is_filled = true;
+    if (!shard_handlers_can_move(s)) {
+        log_warning("shard %u cannot move to server %d: a handler has no save() and load()",
+                    s->setup.self, copy->server);
+        copy->filled_at = UINT64_MAX;
+        return;
+    }
     const wire_entry e = {.what = WIRE_ENTRY_FILLED, .rank = -1, .digest = s->log.digest};
     shard_log_append(s, &e, copy->server, NULL);
     copy->filled_at = s->log.index;
-    copy->is_filled = true;
 }
 
 void shard_fill_go_on(shard *s, shard_copy *copy)

@@ -113,7 +113,7 @@ static bool follow_rows(shard *s, shard_chunk *k, const logged *l)
 static bool follow_update(shard *s, const logged *l)
 {
     shard_chunk *k = shard_find(s, l->e->object);
-    if (k == NULL || !has_rates(s, l->e) ||
+    if (k == NULL || k->handler != NULL || !has_rates(s, l->e) ||
         (k->table == NULL && l->e->bytes > 0 && !has_numbers(k, l->e)))
         return false;
     if (is_missing(k)) return true;
@@ -131,7 +131,7 @@ static bool follow_update(shard *s, const logged *l)
 static bool follow_apply(shard *s, const logged *l)
 {
     shard_chunk *k = shard_find(s, l->e->object);
-    if (k == NULL || !has_rates(s, l->e) ||
+    if (k == NULL || k->handler != NULL || !has_rates(s, l->e) ||
         (k->table == NULL && l->e->bytes != k->count * plan_dtype_bytes(k->push_dtype)))
         return false;
     if (is_missing(k)) return true;
@@ -178,6 +178,8 @@ static bool follow_state(shard *s, const logged *l)
     const wire_entry *e = l->e;
     shard_chunk *k      = shard_find(s, e->object);
     if (k != NULL && k->table != NULL && e->slot > 0) return follow_block(s, k, l);
+    if (k != NULL && k->handler != NULL && e->slot > 0)
+        return shard_handler_follow(s, k, e, l->data);
     if (k == NULL || e->slot > k->slots || (e->bytes > 0 && !has_numbers(k, e))) return false;
     if (k->table != NULL) row_store_clear(shard_table_rows(k));
     if (e->slot == 0) {

@@ -52,6 +52,7 @@ typedef struct {
     uint32_t number;    /* in the whole model; selects the rank of a node that sends its sum */
     uint64_t sum_bytes; /* of such a sum */
     bool is_table;      /* part of a table: trained, and never closed by a decision */
+    bool is_served; /* by a handler: its pushes count on arrival, whatever the rule of its group */
 } shard_core_chunk_desc;
 
 typedef struct {

@@ -88,7 +88,8 @@ static inline uint64_t *shard_core_clock(const shard_core *c, uint32_t chunk, in
 static inline const shard_core_group *shard_core_group_of(const shard_core *c,
                                                           const shard_core_chunk *k)
 {
-    return &c->group[k->desc.group];
+    static const shard_core_group served = {.ops = &sync_async};
+    return k->desc.is_served ? &served : &c->group[k->desc.group];
 }
 
 /* A decision, or a round of all ranks, closes it. */

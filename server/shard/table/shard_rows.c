@@ -1,4 +1,4 @@
-/* shard_rows.c - messages about parts of tables: PUSH and PULL with keys. */
+/* shard_rows.c - messages about parts of tables: PUSH and PULL with keys, and requests to handlers. */
 #include "server/shard/shard_state.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@ static pen_status check_message(const shard *s, const wire_data *d, const buf *p
                        wire_kind_name((int)d->kind));
     for (uint32_t i = 0; i < d->n; i++) {
         const shard_chunk *k = shard_find(s, d->chunk[i]);
-        if (k == NULL || k->table == NULL)
+        if (k == NULL || !shard_is_part(k))
             return why_set(why, PEN_INVALID_ARGUMENT,
                            "chunk %u is no part of a table on this shard", d->chunk[i]);
         bytes += d->size[i];
@@ -50,6 +50,43 @@ static shard_core_actions ask_core(shard *s, const shard_chunk *k, const shard_a
                                           .inputs      = &d->inputs});
 }
 
+static pen_status read_request(const shard_chunk *k, const wire_tensor *t, const shard_arrival *in,
+                               rows_call *c, rows *r, pen_error *why)
+{
+    if (in->d->kind != WIRE_PUSH || (in->d->flags & WIRE_WANT_VALUES) == 0)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s' has a handler; its requests are pushes that want an answer", t->name);
+    return rows_read_call(in->data, in->size, plan_table_dim(t), plan_dtype_bytes(k->dtype), c, r,
+                          why);
+}
+
+static void take_request(shard *s, shard_chunk *k, const shard_arrival *in)
+{
+    const wire_data *d = in->d;
+    rows r;
+    rows_call c;
+    pen_error why;
+    if (read_request(k, &s->setup.model->tensor[k->tensor], in, &c, &r, &why) != PEN_OK) {
+        shard_refuse_chunk(s, in->peer, d, k->number, in->seq, PEN_INVALID_ARGUMENT, why.text);
+        return;
+    }
+    if (!handler_part_has_room(k->handler, d->rank, s->incarnation[d->rank], in->seq)) {
+        shard_refuse_chunk(s, in->peer, d, k->number, in->seq, PEN_AGAIN,
+                           "too many earlier requests wait for their answers");
+        return;
+    }
+    const shard_core_push_event e = {.rank        = d->rank,
+                                     .peer        = in->peer,
+                                     .chunk       = k->index,
+                                     .seq         = in->seq,
+                                     .want_values = true,
+                                     .inputs      = &d->inputs};
+    shard_arrival mine            = *in;
+    mine.rows                     = &r;
+    mine.call                     = &c;
+    shard_act(s, shard_core_push(s->core, &e), &mine);
+}
+
 static void take_part(shard *s, const shard_arrival *in, uint32_t i)
 {
     const wire_data *d = in->d;
@@ -60,6 +97,10 @@ static void take_part(shard *s, const shard_arrival *in, uint32_t i)
     shard_arrival mine = *in;
     mine.rows          = &r;
     if (!shard_is_intact(s, in->peer, d, i, in->data, in->size)) return;
+    if (k->handler != NULL) {
+        take_request(s, k, in);
+        return;
+    }
     if (shard_table_read(k, in, &r, &why) != PEN_OK) {
         shard_refuse_chunk(s, in->peer, d, k->number, in->seq, PEN_INVALID_ARGUMENT, why.text);
         return;
@@ -81,7 +122,8 @@ static void look_ahead(const shard *s, const wire_data *d, const uint8_t *data)
     for (uint32_t i = 0; i < d->n; i++, in.data += in.size) {
         const shard_chunk *k = shard_find(s, d->chunk[i]);
         in.size              = d->size[i];
-        if (shard_table_read(k, &in, &r, &why) == PEN_OK) row_store_ahead(shard_table_rows(k), &r);
+        if (k->table != NULL && shard_table_read(k, &in, &r, &why) == PEN_OK)
+            row_store_ahead(shard_table_rows(k), &r);
     }
 }
 

@@ -5,6 +5,7 @@
  *   type=f32|bf16|f16  place=hash|range|own  any=0|1 (keys repeat, unsorted)
  *   verb=push|push_pull  in_flight=1     pushes that are not waited for yet
  *   rule=RULE init=INIT consistency=bsp|async|"ssp s=1"
+ *   handler=NAME cmd=0                   of servers with plugin/handlers.c
  *   tensor=1                             also trains a tensor, by steps; a round is then a step
  *   pause_ms=0                           between rounds
  *   mistake=order|room|name|rank         keys out of order, too little room, a name twice, another dim on rank 1
@@ -27,9 +28,20 @@ enum { WORDS_MAX = 32, KEYS_MAX = 4096, LENGTH_MAX = 64, FLIGHT_MAX = 16 };
     } while (0)
 
 static struct {
-    long rounds, keys, batch, dim, any, in_flight, tensor, pause_ms;
-    const char *type, *place, *verb, *rule, *init, *consistency, *mistake;
-} own = {8, 200, 60, 5, 0, 1, 0, 0, "f32", "hash", "push", "sgd lr=0.5", "zero", "bsp", ""};
+    long rounds, keys, batch, dim, any, in_flight, tensor, pause_ms, cmd;
+    const char *type, *place, *verb, *rule, *init, *consistency, *mistake, *handler;
+} own = {.rounds      = 8,
+         .keys        = 200,
+         .batch       = 60,
+         .dim         = 5,
+         .in_flight   = 1,
+         .type        = "f32",
+         .place       = "hash",
+         .verb        = "push",
+         .rule        = "sgd lr=0.5",
+         .init        = "zero",
+         .consistency = "bsp",
+         .mistake     = ""};
 
 static uint64_t keys[FLIGHT_MAX][KEYS_MAX];
 static uint32_t lens[FLIGHT_MAX][KEYS_MAX];
@@ -52,12 +64,14 @@ static int is_own(const char *word)
                {"in_flight=", &own.in_flight, NULL},
                {"tensor=", &own.tensor, NULL},
                {"pause_ms=", &own.pause_ms, NULL},
+               {"cmd=", &own.cmd, NULL},
                {"type=", NULL, &own.type},
                {"place=", NULL, &own.place},
                {"verb=", NULL, &own.verb},
                {"rule=", NULL, &own.rule},
                {"init=", NULL, &own.init},
                {"mistake=", NULL, &own.mistake},
+               {"handler=", NULL, &own.handler},
                {"consistency=", NULL, &own.consistency}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const size_t n = strlen(all[i].name);
@@ -176,7 +190,8 @@ static int print_all(pen_table *t, int rank)
                        .n        = (size_t)n,
                        .out      = out[0],
                        .out_cap  = KEYS_MAX * LENGTH_MAX,
-                       .out_lens = out_lens[0]};
+                       .out_lens = out_lens[0],
+                       .cmd      = 5}; /* add: keys that nobody pushed are as long as others */
     TRY(pen_kv_pull(t, &kv, NULL, NULL));
     for (long i = 0; i < n; i++) {
         if (rank == 0) printf("key %llu", (unsigned long long)key[i]);
@@ -211,7 +226,8 @@ static int run_round(pen_table *t, long round, int rank, pen_req *req)
                        .in_lens  = own.dim == 0 ? lens[slot] : NULL,
                        .out      = out[slot],
                        .out_cap  = KEYS_MAX * LENGTH_MAX,
-                       .out_lens = out_lens[slot]};
+                       .out_lens = out_lens[slot],
+                       .cmd      = (int32_t)own.cmd};
     (void)fill(n, round, rank, slot);
     if (strcmp(own.verb, "push") == 0)
         TRY(pen_kv_push(t, &kv, NULL, req));
@@ -266,10 +282,11 @@ int main(int argc, char **argv)
                                                                 : PEN_BF16,
                         .flags = (own.any ? PEN_KEYS_ANY : 0) |
                                  (strcmp(own.place, "range") == 0 ? PEN_KEYS_RANGE : 0),
-                        .dim    = own.dim,
-                        .params = params,
-                        .init   = own.init,
-                        .place  = strcmp(own.place, "own") == 0 ? by_bits : NULL};
+                        .dim     = own.dim,
+                        .params  = own.handler == NULL ? params : NULL,
+                        .init    = own.handler == NULL ? own.init : NULL,
+                        .handler = own.handler,
+                        .place   = strcmp(own.place, "own") == 0 ? by_bits : NULL};
     if (strcmp(own.mistake, "rank") == 0 && pen_rank(pen_world(ctx)) == 1) d.dim++;
     TRY(pen_table_new(ctx, &d, &t));
     if (strcmp(own.mistake, "name") == 0) TRY(pen_table_new(ctx, &d, &t));

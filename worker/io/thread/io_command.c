@@ -71,26 +71,27 @@ void io_begin_store(io_thread *c, request *r, uint64_t now_ms)
 }
 
 /* ---- commands for the program ------------------------------------------------------------ */
-static bool run_call(void *user, pen_call *call, const void *body, size_t size)
+static bool run_call(void *user, command_call *call, const void *body, size_t size)
 {
     io_thread *c = user;
     void *own;
     pen_command_fn fn = context_command(c->ctx, &own);
-    call->ctx         = c->ctx;
+    call->owner       = c->ctx;
+    call->call.reply  = command_reply;
     if (fn == NULL) return false;
-    fn(c->ctx, call, call->head, body, size, own);
+    fn(c->ctx, &call->call, call->head, body, size, own);
     return true;
 }
 
 static void on_answer(void *user)
 {
-    pen_call *call = user;
-    io_thread *c   = io_of(call->ctx);
+    command_call *call = user;
+    io_thread *c       = io_of(call->owner);
     commands_answer(c->commands, call);
     io_after(c);
 }
 
-void io_answer(job_link *l, pen_call *call)
+void io_answer(job_link *l, command_call *call)
 {
     call->task = (loop_task){.fn = on_answer, .user = call};
     loop_post(((io_thread *)l)->loop, &call->task);
@@ -102,7 +103,7 @@ pen_status io_make_requests(io_thread *c, pen_error *why)
     static const requests_actions asking    = {send_message, io_faulted, io_shrunk, ended};
     static const commands_actions answering = {send_message, run_call};
     c->requests                             = requests_create(&asking, c);
-    c->commands                             = commands_create(c->ctx->env.rank, &answering, c);
+    c->commands = commands_create(PEN_WORKER, c->ctx->env.rank, &answering, c);
     if (c->requests != NULL && c->commands != NULL) return PEN_OK;
     return why_set(why, PEN_NO_MEMORY, "no memory for requests");
 }

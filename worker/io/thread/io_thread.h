@@ -15,7 +15,7 @@
 #include "common/net/transport/transport.h"
 #include "worker/collective/engine/engine.h"
 #include "worker/context.h"
-#include "worker/io/commands.h"
+#include "membership/commands.h"
 #include "worker/io/job_link.h"
 #include "worker/io/membership_client.h"
 #include "worker/io/requests.h"
@@ -178,7 +178,7 @@ void io_tell(io_thread *c, pen_event_kind kind, int32_t rank, const char *text);
 pen_status io_make_requests(io_thread *c, pen_error *why);
 void io_begin_command(io_thread *c, request *r, uint64_t now_ms);
 void io_begin_store(io_thread *c, request *r, uint64_t now_ms);
-void io_answer(job_link *l, pen_call *call); /* any thread */
+void io_answer(job_link *l, command_call *call); /* any thread */
 
 /* io_coll.c */
 typedef struct io_coll_request io_coll_request;

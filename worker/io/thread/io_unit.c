@@ -12,7 +12,7 @@
 #include "worker/train/ps.h"
 
 #include "common/base/why.h"
-#include "worker/last_error.h"
+#include "common/base/last_error.h"
 #include "worker/tensor/param_memory.h"
 #include "worker/tensor/unit_use.h"
 

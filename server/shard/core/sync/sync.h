@@ -54,6 +54,7 @@ typedef struct {
     bool (*serve)(const sync_hyper *hyper, const sync_view *view);
 } sync_ops;
 
+extern const sync_ops sync_async;        /* for requests to handlers */
 extern const sync_ops *const sync_all[]; /* NULL-terminated; tests and docs walk this */
 
 /* "ssp s=2" -> rule and its parameters.  NULL or "" is bsp.  BAD_SETTING names the word. */

@@ -17,7 +17,6 @@ static bool async_serve(const sync_hyper *hyper, const sync_view *view)
     return true;
 }
 
-extern const sync_ops sync_async;
 const sync_ops sync_async = {
     .name       = "async",
     .doc        = "Each push is applied on arrival and each pull is answered at once.",

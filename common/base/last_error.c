@@ -1,5 +1,5 @@
 /* last_error.c - the last failure seen by each thread. */
-#include "worker/last_error.h"
+#include "common/base/last_error.h"
 
 static _Thread_local pen_error last = {.rank = -1, .step = -1};
 

@@ -1,6 +1,6 @@
 /* last_error.h - the error of pen_last_error(): one per thread. */
-#ifndef WORKER_LAST_ERROR_H
-#define WORKER_LAST_ERROR_H
+#ifndef COMMON_LAST_ERROR_H
+#define COMMON_LAST_ERROR_H
 
 #include "common/base/why.h"
 

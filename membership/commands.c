@@ -1,5 +1,7 @@
 /* commands.c - commands of other processes, each run once. */
-#include "worker/io/commands.h"
+#include "membership/commands.h"
+
+#include "proto/status_json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,30 +12,32 @@ enum { KEPT_CALLS = 64 }; /* of one asker, which has at most REQUESTS_COMMANDS_M
 typedef struct asker {
     struct asker *next;
     uint64_t incarnation, done_below;
-    pen_call *calls;
+    command_call *calls;
     uint32_t n_calls;
 } asker;
 
 struct commands {
     commands_actions act;
     void *user;
+    pen_role role;
     int32_t rank;
     bool has_failed;
     asker *askers;
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
-commands *commands_create(int32_t rank, const commands_actions *actions, void *user)
+commands *commands_create(pen_role role, int32_t rank, const commands_actions *actions, void *user)
 {
     commands *self = calloc(1, sizeof *self);
     if (self == NULL) return NULL;
     self->act  = *actions;
     self->user = user;
+    self->role = role;
     self->rank = rank;
     return self;
 }
 
-static void free_call(pen_call *call)
+static void free_call(command_call *call)
 {
     free(call->data);
     free(call);
@@ -42,8 +46,8 @@ static void free_call(pen_call *call)
 static void free_asker(asker *a)
 {
     while (a->calls != NULL) {
-        pen_call *call = a->calls;
-        a->calls       = call->next;
+        command_call *call = a->calls;
+        a->calls           = call->next;
         free_call(call);
     }
     free(a);
@@ -72,10 +76,10 @@ static asker *meet_asker(commands *self, uint64_t incarnation)
     return self->askers = made;
 }
 
-static void drop(asker *a, pen_call **at)
+static void drop(asker *a, command_call **at)
 {
-    pen_call *call = *at;
-    *at            = call->next;
+    command_call *call = *at;
+    *at                = call->next;
     a->n_calls--;
     free_call(call);
 }
@@ -84,9 +88,9 @@ static void drop(asker *a, pen_call **at)
 static void forget_below(asker *a, uint64_t done_below)
 {
     if (done_below > a->done_below) a->done_below = done_below;
-    for (pen_call **at = &a->calls; *at != NULL;) {
-        pen_call *call = *at;
-        call->is_over  = call->id < a->done_below;
+    for (command_call **at = &a->calls; *at != NULL;) {
+        command_call *call = *at;
+        call->is_over      = call->id < a->done_below;
         if (call->is_over && call->is_ready)
             drop(a, at);
         else
@@ -94,7 +98,7 @@ static void forget_below(asker *a, uint64_t done_below)
     }
 }
 
-static void send_reply(commands *self, const pen_call *call)
+static void send_reply(commands *self, const command_call *call)
 {
     char text[256]     = "";
     wire_control c     = {.kind = WIRE_REPLY};
@@ -106,11 +110,11 @@ static void send_reply(commands *self, const pen_call *call)
     c.u.reply.text     = text;
     const char *reason = pen_status_info(call->status)->text;
     if (call->has_no_handler)
-        snprintf(text, sizeof text, "worker %d has no handler for command %d", self->rank,
-                 call->head);
+        snprintf(text, sizeof text, "%s %d has no handler for command %d",
+                 status_role_name(self->role), self->rank, call->head);
     else if (call->status != PEN_OK)
-        snprintf(text, sizeof text, "worker %d refused command %d: %s", self->rank, call->head,
-                 reason);
+        snprintf(text, sizeof text, "%s %d refused command %d: %s", status_role_name(self->role),
+                 self->rank, call->head, reason);
     if (call->status == PEN_OK) {
         c.u.reply.data      = call->data;
         c.u.reply.data_size = call->size;
@@ -118,9 +122,9 @@ static void send_reply(commands *self, const pen_call *call)
     self->act.send(self->user, &c);
 }
 
-static pen_call *add_call(asker *a, const wire_control *c)
+static command_call *add_call(asker *a, const wire_control *c)
 {
-    pen_call *call = a->n_calls < KEPT_CALLS ? calloc(1, sizeof *call) : NULL;
+    command_call *call = a->n_calls < KEPT_CALLS ? calloc(1, sizeof *call) : NULL;
     if (call == NULL) return NULL; /* the asker sends it again */
     call->asker = a->incarnation;
     call->id    = c->u.command.id;
@@ -133,15 +137,15 @@ static pen_call *add_call(asker *a, const wire_control *c)
     return call;
 }
 
-void commands_answer(commands *self, pen_call *call)
+void commands_answer(commands *self, command_call *call)
 {
     call->is_ready = true;
     if (!call->is_over) {
         if (!self->has_failed) send_reply(self, call);
         return;
     }
-    asker *a      = meet_asker(self, call->asker);
-    pen_call **at = &a->calls;
+    asker *a          = meet_asker(self, call->asker);
+    command_call **at = &a->calls;
     while (*at != call) at = &(*at)->next;
     drop(a, at);
 }
@@ -153,7 +157,7 @@ void commands_receive(commands *self, const wire_control *c)
     if (a == NULL) return;
     forget_below(a, c->u.command.done_below);
     if (c->u.command.id < a->done_below) return;
-    pen_call *call = a->calls;
+    command_call *call = a->calls;
     while (call != NULL && call->id != c->u.command.id) call = call->next;
     if (call != NULL) {
         if (call->is_ready) send_reply(self, call);
