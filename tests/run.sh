@@ -76,7 +76,7 @@ fuzz() { # NAME TARGETS
 if [ "$kind" = sanitize ] && grep -q '^PENSTOCK_SANITIZE.*=address' "$build/CMakeCache.txt"; then
     fuzz fuzz_wire wire_data,wire_control,wire_peer
     fuzz fuzz_files config,secret,local,store,http
-    fuzz fuzz_foreign lend,socket,safetensors,documents,rows
+    fuzz fuzz_foreign lend,socket,safetensors,documents,rows,handler
 fi >>"$list"
 
 # The longest first, so that nothing long is left over at the end when all else is done.
