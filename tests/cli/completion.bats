@@ -25,7 +25,7 @@ is_offered() {
     is_offered "status" penstock st
     is_offered "list restore verify" penstock snapshot ""
     is_offered "--step --store" penstock snapshot verify --st
-    is_offered "--servers --servers-max" penstock run --nproc-per-node 2 --serve
+    is_offered "--server-program --servers --servers-max" penstock run --nproc-per-node 2 --serve
     is_offered "--lease-ms" penstock run --lease
     is_offered "--lease_ms" penstock run --lease_
     is_offered "zero1 zero2 zero3" penstock run --mode zero
