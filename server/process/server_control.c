@@ -4,6 +4,7 @@
 #include "common/base/config.h"
 #include "common/base/log.h"
 #include "common/net/own_address.h"
+#include "common/system/files.h"
 #include "common/trace/trace.h"
 
 #include <inttypes.h>
@@ -56,6 +57,7 @@ static void fill_hello(void *user, wire_control *c)
 static void fill_beat(void *user, wire_control *c)
 {
     server *s = user;
+    files_tell_exhausted(); /* its connections would not be accepted */
     for (int i = 0; i < STAT_COUNT; i++)
         s->beat_stat[i] = (wire_stat){.name  = stat_rows[i].name,
                                       .value = (double)stat_get(&s->stats, (stat_id)i)};

@@ -224,6 +224,13 @@ bool auth_encrypts(const auth *g)
     return g != NULL && g->encrypts;
 }
 
+void auth_carry(const auth *g, const char *address, char carried[AUTH_ADDRESS_BYTES])
+{
+    const bool is_plain = strncmp(address, "tcp://", 6) == 0 && !auth_encrypts(g);
+    snprintf(carried, AUTH_ADDRESS_BYTES, "%s%s", is_plain ? "socket://" : "",
+             is_plain ? address + 6 : address);
+}
+
 const char *auth_describe(const auth *g)
 {
     if (g == NULL) return "inside one process";

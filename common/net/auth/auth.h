@@ -46,6 +46,10 @@ pen_status auth_open(const auth_options *o, auth **g, pen_error *why);
 
 bool auth_encrypts(const auth *g); /* what is not local */
 
+/* The address as connections of data take it: plain sockets, unless they are encrypted.  Others see "tcp://". */
+enum { AUTH_ADDRESS_BYTES = 512 };
+void auth_carry(const auth *g, const char *address, char carried[AUTH_ADDRESS_BYTES]);
+
 /* The result in a word or two, for people. */
 const char *auth_describe(const auth *g);
 

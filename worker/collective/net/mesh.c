@@ -39,7 +39,7 @@ pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
         status = why_set(why, PEN_NO_MEMORY,
                          "cannot open the mesh: %m; raise the limit of open files (ulimit -n)");
     if (status == PEN_OK) status = mesh_watch(m, m->wake_fd, &m->wake_fd, why);
-    mesh_carry(m, o->listen, m->address);
+    auth_carry(o->auth, o->listen, m->address);
     if (status == PEN_OK) status = transport_listen(m->address, &options, &m->listener, why);
     if (status != PEN_OK) {
         mesh_destroy(m, 0);

@@ -29,9 +29,7 @@ enum {
     MESH_GRACE_MS  = 20,       /* lent memory usually comes back sooner */
     MESH_CANCEL_MS = 5000,     /* limit after its connection was closed */
     MESH_LANE_FROM = 64 << 10, /* smaller messages all take the first lane */
-    MESH_BATCH     = 1024,
-
-    MESH_ADDRESS_BYTES = 512
+    MESH_BATCH     = 1024
 };
 
 typedef struct mesh_tx_ref mesh_tx_ref;
@@ -82,7 +80,7 @@ typedef mesh_parked *mesh_early_queue; /* a list in the order of arrival */
 struct mesh {
     mesh_options o;
     transport *listener;
-    char address[MESH_ADDRESS_BYTES]; /* of the listener, as others know it */
+    char address[AUTH_ADDRESS_BYTES]; /* of the listener, as others know it */
     bool copies; /* the transport passes references to the receiver: data is copied, not lent */
     int epoll_fd, wake_fd;
     atomic_uint news; /* counts the turns that have read something */
@@ -126,8 +124,6 @@ void mesh_trust(mesh *m, mesh_peer *p);                   /* ends the suspicion 
 /* ---- mesh_link.c ------------------------------------------------------------------------------------------------- */
 pen_status mesh_watch(mesh *m, int fd, void *tag, pen_error *why);
 transport_options mesh_transport_options(const mesh *m);
-/* The address of the transport that this mesh uses at "tcp://HOST:PORT": plain sockets, unless it encrypts. */
-void mesh_carry(const mesh *m, const char *address, char carried[MESH_ADDRESS_BYTES]);
 void mesh_close_link(mesh_link *l, uint32_t linger_ms);
 bool mesh_drain_link(mesh_link *l);
 pen_status mesh_dial(mesh *m, int rank, pen_error *why); /* unless it is dialled or gone */

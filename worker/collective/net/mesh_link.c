@@ -34,13 +34,6 @@ transport_options mesh_transport_options(const mesh *m)
                                .heartbeat_ms   = (uint32_t)m->o.heartbeat_ms};
 }
 
-void mesh_carry(const mesh *m, const char *address, char carried[MESH_ADDRESS_BYTES])
-{
-    const bool is_plain = strncmp(address, "tcp://", 6) == 0 && !auth_encrypts(m->o.auth);
-    snprintf(carried, MESH_ADDRESS_BYTES, "%s%s", is_plain ? "socket://" : "",
-             is_plain ? address + 6 : address);
-}
-
 static void drop_posts(mesh_link *l)
 {
     LIST_EACH(p, l->posts) {
@@ -65,10 +58,10 @@ void mesh_close_link(mesh_link *l, uint32_t linger_ms)
 
 static pen_status dial(mesh *m, mesh_link *l, pen_error *why)
 {
-    char address[MESH_ADDRESS_BYTES];
+    char address[AUTH_ADDRESS_BYTES];
     transport_options options = mesh_transport_options(m);
     auth_dial(m->o.auth, AUTH_WORKER, &options);
-    mesh_carry(m, m->peer[l->rank].address, address);
+    auth_carry(m->o.auth, m->peer[l->rank].address, address);
     pen_status status = transport_dial(address, &options, &l->t, why);
     if (status != PEN_OK) return status;
     status = mesh_watch(m, transport_poll_fd(l->t), l, why);
