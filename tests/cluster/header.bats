@@ -18,7 +18,7 @@ part() { # NAME LAUNCHER_FLAGS...
     (cd "$tmp" && PENSTOCK_OPTIM="sgd lr=0.1" "$programs/header" spawn >"$tmp/spawn.out" 2>"$tmp/spawn.err")
     run pen run --standalone --no-prefix --nproc-per-node 2 "$programs/header" abort
     [ "$status" != 0 ]
-    [[ $output == *"pen_abort on rank 0 ($host): enough"* ]]
+    [[ $output == *"pen_abort on rank 0 ($host): enough"* ]] || { echo "$output"; return 1; }
     echo "pen_abort OK" >"$tmp/abort.out"
     ! grep -h UNSUPPORTED "$tmp"/*.out || return 1
     sed -n 's/ OK$//p' "$tmp"/*.out | sort -u >"$tmp/works"

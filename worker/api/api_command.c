@@ -125,8 +125,7 @@ pen_status command_reply(pen_call *of, pen_status answer, const void *data, size
     }
     if (call_check_status(answer, why) != PEN_OK) return why->status;
     if (lens != NULL)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "pen_reply: lens must be NULL; it is for tables");
+        return why_set(why, PEN_INVALID_ARGUMENT, "pen_reply: lens must be NULL; it is for tables");
     void *copy = n > 0 ? malloc(n) : NULL;
     if (n > 0 && copy == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %zu bytes", n);
     if (atomic_exchange(&call->is_answered, true)) {

@@ -288,6 +288,7 @@ static int work(const char *part, const char *const words[])
     if (strcmp(part, "abort") == 0) {
         if (rank == 0) pen_abort(ctx, "enough");
         DO(pen_barrier, pen_world(ctx), NULL, NULL);
+        (void)pen_finalize(ctx); /* it has left then */
         return 1;
     }
     small_things(ctx);
