@@ -353,6 +353,7 @@ void server_shard_close(server_shard *s)
     server_shard_drain(s);
     LIST_EACH(u, s->unsent) drop_unsent(s, u);
     server_shard_forget(s);
+    if (s->loop != NULL) loop_turn(s->loop, 0); /* answers that came while handlers were closed */
     transport_close(s->endpoint, LINGER_MS);
     loop_destroy(s->loop);
     wire_arena_destroy(s->arena);

@@ -192,6 +192,7 @@ static const char *tensor(const wire_tensor *a, const wire_tensor *b)
     FIELD(priority);
     TEXT(name);
     TEXT(init);
+    TEXT(handler);
     return NULL;
 }
 

@@ -173,13 +173,15 @@ static const wire_tensor tensors[] = {{.name       = "fc1.weight",
                                        .group      = 1,
                                        .flags      = PEN_ZERO_IF_UNUSED,
                                        .priority   = -3,
-                                       .init       = "normal std=0.02"},
+                                       .init       = "normal std=0.02",
+                                       .handler    = "adder"},
                                       {.name       = "scale",
                                        .dtype      = PEN_F64,
                                        .grad_dtype = PEN_F64,
                                        .flags      = PEN_FROZEN,
                                        .priority   = 4,
-                                       .init       = "ones"}};
+                                       .init       = "ones",
+                                       .handler    = ""}};
 static const wire_group groups[]   = {
       {"no_decay", "sgd lr=0.1", "bsp", "raw", "constant"},
       {"decay", "adamw lr=3e-4", "ssp s=2", "bf16", "WarmupLR warmup_num_steps=7"}};

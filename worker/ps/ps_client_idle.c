@@ -1,23 +1,16 @@
-/* ps_client_idle.c - announces snapshots to shards that no push reaches (a model smaller than the job). */
+/* ps_client_idle.c - announces snapshots to shards that no push reaches: a model smaller than the job, or parts of tables
+ * alone.  After the decision of the step, when all ranks have pushed, and before its end, so that no round of a table
+ * that comes later is in the snapshot. */
 #include "worker/ps/ps_client_internal.h"
 
 #include <stdlib.h>
 
 /* ---- which ----------------------------------------------------------------------------------- */
-/* One shard stands for its server, which passes a snapshot on to its other shards. */
-static bool is_spoken_for(const ps_client *self, uint32_t shard)
-{
-    for (uint32_t i = 0; i < self->setup.n_shards; i++)
-        if (self->setup.to[i] == self->setup.to[shard] && (i < shard || self->is_trained[i]))
-            return true;
-    return false;
-}
-
 static void list_idle(ps_client *self)
 {
     self->n_idle = 0;
     for (uint32_t i = 0; i < self->setup.n_shards; i++)
-        if (!self->is_trained[i] && !is_spoken_for(self, i))
+        if (!self->is_trained[i])
             self->idle[self->n_idle++] = (idle_shard){.shard = i, .is_told = true};
 }
 
@@ -62,6 +55,7 @@ static void wait_until(ps_client *self, idle_shard *idle, uint64_t due_ms)
 void ps_client_idle_flush(ps_client *self, uint64_t now_ms)
 {
     const retry_policy *retry = &self->setup.retry;
+    if (!self->step.decided) return; /* a part of a table may still lack pushes of other ranks */
     for (uint32_t i = 0; i < self->n_idle; i++) {
         idle_shard *idle = &self->idle[i];
         if (idle->is_told || !idle->is_due) continue;
