@@ -214,8 +214,8 @@ bool shard_missing(const shard *self, int32_t rank, uint64_t *step, uint32_t *ch
 bool shard_lacks_values(const shard *self);
 
 /* A shard without trained chunks, as in a model smaller than the job.  It gets no gradient, so it does not learn that a
- * snapshot is due.  Its server notifies it when another of its shards is captured; for servers without another shard,
- * rank 0 sends a PUSH of that step without chunks. */
+ * snapshot is due: rank 0 sends a PUSH of that step without chunks, or its server notifies it when another of its
+ * shards is captured, whatever comes first. */
 bool shard_is_idle(const shard *self);
 void shard_capture_idle(shard *self, int64_t step); /* others ignore it */
 
