@@ -3,6 +3,7 @@
 #include "common/base/crc.h"
 #include "worker/ps/ps_client.h"
 
+#include <stdio.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -686,6 +687,9 @@ static void test_epoch_repeats_a_snapshot_request_to_an_idle_shard(void **state)
     ps_client_request *r    = ps_client_step_open(w->x, 0, &step_inputs, w->now);
     ps_client_add(w->x, r, PS_STEP, 0, w->small_grad, w->small);
     ps_client_flush(w->x, w->now);
+    ps_client_step_close(w->x, w, 0, w->now);
+    prepare_all(w, 0, 1);
+    ps_client_flush(w->x, w->now);
     uint32_t idle = SHARDS;
     for (int i = 0; i < w->n_sent; i++)
         if (w->sent[i].n == 0 && w->sent[i].is_snapshot) idle = w->sent[i].shard;
@@ -693,13 +697,11 @@ static void test_epoch_repeats_a_snapshot_request_to_an_idle_shard(void **state)
     wire_data heard = from_shard(w, idle, WIRE_RECEIPT, 0);
     ps_client_receive(w->x, idle, &heard, NULL, w->now);
     move(w, idle, false, 0);
+    ps_client_flush(w->x, w->now);
     uint32_t told = 0;
     for (int i = 0; i < w->n_sent; i++)
         told += w->sent[i].n == 0 && w->sent[i].shard == idle && w->sent[i].kind == WIRE_PUSH;
     assert_true(told >= 1);
-    ps_client_step_close(w->x, w, 0, w->now);
-    prepare_all(w, 0, 1);
-    ps_client_flush(w->x, w->now);
     answer_pulls(w, 3);
     assert_int_equal(w->n_completed, 0); /* the shard has not confirmed that it knows */
     heard = from_shard(w, idle, WIRE_RECEIPT, 0);
