@@ -6,7 +6,7 @@
 #include "common/net/tcp_address.h"
 #include "common/system/files.h"
 #include "common/trace/trace.h"
-#include "server/shard/handler/handler_guard.h"
+#include "server/process/handler_guard.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,11 +100,11 @@ pen_status server_open(const server_settings *settings, const pen_handler *handl
 {
     server *s = calloc(1, sizeof *s);
     if (s == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a server");
-    s->settings   = *settings;
-    s->handler    = handlers;
-    s->n_handlers = (uint32_t)n;
-    s->rank       = -1;
-    s->take       = server_take;
+    s->settings = *settings;
+    s->handlers =
+        (handler_set){handlers, (uint32_t)n, "", handler_guard_enter, handler_guard_leave};
+    s->rank = -1;
+    s->take = server_take;
     choose_names(s);
     const pen_status status = open_all(s, why);
     if (status != PEN_OK) {

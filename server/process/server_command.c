@@ -128,8 +128,8 @@ static void ask(void *user)
 /* ---- commands -------------------------------------------------------------------------------- */
 static bool takes_commands(const server *s)
 {
-    for (uint32_t i = 0; i < s->n_handlers; i++)
-        if (s->handler[i].command != NULL) return true;
+    for (uint32_t i = 0; i < s->handlers.n; i++)
+        if (s->handlers.at[i].command != NULL) return true;
     return false;
 }
 

@@ -2,7 +2,7 @@
 #include "server/process/server_state.h"
 
 #include "common/base/log.h"
-#include "server/shard/handler/handler_guard.h"
+#include "server/process/handler_guard.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -29,19 +29,20 @@ static pen_status load(server *s, pen_error *why)
         return why_set(why, PEN_BAD_SETTING,
                        "the plugin %.200s has no function pen_plugin(); penstock.h describes it",
                        path);
-    s->handler = plugin(&n);
-    if (s->handler == NULL || n < 1 || n > HANDLERS_MAX)
+    s->handlers.at     = plugin(&n);
+    s->handlers.plugin = name;
+    if (s->handlers.at == NULL || n < 1 || n > HANDLERS_MAX)
         return why_set(why, PEN_BAD_SETTING,
                        "pen_plugin() of %.200s gives %d handlers; expected 1 to %d", path,
-                       s->handler == NULL ? 0 : n, HANDLERS_MAX);
-    s->n_handlers = (uint32_t)n;
+                       s->handlers.at == NULL ? 0 : n, HANDLERS_MAX);
+    s->handlers.n = (uint32_t)n;
     return PEN_OK;
 }
 
 static pen_status check(const server *s, pen_error *why)
 {
-    for (uint32_t i = 0; i < s->n_handlers; i++) {
-        const pen_handler *h = &s->handler[i];
+    for (uint32_t i = 0; i < s->handlers.n; i++) {
+        const pen_handler *h = &s->handlers.at[i];
         if (h->name == NULL || h->name[0] == '\0' || strlen(h->name) >= 128)
             return why_set(why, PEN_BAD_SETTING,
                            "handler %u has no valid name; expected 1 to 127 bytes", i);
@@ -57,7 +58,7 @@ static pen_status check(const server *s, pen_error *why)
                                "handler '%s' has garbage in reserved; initialise it with {0}",
                                h->name);
         for (uint32_t k = 0; k < i; k++)
-            if (strcmp(s->handler[k].name, h->name) == 0)
+            if (strcmp(s->handlers.at[k].name, h->name) == 0)
                 return why_set(why, PEN_BAD_SETTING, "two handlers are named '%s'", h->name);
     }
     return PEN_OK;
@@ -97,14 +98,14 @@ static bool on_crash(void *user)
 pen_status server_plugin_open(server *s, pen_error *why)
 {
     s->crash_fd = -1;
-    if (s->settings.plugin[0] != '\0' && s->n_handlers > 0)
+    if (s->settings.plugin[0] != '\0' && s->handlers.n > 0)
         return why_set(
             why, PEN_BAD_SETTING,
             "this program has handlers of its own, and the setting plugin is '%s'; leave "
             "it empty",
             s->settings.plugin);
     if (s->settings.plugin[0] != '\0' && load(s, why) != PEN_OK) return why->status;
-    if (s->n_handlers == 0) return PEN_OK;
+    if (s->handlers.n == 0) return PEN_OK;
     if (check(s, why) != PEN_OK) return why->status;
     s->crash_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->crash_fd < 0) return why_set(why, PEN_NO_MEMORY, "cannot make an eventfd: %m");
@@ -117,5 +118,5 @@ void server_plugin_close(server *s)
 {
     handler_guard_watch(-1);
     if (s->plugin != NULL) dlclose(s->plugin);
-    if (s->n_handlers > 0 && s->crash_fd >= 0) close(s->crash_fd);
+    if (s->handlers.n > 0 && s->crash_fd >= 0) close(s->crash_fd);
 }

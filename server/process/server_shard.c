@@ -160,10 +160,10 @@ static void take_answer(void *user)
     server_shard_flush(a->place);
 }
 
-static void answered(void *user, handler_call *call)
+static bool answered(void *user, handler_call *call)
 {
     const late_answer a = {call, ((server_hosted *)user)->place};
-    (void)server_post(a.place->loop, take_answer, &a, sizeof a);
+    return server_post(a.place->loop, take_answer, &a, sizeof a);
 }
 
 shard_outside server_shard_outside(server_hosted *h)

@@ -299,13 +299,12 @@ struct server {
     server_question question; /* the best answer so far */
     uint32_t answers_due;
 
-    const pen_handler *handler; /* [n_handlers] of the program or of its plugin */
-    uint32_t n_handlers;
-    void *plugin;        /* of dlopen(); NULL: none */
-    int crash_fd;        /* an eventfd */
-    loop_timer watching; /* of handlers */
-    bool is_stuck;       /* a handler hangs or has crashed; threads cannot be joined */
-    commands *commands;  /* of workers, for handlers */
+    handler_set handlers; /* of the program or of its plugin */
+    void *plugin;         /* of dlopen(); NULL: none */
+    int crash_fd;         /* an eventfd */
+    loop_timer watching;  /* of handlers */
+    bool is_stuck;        /* a handler hangs or has crashed; threads cannot be joined */
+    commands *commands;   /* of workers, for handlers */
     struct server_gather *gathers;
 
     pen_status status;

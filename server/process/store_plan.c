@@ -87,9 +87,7 @@ static pen_status make_shard(server_new_shards *r, uint32_t i, pen_error *why)
                                    .suspect_ms = s->settings.lease_ms,
                                    .admission  = s->admission,
                                    .offload    = server_settings_offload(&s->settings),
-                                   .handler    = s->handler,
-                                   .n_handlers = s->n_handlers,
-                                   .plugin     = s->settings.plugin};
+                                   .handlers   = s->handlers};
     const int64_t restore       = p->message.u.plan.restore;
     const shard_setup setup     = {.model       = &p->message.u.plan.model,
                                    .plan        = p->plan,

@@ -109,8 +109,8 @@ typedef struct {
     void (*copying)(void *user, size_t bytes);
 
     /* A handler answered this request in another thread: shard_handler_answered() in the shard's, then shard_flush().
-     * NULL: there are no handlers. */
-    void (*answered)(void *user, handler_call *call);
+     * False: no memory.  NULL: there are no handlers. */
+    bool (*answered)(void *user, handler_call *call);
 
     /* The following may be NULL for a shard that never has copies. Sends LOG to a copy, as send(); may be lost.
      * False: try again with the next flush, timer or shard_replica_up(). */
@@ -136,9 +136,7 @@ typedef struct {
     stat_set *stats;     /* BORROWED; may be shared by several shards */
     admission admission; /* of gradients */
     shard_offload offload;
-    const pen_handler *handler; /* [n_handlers] BORROWED */
-    const char *plugin;         /* where they are from; "": this program */
-    uint32_t n_handlers;
+    handler_set handlers;
 } shard_options;
 
 /* ---- life ------------------------------------------------------------------------------------ */

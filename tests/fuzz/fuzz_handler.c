@@ -79,7 +79,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1) return 0;
     const uint32_t dim        = (data[0] & 3) == 3 ? 16 : data[0] & 3;
     const handler_setup setup = {.handler    = &handler,
-                                 .plugin     = "",
                                  .table      = "t",
                                  .parts      = 1,
                                  .dim        = dim,

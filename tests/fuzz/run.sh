@@ -76,7 +76,7 @@ for target in $targets; do
     safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;
     documents) sources="$(ls common/config_files/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     rows) sources="proto/rows.c server/shard/table/row_store.c common/compute/init.c common/containers/buf.c $(ls common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') $common" ;;
-    handler) sources="proto/rows.c server/shard/handler/handler_part.c server/shard/handler/handler_guard.c  common/base/clock.c common/containers/buf.c proto/plan.c $(ls common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') $common" ;;
+    handler) sources="proto/rows.c server/shard/handler/handler_part.c  common/base/clock.c common/containers/buf.c proto/plan.c $(ls common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') $common" ;;
     esac
     program=$build/fuzz_$target log=$build/fuzz_$target.log
     if ! compile "$program" fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" $sources 2>"$log"; then

@@ -115,6 +115,7 @@ static struct {
     int n_answered;
     handler_call *posted[POSTED_MAX];
     int n_posted;
+    bool is_full;
 } owner;
 
 static void on_answered(void *of, handler_call *call)
@@ -123,10 +124,12 @@ static void on_answered(void *of, handler_call *call)
     if (handler_call_settle(call) != NULL) owner.n_answered++;
 }
 
-static void on_post(void *of, handler_call *call)
+static bool on_post(void *of, handler_call *call)
 {
     assert_ptr_equal(of, &owner);
+    if (owner.is_full) return false;
     owner.posted[owner.n_posted++] = call;
+    return true;
 }
 
 static void deliver(void)
@@ -138,7 +141,6 @@ static void deliver(void)
 static handler_part *open_part(const pen_handler *handler, uint32_t dim)
 {
     const handler_setup setup = {.handler    = handler,
-                                 .plugin     = "",
                                  .table      = "t",
                                  .part       = 2,
                                  .parts      = 16,
@@ -240,7 +242,12 @@ test_an_answer_that_does_not_fit_is_refused_and_the_request_can_still_be_answere
                    "NULL");
     assert_int_equal(answer(pull, PEN_OK, NULL, 4, NULL), PEN_INVALID_ARGUMENT);
     assert_int_equal(owner.n_posted, 0);
+    owner.is_full = true;
     in_another_thread(push);
+    assert_int_equal(seen.status, PEN_NO_MEMORY); /* it can still be answered */
+    owner.is_full = false;
+    in_another_thread(push);
+    assert_int_equal(seen.status, PEN_OK);
     expect_refused(pull, PEN_NOT_FOUND, 0, NULL, PEN_OK, "");
     expect_refused(pull, PEN_OK, 4, &one, PEN_WRONG_STATE,
                    "pen_reply: the request was already answered");
@@ -421,7 +428,7 @@ static void test_a_handler_without_save_or_that_cannot_open_is_named(void **stat
     handler_part_close(part);
     bare.user                 = &any;
     const handler_setup setup = {
-        .handler = &bare, .plugin = "", .table = "t", .part = 2, .parts = 16, .world_size = WORLD};
+        .handler = &bare, .table = "t", .part = 2, .parts = 16, .world_size = WORLD};
     assert_int_equal(handler_part_open(&setup, &part, &why), PEN_NO_MEMORY);
     assert_string_equal(why.text,
                         "open() of handler 'counting' failed on part 2 of table 't': memory "

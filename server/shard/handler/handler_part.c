@@ -4,15 +4,13 @@
 #include "common/base/why.h"
 #include "proto/plan.h"
 #include "proto/wire/wire.h"
-#include "server/shard/handler/handler_guard.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { BLOCK_BYTES = 16 << 20, SAVES_MAX = 1000 };
+enum { BLOCK_BYTES = 16 << 20 };
 
 typedef enum { COMMAND_WAITS, COMMAND_IS_TAKEN, COMMAND_IS_OVER } command_state;
 
@@ -47,16 +45,17 @@ static void enter(const handler_part *p, const char *what)
 {
     const handler_setup *s = &p->setup;
     inside                 = s->owner;
-    handler_guard_enter(&(handler_guard_place){.handler = s->handler->name,
-                                               .plugin  = s->plugin,
-                                               .table   = s->table,
-                                               .what    = what,
-                                               .part    = s->part});
+    if (s->set.enter != NULL)
+        s->set.enter(&(handler_place){.handler = s->handler->name,
+                                      .plugin  = s->set.plugin,
+                                      .table   = s->table,
+                                      .what    = what,
+                                      .part    = s->part});
 }
 
-static void leave(void)
+static void leave(const handler_part *p)
 {
-    handler_guard_leave();
+    if (p->setup.set.leave != NULL) p->setup.set.leave();
     inside = NULL;
 }
 
@@ -74,7 +73,7 @@ static pen_status open_state(handler_part *p, pen_error *why)
     if (s->handler->open == NULL) return PEN_OK;
     enter(p, "open");
     p->state = s->handler->open((int)s->part, (int)s->parts, s->handler->user);
-    leave();
+    leave(p);
     return p->state != NULL ? PEN_OK : failed(p, "open", PEN_NO_MEMORY, why);
 }
 
@@ -83,7 +82,7 @@ static void close_state(handler_part *p)
     if (p->setup.handler->close == NULL || p->state == NULL) return;
     enter(p, "close");
     p->setup.handler->close(p->state);
-    leave();
+    leave(p);
     p->state = NULL;
 }
 
@@ -282,11 +281,15 @@ static pen_status reply(pen_call *call, pen_status status, const void *data, siz
     atomic_store(&c->state, HANDLER_CALL_IS_ANSWERED);
     if (inside == s->owner) {
         s->answered(s->owner, c);
-    } else {
-        atomic_fetch_add(&c->part->answers, 1);
-        s->post(s->owner, c);
+        return PEN_OK;
     }
-    return PEN_OK;
+    atomic_fetch_add(&c->part->answers, 1);
+    if (s->post(s->owner, c)) return PEN_OK;
+    c->answer = NULL;
+    atomic_store(&c->state, HANDLER_CALL_WAITS);
+    atomic_fetch_add(&c->part->answers, 1); /* a state that is being saved may have counted it */
+    buf_release(answer);
+    return why_set(why, PEN_NO_MEMORY, "pen_reply: no memory to pass an answer on");
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -349,7 +352,7 @@ pen_status handler_part_request(handler_part *p, const handler_call *from, const
                             .vals_n = push ? r->elements : 0};
     enter(p, "request");
     s->handler->request(p->state, &c->call, &msg);
-    leave();
+    leave(p);
     free(copy);
     return PEN_OK;
 }
@@ -434,7 +437,7 @@ static pen_status save_state(handler_part *p, size_t before, uint8_t **all, size
     pen_bytes state = {0};
     enter(p, "save");
     pen_status status = p->setup.handler->save(p->state, &state);
-    leave();
+    leave(p);
     if (status == PEN_OK && state.data == NULL && state.size > 0) status = PEN_INTERNAL;
     *size = before + state.size;
     *all  = status == PEN_OK ? calloc(1, *size) : NULL;
@@ -469,8 +472,7 @@ pen_status handler_part_save(handler_part *p, uint64_t *clock, buf ***blocks, ui
                         : !handler_part_can_save(p) ? PEN_UNSUPPORTED
                                                     : PEN_AGAIN;
     if (next != NULL && list > 0) memcpy(next, clock, list);
-    for (int i = 0; status == PEN_AGAIN && i < SAVES_MAX; i++) {
-        if (i > 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    while (status == PEN_AGAIN) { /* once for each request that waits, at most: no new one comes */
         if (list > 0) memcpy(clock, next, list);
         free(all);
         all    = NULL;
@@ -528,7 +530,7 @@ static pen_status load(handler_part *p, const uint8_t *at, size_t left, pen_erro
         if ((size = take_answer(p, at, left)) == 0) return failed(p, "load", status, why);
     enter(p, "load");
     status = p->setup.handler->load(p->state, at, left);
-    leave();
+    leave(p);
     return status == PEN_OK ? PEN_OK : failed(p, "load", status, why);
 }
 
@@ -592,6 +594,6 @@ bool handler_part_command(handler_part *p, const handler_command *of)
     p->commands = c;
     enter(p, "command");
     p->setup.handler->command(p->state, &c->call, of->head, of->body, of->size);
-    leave();
+    leave(p);
     return true;
 }

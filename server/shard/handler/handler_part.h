@@ -41,17 +41,32 @@ typedef struct handler_call { /* a request */
     buf *answer;               /* rows_reply, and rows */
 } handler_call;
 
+typedef struct { /* where a thread is while it runs code of the program */
+    const char *handler, *plugin, *table, *what; /* BORROWED until leave(); what: "request" */
+    uint32_t part;
+} handler_place;
+
+typedef struct {           /* the handlers of a server; all BORROWED */
+    const pen_handler *at; /* [n] */
+    uint32_t n;
+    const char *plugin; /* where they are from; "": this program */
+    /* Around each call of one of their functions, for who watches over them; NULL: nobody. */
+    void (*enter)(const handler_place *place);
+    void (*leave)(void);
+} handler_set;
+
 typedef struct {
-    const pen_handler *handler;                   /* BORROWED, like the texts */
-    const char *plugin, *table;                   /* plugin: "" if it is linked in */
+    handler_set set;
+    const pen_handler *handler; /* of set; BORROWED, like the name */
+    const char *table;
     uint32_t part, parts, dim, world_size, index; /* index: for the owner */
     pen_dtype dtype;
     int32_t server;
     void *owner;
     /* A request was answered, in the thread of the part, inside a function of a handler of the same owner. */
     void (*answered)(void *owner, handler_call *call);
-    /* The same from anywhere: answered() must then be called for it in the part's thread. */
-    void (*post)(void *owner, handler_call *call);
+    /* The same from anywhere: answered() must then be called for it in the part's thread.  False: no memory. */
+    bool (*post)(void *owner, handler_call *call);
 } handler_setup;
 
 pen_status handler_part_open(const handler_setup *setup, handler_part **part, pen_error *why);

@@ -20,8 +20,8 @@ static const wire_tensor *table_of(const shard *s, const shard_chunk *k)
 /* ---- life ------------------------------------------------------------------------------------ */
 static const pen_handler *find(const shard *s, const char *name)
 {
-    for (uint32_t i = 0; i < s->options.n_handlers; i++)
-        if (strcmp(s->options.handler[i].name, name) == 0) return &s->options.handler[i];
+    for (uint32_t i = 0; i < s->options.handlers.n; i++)
+        if (strcmp(s->options.handlers.at[i].name, name) == 0) return &s->options.handlers.at[i];
     return NULL;
 }
 
@@ -29,10 +29,10 @@ static pen_status not_found(const shard *s, const wire_tensor *t, pen_error *why
 {
     char names[160] = "";
     size_t n        = 0;
-    for (uint32_t i = 0; i < s->options.n_handlers && n < sizeof names; i++)
+    for (uint32_t i = 0; i < s->options.handlers.n && n < sizeof names; i++)
         n += (size_t)snprintf(names + n, sizeof names - n, "%s'%.64s'", i > 0 ? ", " : "",
-                              s->options.handler[i].name);
-    if (s->options.n_handlers == 0)
+                              s->options.handlers.at[i].name);
+    if (s->options.handlers.n == 0)
         return why_set(why, PEN_NOT_FOUND,
                        "table '%.64s' needs the handler '%.64s', and server %d has none; start the "
                        "job with --plugin X.so, or the server with pen_serve()",
@@ -55,10 +55,10 @@ static void answered(void *owner, handler_call *call)
     if (at != NULL) memcpy(at, call->answer->data, call->answer->size);
 }
 
-static void post(void *owner, handler_call *call)
+static bool post(void *owner, handler_call *call)
 {
     const shard *s = owner;
-    s->outside.answered(s->outside.user, call);
+    return s->outside.answered(s->outside.user, call);
 }
 
 void shard_handler_answered(handler_call *call)
@@ -69,8 +69,8 @@ void shard_handler_answered(handler_call *call)
 pen_status shard_handler_new(shard *s, shard_chunk *k, pen_error *why)
 {
     const wire_tensor *t      = table_of(s, k);
-    const handler_setup setup = {.handler    = find(s, t->handler),
-                                 .plugin     = s->options.plugin,
+    const handler_setup setup = {.set        = s->options.handlers,
+                                 .handler    = find(s, t->handler),
                                  .table      = t->name,
                                  .part       = (uint32_t)k->start,
                                  .parts      = (uint32_t)t->shape[0],

@@ -1,5 +1,5 @@
 /* handler_guard.c - see handler_guard.h. */
-#include "server/shard/handler/handler_guard.h"
+#include "server/process/handler_guard.h"
 
 #include "common/base/clock.h"
 
@@ -13,7 +13,7 @@
 
 enum {
     THREADS_MAX  = 128,
-    LINE_BYTES   = 400,
+    PLACE_BYTES  = 400,
     STACK_BYTES  = 64 << 10,
     DIE_AFTER_MS = 3000,
     LOOK_MS      = 10
@@ -22,7 +22,7 @@ enum {
 typedef struct {
     _Atomic uint64_t since_ms; /* 0: in no handler */
     atomic_int signal;         /* of the crash */
-    char line[LINE_BYTES];     /* complete while since_ms is set */
+    handler_place place;       /* while since_ms is set */
     void *stack;               /* for its signals */
 } seat;
 
@@ -47,16 +47,14 @@ static void set_stack(seat *of)
         (void)sigaltstack(&(stack_t){.ss_sp = of->stack, .ss_size = STACK_BYTES}, NULL);
 }
 
-void handler_guard_enter(const handler_guard_place *p)
+void handler_guard_enter(const handler_place *place)
 {
     if (mine == NULL) {
         const unsigned n = atomic_fetch_add(&n_seats, 1);
         mine             = &seats[n < THREADS_MAX ? n : THREADS_MAX - 1];
         if (mine->stack == NULL) set_stack(mine);
     }
-    snprintf(mine->line, sizeof mine->line,
-             "%s() of handler '%.100s'%s%.100s (part %u of table '%.100s')", p->what, p->handler,
-             p->plugin[0] != '\0' ? " of plugin " : "", p->plugin, p->part, p->table);
+    mine->place = *place;
     atomic_store(&mine->since_ms, clock_ms(&clock_real));
 }
 
@@ -85,8 +83,12 @@ static void on_crash(int number)
             nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000}, NULL);
         if (!atomic_load(&is_told)) {
             put("penstock: a crash in ");
-            put(mine->line);
-            put("\n");
+            put(mine->place.what);
+            put("() of handler '");
+            put(mine->place.handler);
+            put("' of table '");
+            put(mine->place.table);
+            put("'\n");
         }
     }
     sigaction(number, &before[which], NULL);
@@ -108,25 +110,31 @@ static unsigned count(void)
     return n < THREADS_MAX ? n : THREADS_MAX;
 }
 
+static void write_place(const seat *of, char *text, size_t size)
+{
+    const handler_place *p = &of->place;
+    snprintf(text, size, "%s() of handler '%.100s'%s%.100s (part %u of table '%.100s')", p->what,
+             p->handler, p->plugin[0] != '\0' ? " of plugin " : "", p->plugin, p->part, p->table);
+}
+
 int handler_guard_look(uint64_t limit_ms, int32_t rank, char *text, size_t size)
 {
+    char place[PLACE_BYTES];
     const uint64_t now = clock_ms(&clock_real);
     for (unsigned i = 0; i < count(); i++) {
         const uint64_t since = atomic_load(&seats[i].since_ms);
         const int number     = atomic_load(&seats[i].signal);
-        if (since == 0) continue;
+        if (since == 0 || (number == 0 && (now < since || now - since <= limit_ms))) continue;
+        write_place(&seats[i], place, sizeof place);
         if (number != 0) {
-            snprintf(text, size, "server %d crashed (%s) in %s", rank, strsignal(number),
-                     seats[i].line);
+            snprintf(text, size, "server %d crashed (%s) in %s", rank, strsignal(number), place);
             return number;
         }
-        if (now > since && now - since > limit_ms) {
-            snprintf(text, size,
-                     "server %d has been in %s for %.3g s; it must return within "
-                     "handler_timeout_ms (%.3g s), and may answer later",
-                     rank, seats[i].line, (double)(now - since) / 1000, (double)limit_ms / 1000);
-            if (atomic_load(&seats[i].since_ms) == since) return -1;
-        }
+        snprintf(text, size,
+                 "server %d has been in %s for %.3g s; it must return within handler_timeout_ms "
+                 "(%.3g s), and may answer later",
+                 rank, place, (double)(now - since) / 1000, (double)limit_ms / 1000);
+        if (atomic_load(&seats[i].since_ms) == since) return -1; /* else it has just left */
     }
     return 0;
 }

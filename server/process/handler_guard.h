@@ -8,18 +8,10 @@
 #ifndef SERVER_HANDLER_GUARD_H
 #define SERVER_HANDLER_GUARD_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "server/shard/handler/handler_part.h"
 
-typedef struct {
-    const char *handler, *plugin, *table,
-        *what; /* BORROWED until handler_guard_leave(); what: "request" */
-    uint32_t part;
-} handler_guard_place;
-
-/* Around each call of a function of a handler; not nested. */
-void handler_guard_enter(const handler_guard_place *place);
+/* Around each call of a function of a handler, as handler_set wants them; not nested. */
+void handler_guard_enter(const handler_place *place);
 void handler_guard_leave(void);
 
 /* From now on signals of crashes inside a handler are seen.  wake_fd: an eventfd that is then written to; -1: none. */
