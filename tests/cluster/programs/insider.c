@@ -375,7 +375,7 @@ static void listen_and_close(void *socket)
     zmq_close(socket);
 }
 
-/* Workers of one host do not speak ZeroMQ, but on plain sockets: a greeting, then frames of two sizes. */
+/* Workers and servers of one host do not speak ZeroMQ, but on plain sockets: a greeting, then frames of two sizes. */
 static int dial_plainly(const target *to)
 {
     char address[64], path[LOCAL_SOCKET_PATH_BYTES], greeting[8];
@@ -420,7 +420,7 @@ static void lie_to(const target *to, unsigned turn)
     static unsigned char message[PREFIX + 2 * HEAD_MAX];
     static unsigned lies[3];
     const unsigned as   = (to->role == SCHEDULER ? 0u : 1u) + turn % (unsigned)n_keys[to->role];
-    const bool is_plain = !has_keys && to->role == WORKER;
+    const bool is_plain = !has_keys && to->role != SCHEDULER;
     const int fd        = is_plain ? dial_plainly(to) : -1;
     void *socket        = is_plain ? NULL : dial(to, keys[as].who, keys[as].index);
     for (int i = 0; (socket != NULL || fd >= 0) && i < BURST; i++) {
