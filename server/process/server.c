@@ -6,7 +6,7 @@
 #include "common/net/tcp_address.h"
 #include "common/system/files.h"
 #include "common/trace/trace.h"
-#include "server/process/handler_guard.h"
+#include "server/process/plugin/handler_guard.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -94,8 +94,7 @@ typedef struct {
     size_t spent; /* of CREDIT_BYTES */
 } lane_state;
 
-/* A shard that no push reaches, because no shard of its server has trained chunks.  A PUSH without
- * chunks announces a snapshot to it. */
+/* A shard that no push reaches, because it has no trained chunks.  A PUSH without chunks announces a snapshot to it. */
 typedef struct {
     uint32_t shard, tries;
     bool is_told; /* also when no snapshot is wanted */

@@ -1,5 +1,5 @@
 /* handler_guard.c - see handler_guard.h. */
-#include "server/process/handler_guard.h"
+#include "server/process/plugin/handler_guard.h"
 
 #include "common/base/clock.h"
 

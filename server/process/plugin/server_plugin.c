@@ -2,7 +2,7 @@
 #include "server/process/server_state.h"
 
 #include "common/base/log.h"
-#include "server/process/handler_guard.h"
+#include "server/process/plugin/handler_guard.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
