@@ -5,7 +5,6 @@
 #include "common/base/log.h"
 #include "common/system/fp_env.h"
 
-#include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,10 +22,7 @@ static pen_status take_environment(server_settings *s, pen_error *why)
     pen_status status = PEN_OK;
     for (const config_row *row = server_settings_rows; row->name != NULL && status == PEN_OK;
          row++) {
-        char name[64];
-        snprintf(name, sizeof name, "PENSTOCK_%s", row->name);
-        for (char *c = name; *c != '\0'; c++) *c = (char)toupper((unsigned char)*c);
-        const char *text = config_env(name);
+        const char *text = config_env_of(row->name);
         if (text != NULL) status = config_set(server_settings_rows, s, row->name, text, why);
     }
     return status;
