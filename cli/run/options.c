@@ -59,6 +59,7 @@ const struct argp_option run_options_rows[] = {
     {0, 0, 0, 0, "What to start", 1},
     {"nproc-per-node",     KEY_NPROC,        "N",      0, "Workers per machine (1); gpu: one per CUDA device, cpu: one per core, auto: gpu if there is one, else cpu; MIN:MAX or MIN:N:MAX: elastic, starting with MIN or N", 1},
     {"visible-devices",    KEY_VISIBLE,      "WHICH",  0, "CUDA devices each worker sees: own, the one of its local rank, or all (own)", 1},
+    {"module",             'm',              0,        0, "PROG is a Python module, which python3 -m starts", 1},
     {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers on all machines together (0); MIN:MAX or MIN:N:MAX: elastic, starting with MIN or N", 1},
     {"server-program",     KEY_SERVER_PROGRAM,"PROG",  0, "Program that servers run: it calls pen_serve(), with handlers of its own (penstock server)", 1},
     {"replicas",           KEY_REPLICAS,     "R",      0, "Copies of each shard on other servers: 0, 1 or 2 (0)", 1},
@@ -272,6 +273,19 @@ static void take_join(struct argp_state *state, char *text, run_options *o)
     o->has_join    = true;
 }
 
+static void take_program(const struct argp_state *state, run_options *o)
+{
+    static char *python[] = {"python3", "-u", "-m"};
+    char **words          = state->argv + state->next;
+    const size_t n        = (size_t)(state->argc - state->next);
+    o->program            = words;
+    if (!o->is_module) return;
+    o->program = calloc(3 + n + 1, sizeof *o->program); /* lives as long as the process */
+    if (o->program == NULL) argp_failure(state, 1, 0, "out of memory");
+    memcpy(o->program, python, sizeof python);
+    memcpy(o->program + 3, words, n * sizeof *words);
+}
+
 static error_t parse_row(int key, char *text, struct argp_state *state);
 
 /* torchrun's flags as variables, as Kubeflow sets them.  Read first, so that flags override them. */
@@ -379,7 +393,8 @@ static error_t parse_row(int key, char *text, struct argp_state *state)
             argp_failure(state, EXIT_USAGE, 0,
                          "invalid output '%s'; use 0 to 3, or LOCALRANK:0-3,...", text);
         break;
-    case ARGP_KEY_ARGS: o->program = state->argv + state->next; break;
+    case 'm': o->is_module = true; break;
+    case ARGP_KEY_ARGS: take_program(state, o); break;
     case ARGP_KEY_NO_ARGS:
         if (o->print_config) break;
         argp_error(state, "missing PROG; use penstock run [FLAGS] PROG [ARGS]");

@@ -47,6 +47,7 @@ typedef struct {
     bool shown[RUN_LOCAL_MAX];  /* --local-ranks-filter: output on the terminal                 */
     char **words;               /* of the command line; lives as long as the process */
     char **program;             /* PROG ARGS, NULL-terminated                                    */
+    bool is_module;             /* -m: PROG is python3 -u -m, and its first argument the module  */
 
     bool emits;        /* --emit k8s: start nothing */
     const char *image; /* of its containers; NULL: not given */

@@ -108,13 +108,10 @@ static bool is_file_of(const char *name, const char *ending)
 /* A script that is not executable, as torchrun runs it. */
 static void exec_python(char *const *argv)
 {
-    char *words[256] = {"python3"};
-    int n            = 1;
-    while (argv[n - 1] != NULL && n < 255) {
-        words[n] = argv[n - 1];
-        n++;
-    }
-    if (argv[n - 1] == NULL) execvp(words[0], words);
+    char *words[256] = {"python3", "-u"};
+    int n            = 0;
+    for (; argv[n] != NULL && n < 253; n++) words[n + 2] = argv[n];
+    if (argv[n] == NULL) execvp(words[0], words);
 }
 
 /* PROG as given if it has a slash; else from PATH; else from the examples beside this binary; else from this folder. */

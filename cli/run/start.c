@@ -53,7 +53,7 @@ static void invent_name(launcher *l)
 pen_status launcher_name_job(launcher *l, pen_error *why)
 {
     char copy[512];
-    snprintf(copy, sizeof copy, "%s", l->options.program[0]);
+    snprintf(copy, sizeof copy, "%s", l->options.program[l->options.is_module ? 3 : 0]);
     snprintf(l->program, sizeof l->program, "%s", basename(copy));
     l->is_named = l->options.job != NULL || run_options_has_scheduler(&l->options);
     if (l->options.job == NULL)

@@ -176,10 +176,13 @@ static void alone_close(job_link *l)
 
 static void say_why(const pen_ctx *ctx)
 {
+    const char *name = program_invocation_short_name;
+    if (strncmp(name, "python", 6) == 0)
+        name = ctx->job; /* the interpreter: the script is the job */
     if (ctx->env.source[0] == '\0' || strcmp(ctx->env.source, "nothing") == 0)
         log_notice(
             "alone (no RANK in the environment; `penstock run --nproc-per-node 2 ./%s` starts two)",
-            program_invocation_short_name);
+            name);
     else
         log_notice("alone (a world of one worker and no servers, from %s)", ctx->env.source);
 }
