@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize|gpu|fleet|only [FILE...]
+# run.sh - runs the tests of a build and counts them:  tests/run.sh BUILD_DIR check|all|sanitize|gpu|fleet|python|only [FILE...]
 #   check     what is quick: everything in one process, and the rules of the house
 #   all       that, the command line, and real jobs of many processes
 #   gpu       what needs an NVIDIA GPU; part of `all` where there is one
 #   fleet     containers, Kubernetes, Slurm, Prometheus, a browser, packages: what needs packages-fleet.txt
 #   sanitize  for builds with a sanitizer: everything in one process, jobs without large programs, fuzzers for 10 s each
-#   only      the named files, one after the other: bats files, or programs of BUILD_DIR/tests
-# Every test speaks TAP (cmocka, bats, the fuzz driver), so one counter serves all.  The last line is
+#   python    the Python package, PyTorch included: what needs packages-python.txt
+#   only      the named files, one after the other: bats files, Python tests, or programs of BUILD_DIR/tests
+# Every test speaks TAP (cmocka, bats, tests/python/tap.py, the fuzz driver), so one counter serves all.  The last line is
 # `N passed, N failed` and, when a test could not run, `, N skipped (names)`.
 #   REQUIRE_ALL=1  skips count as failures
 #   UNSTEADY=FILE  a file of tests that fails runs again, alone, twice.  If it passes both times it counts as passed, and
@@ -42,29 +43,37 @@ list=$log/list
 limit=180
 [ "$kind" != sanitize ] || limit=480 # a sanitizer makes some ten times as slow
 for program in "$build"/tests/*; do
-    [[ $kind != @(gpu|fleet|only) ]] || break
+    [[ $kind != @(gpu|fleet|python|only) ]] || break
     [ -x "$program" ] && [ -f "$program" ] && echo "$(basename "$program") $limit $program" >>"$list"
 done
 case $kind in
-check) bats_files=$(ls tests/hygiene/*.bats) ;;
-all) bats_files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/*.bats | grep -v /gpu.bats) ;;
-gpu) bats_files="tests/gpu/gpu.bats tests/gpu/tensors.bats tests/gpu/train.bats" ;;
-sanitize) bats_files="tests/cluster/nonfinite.bats tests/cluster/shells.bats tests/gpu/tensors.bats" ;;
-fleet) bats_files=$(ls tests/fleet/*.bats) ;;
-only) bats_files=${*:3} ;;
+check) files=$(ls tests/hygiene/*.bats) ;;
+all) files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/*.bats tests/python/*_test.py | grep -v -e /gpu.bats -e /torch_) ;;
+python) files=$(ls tests/python/*_test.py) ;;
+gpu) files="tests/gpu/gpu.bats tests/gpu/tensors.bats tests/gpu/train.bats" ;;
+sanitize) files="tests/cluster/nonfinite.bats tests/cluster/shells.bats tests/gpu/tensors.bats" ;;
+fleet) files=$(ls tests/fleet/*.bats) ;;
+only) files=${*:3} ;;
 esac
 [ "$kind" != gpu ] || export ON_GPU=1 # not on the played driver
-if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then bats_files="$bats_files tests/gpu/gpu.bats"; fi
-label_of() { echo "$(basename "$(dirname "$1")")_$(basename "$1" .bats)"; }
+if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then files="$files tests/gpu/gpu.bats"; fi
+label_of() { local name=${1##*/}; echo "$(basename "$(dirname "$1")")_${name%.*}"; }
+line_of() { # FILE: its line of the list
+    case $1 in
+    *.bats) echo "$(label_of "$1") $([ "$kind" = fleet ] && echo 1800 || echo 600) bats --formatter tap $1" ;;
+    *.py) echo "$(label_of "$1") 600 $1" ;;
+    *) echo "$(basename "$1") $limit $1" ;;
+    esac
+}
 
 # What measures no time may run beside others.  Files that do measure time say "# alone: why": one after the other, they
 # run beside the rest too, which is nice, so they find a processor whenever they want one.
 if [ "$kind" = all ]; then
     # shellcheck disable=SC2086
-    beside=$(grep -L '^# alone:' $bats_files)
+    beside=$(grep -L '^# alone:' $files)
     # shellcheck disable=SC2086
-    bats_files=$(grep -l '^# alone:' $bats_files)
-    for file in $beside; do echo "$(label_of "$file") 600 bats --formatter tap $file"; done >>"$list"
+    files=$(grep -l '^# alone:' $files)
+    for file in $beside; do line_of "$file"; done >>"$list"
     jobs=$((jobs + 2)) # jobs of many processes wait for each other much of the time
 fi
 
@@ -93,12 +102,7 @@ mv "$list.sorted" "$list"
 nice -n "$([ "$kind" = all ] && echo 10 || echo 0)" xargs -r -a "$list" -P "$jobs" -L 1 bash -c 'run_one "$@"' _ &
 [ "$kind" = all ] || wait
 
-for file in $bats_files; do
-    case $file in
-    *.bats) echo "$(label_of "$file") $([ "$kind" = fleet ] && echo 1800 || echo 600) bats --formatter tap $file" ;;
-    *) echo "$(basename "$file") $limit $file" ;;
-    esac
-done >"$list.alone"
+for file in $files; do line_of "$file"; done >"$list.alone"
 xargs -r -a "$list.alone" -L 1 bash -c 'run_one "$@"' _
 wait
 cat "$list.alone" >>"$list"
