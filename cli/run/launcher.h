@@ -22,6 +22,7 @@ typedef struct {
     char http[300];                 /* the scheduler's HTTP address, "127.0.0.1:43118"; "": none */
     bool is_named; /* `job` is the scheduler's name for it; false: only local files use it */
     int port, attempt, signals;
+    int store_port; /* MASTER_PORT of workers, where PyTorch's rank 0 listens */
     /* scheduler (machine 0 only), servers, workers; a restarted process keeps its place */
     process *all;
     size_t n, capacity;
@@ -51,6 +52,7 @@ pen_status launcher_make_folders(launcher *l, pen_error *why);
 void launcher_remove_folders(launcher *l); /* of the state, after the job */
 void launcher_write_note(launcher *l);     /* for `penstock status` on this machine */
 pen_status launcher_start_scheduler(launcher *l, pen_error *why);
+void launcher_choose_store_port(launcher *l); /* once the scheduler's port is known */
 pen_status launcher_start_server(launcher *l, int rank, pen_error *why);
 pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_error *why);
 size_t launcher_capacity(const run_options *o); /* processes on this machine, at most */

@@ -355,6 +355,7 @@ static pen_status start_all(launcher *l, pen_error *why)
     if (status == PEN_OK && has_scheduler) status = launcher_start_scheduler(l, why);
     if (status != PEN_OK) return status;
     tcp_address_format(o->master_addr, (uint32_t)l->port, l->address, sizeof l->address);
+    launcher_choose_store_port(l);
     print_start(l);
     print_sharing(o);
     launcher_write_note(l);

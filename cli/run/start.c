@@ -14,10 +14,12 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <libgen.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -361,6 +363,30 @@ size_t launcher_capacity(const run_options *o)
     return (size_t)o->nproc_max + (size_t)o->servers_max + 1;
 }
 
+/* A port that nobody has now, as torchrun chooses it; else the scheduler's. */
+static int free_port(int otherwise)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length      = sizeof at;
+    const int fd          = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool has_port   = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
+                          getsockname(fd, (struct sockaddr *)&at, &length) == 0;
+    if (fd >= 0) close(fd);
+    return has_port ? ntohs(at.sin_port) : otherwise;
+}
+
+/* All machines of a job choose the same.  With a scheduler elsewhere no worker is at MASTER_ADDR. */
+void launcher_choose_store_port(launcher *l)
+{
+    const run_options *o = &l->options;
+    if (o->is_external)
+        l->store_port = l->port;
+    else if (o->nnodes_max > 1)
+        l->store_port = l->port < 65535 ? l->port + 1 : l->port - 1;
+    else
+        l->store_port = free_port(l->port);
+}
+
 pen_status launcher_start_server(launcher *l, int rank, pen_error *why)
 {
     const run_options *o = &l->options;
@@ -423,7 +449,8 @@ pen_status launcher_start_worker(launcher *l, int rank, int local_rank, pen_erro
         {"ROLE_WORLD_SIZE", world_text},
         {"ROLE_NAME", "default"},
         {"MASTER_ADDR", o->master_addr},
-        {"MASTER_PORT", number(&num, l->port)},
+        {"MASTER_PORT", number(&num, l->store_port)},
+        {"PENSTOCK_MASTER_PORT", number(&num, l->port)},
         {"TORCHELASTIC_RUN_ID", l->job},
         {"TORCHELASTIC_RESTART_COUNT", number(&num, l->attempt + p->restarts)},
         {"TORCHELASTIC_MAX_RESTARTS", number(&num, o->max_restarts)},

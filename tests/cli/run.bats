@@ -35,16 +35,16 @@ WORLD_SIZE=2"
     port=$(free_port)
     for node in 1 0; do # machine 1 starts first, and waits
         MARK=$mark "$penstock" run --nnodes 2 --node-rank "$node" --master-port "$port" --nproc-per-node 2 \
-            --servers 2 --no-prefix sh -c 'echo $RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_PORT' \
+            --servers 2 --no-prefix sh -c 'echo $RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $PENSTOCK_MASTER_PORT $MASTER_PORT' \
             >"$tmp/node$node.out" 2>"$tmp/node$node.err" 3>&- &
         pids+=($!)
         sleep 0.3
     done
     for pid in "${pids[@]}"; do wait "$pid" || { cat "$tmp"/node?.err; return 1; }; done
-    sort "$tmp/node0.out" "$tmp/node1.out" | is_text "0 0 0 4 2 $port
-1 1 0 4 2 $port
-2 0 1 4 2 $port
-3 1 1 4 2 $port"
+    sort "$tmp/node0.out" "$tmp/node1.out" | is_text "0 0 0 4 2 $port $((port + 1))
+1 1 0 4 2 $port $((port + 1))
+2 0 1 4 2 $port $((port + 1))
+3 1 1 4 2 $port $((port + 1))"
     nothing_is_left
 }
 
@@ -241,11 +241,11 @@ worker-1.out:out 1"
 @test "torchrun's words for the meeting point: --rdzv-endpoint, --rdzv-backend, --rdzv-id, with dashes, underscores and as PET_*" {
     local port=$(free_port)
     pen run --rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id exam --nproc-per-node 1 \
-        sh -c 'echo $MASTER_ADDR $MASTER_PORT $PENSTOCK_JOB' 2>"$tmp/err" | is_text "[0] localhost $port exam"
+        sh -c 'echo $MASTER_ADDR $PENSTOCK_MASTER_PORT $PENSTOCK_JOB' 2>"$tmp/err" | is_text "[0] localhost $port exam"
     pen run --rdzv_backend=static --rdzv_endpoint="127.0.0.1:$port" --rdzv_id=none --job mine \
-        sh -c 'echo $MASTER_ADDR $MASTER_PORT $PENSTOCK_JOB' 2>"$tmp/err" | is_text "[0] 127.0.0.1 $port mine"
+        sh -c 'echo $MASTER_ADDR $PENSTOCK_MASTER_PORT $PENSTOCK_JOB' 2>"$tmp/err" | is_text "[0] 127.0.0.1 $port mine"
     PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT="127.0.0.1:$port" PET_RDZV_ID=petted pen run --master-addr elsewhere \
-        sh -c 'echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID' 2>"$tmp/err" | is_text "[0] 127.0.0.1 $port petted"
+        sh -c 'echo $MASTER_ADDR $PENSTOCK_MASTER_PORT $TORCHELASTIC_RUN_ID' 2>"$tmp/err" | is_text "[0] 127.0.0.1 $port petted"
 }
 
 @test "--nproc-per-node gpu without a GPU is refused with the reason; cpu and auto then mean the number of cores" {
