@@ -2,6 +2,7 @@
 #   make            builds into build/
 #   make demo       installs missing packages, builds, trains Fashion-MNIST with 2 servers and 2 workers
 #   make test       installs missing packages, builds, runs every test that needs no GPU
+#   make python-test  installs PyTorch (packages-python.txt), builds, runs the tests of penstock.torch
 #   make gpu-test   on a machine with an NVIDIA GPU: builds, runs the tests of tests/gpu
 #   make fleet      containers, Kubernetes, Slurm, Prometheus, a browser: installs packages-fleet.txt and runs tests/fleet
 #   make check      the quick tests only (under a minute, once built)
@@ -26,7 +27,7 @@ ROUNDS   ?= 20
 # Ninja, for a new build folder, where it is installed: a tenth of the time less.
 GENERATOR = $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
 
-.PHONY: all configure setup build demo test gpu-test fleet check sanitize soak bench install deb docs format clean
+.PHONY: all configure setup build demo test python-test gpu-test fleet check sanitize soak bench install deb docs format clean
 
 all: build
 
@@ -56,6 +57,13 @@ test: setup
 gpu-test:
 	@$(MAKE) --no-print-directory build
 	@tests/run.sh $(BUILD) gpu
+
+python-test: setup
+ifeq ($(SETUP),yes)
+	@scripts/setup.sh packages-python.txt
+endif
+	@$(MAKE) --no-print-directory build
+	@tests/run.sh $(BUILD) python
 
 fleet: setup
 ifeq ($(SETUP),yes)

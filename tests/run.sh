@@ -5,7 +5,7 @@
 #   gpu       what needs an NVIDIA GPU; part of `all` where there is one
 #   fleet     containers, Kubernetes, Slurm, Prometheus, a browser, packages: what needs packages-fleet.txt
 #   sanitize  for builds with a sanitizer: everything in one process, jobs without large programs, fuzzers for 10 s each
-#   python    the Python package, PyTorch included: what needs packages-python.txt
+#   python    PyTorch: what needs packages-python.txt
 #   only      the named files, one after the other: bats files, Python tests, or programs of BUILD_DIR/tests
 # Every test speaks TAP (cmocka, bats, tests/python/tap.py, the fuzz driver), so one counter serves all.  The last line is
 # `N passed, N failed` and, when a test could not run, `, N skipped (names)`.
@@ -49,7 +49,7 @@ done
 case $kind in
 check) files=$(ls tests/hygiene/*.bats) ;;
 all) files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/*.bats tests/python/*_test.py | grep -v -e /gpu.bats -e /torch_) ;;
-python) files=$(ls tests/python/*_test.py) ;;
+python) files=$(ls tests/python/declarations_test.py tests/python/torch_*_test.py) ;;
 gpu) files="tests/gpu/gpu.bats tests/gpu/tensors.bats tests/gpu/train.bats" ;;
 sanitize) files="tests/cluster/nonfinite.bats tests/cluster/shells.bats tests/gpu/tensors.bats" ;;
 fleet) files=$(ls tests/fleet/*.bats) ;;

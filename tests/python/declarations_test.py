@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """declarations_test.py - the package says the same as penstock.h."""
 import ctypes
+import importlib.util
 import os
 import subprocess
 import sys
@@ -97,7 +98,11 @@ def test_type_hints_are_complete_and_right():
         import mypy.api
     except ImportError:
         tap.skip("mypy is not installed")
-    out, _, code = mypy.api.run(["--strict", "--cache-dir=/dev/null", f"{tap.ROOT}/python/penstock"])
+    has_torch = importlib.util.find_spec("torch") is not None
+    words = ["--strict", "--no-warn-unused-ignores", "--cache-dir=/dev/null"] + (
+        [] if has_torch else ["--exclude", "penstock/torch/"]
+    )
+    out, _, code = mypy.api.run(words + [f"{tap.ROOT}/python/penstock"])
     assert code == 0, out
 
 

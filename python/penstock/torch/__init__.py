@@ -1,0 +1,14 @@
+"""Penstock for PyTorch: a backend of torch.distributed, and what trains a module through the servers or without them.
+
+    import penstock.torch
+    torch.distributed.init_process_group("penstock")
+
+The backend works under `penstock run`, torchrun, mpirun and torch.multiprocessing.
+"""
+from .backend import ProcessGroup, Work, monitored_barrier, register as _register
+from .job import context, init
+from . import memory as _memory
+
+_register()
+
+__all__ = ["ProcessGroup", "Work", "context", "init", "monitored_barrier"]
