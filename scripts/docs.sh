@@ -8,4 +8,5 @@ mkdir -p "$into"
 for page in $("$build/bin/penstock" docs | sed -n 's/^  \([a-z]\)/\1/p'); do
     "$build/bin/penstock" docs "$page" >"$into/$page"
 done
+python3 scripts/python_docs.py >"$into/python.md"
 awk -f scripts/api_docs.awk include/penstock.h >"$into/api.md"

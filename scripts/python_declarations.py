@@ -113,6 +113,7 @@ def main():
     nodes, macros = read_header()
     ours = [n for n in nodes if n.get("name", "").startswith("pen_") or n["kind"] in ("RecordDecl", "EnumDecl")]
     types, bodies, functions = Types(), {}, []
+    numbers = dict(re.findall(r"^#define (PEN_\w+) \(?(-?\d+)u?\)?$", macros, re.M))
     print('"""_c.py - the declarations of penstock.h, for ctypes.')
     print("\nWritten by scripts/python_declarations.py from include/penstock.h; edit the header instead.\n\"\"\"")
     print(
@@ -120,7 +121,8 @@ def main():
     )
     print("                    c_uint32, c_uint64, c_void_p)")
     print("from typing import Any, Dict, List, Optional, Tuple\n")
-    for name, value in sorted(re.findall(r"^#define (PEN_\w+) \(?(-?\d+)u?\)?$", macros, re.M)):
+    print('VERSION = "' + ".".join(numbers[f"PEN_VERSION_{part}"] for part in ("MAJOR", "MINOR", "PATCH")) + '"')
+    for name, value in sorted(numbers.items()):
         print(f"{name} = {value}")
     for node in ours:
         if node["kind"] in ("RecordDecl", "EnumDecl"):

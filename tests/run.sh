@@ -49,7 +49,7 @@ done
 case $kind in
 check) files=$(ls tests/hygiene/*.bats) ;;
 all) files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/*.bats tests/python/*_test.py | grep -v -e /gpu.bats -e /torch_) ;;
-python) files=$(ls tests/python/declarations_test.py tests/python/torch_*_test.py) ;;
+python) files=$(ls tests/python/declarations_test.py tests/python/*.bats tests/python/torch_*_test.py) ;;
 gpu) files="tests/gpu/gpu.bats tests/gpu/tensors.bats tests/gpu/train.bats" ;;
 sanitize) files="tests/cluster/nonfinite.bats tests/cluster/shells.bats tests/gpu/tensors.bats" ;;
 fleet) files=$(ls tests/fleet/*.bats) ;;

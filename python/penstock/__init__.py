@@ -57,7 +57,7 @@ from .table import Table
 from .tensor import ALL, BACKWARD, FORWARD, Params, Tensor, Unit
 from .watch import Event, log_to
 
-__version__ = f"{_c.PEN_VERSION_MAJOR}.{_c.PEN_VERSION_MINOR}.{_c.PEN_VERSION_PATCH}"
+__version__ = _c.VERSION
 
 
 def version() -> str:

@@ -6,6 +6,7 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c
                     c_uint32, c_uint64, c_void_p)
 from typing import Any, Dict, List, Optional, Tuple
 
+VERSION = "1.0.0"
 PEN_ALL = -1
 PEN_ANY = -1
 PEN_BUFFER = 4

@@ -46,6 +46,17 @@ int main() { return pen_version() >> 16 == PEN_VERSION_MAJOR ? 0 : 1; }' >"$tmp/
     "$tmp/version"
 }
 
+@test "the Python package finds the installed library beside it" {
+    [ -z "$sanitize" ] || skip "Python is not linked with the sanitizer"
+    install_here
+    package=$(dirname "$(find "$tmp/usr" -path '*penstock/__init__.py' -not -path '*/torch/*')")
+    [ -e "$package/py.typed" ] && [ -e "$package/torch/backend.py" ]
+    PYTHONPATH=$(dirname "$package") /usr/bin/python3 examples/python/linear.py >"$tmp/python" 2>"$tmp/python.err"
+    cc "${flags[@]}" -o "$tmp/linear" "$source" $(pkg-config --cflags --libs penstock)
+    LD_LIBRARY_PATH=$(libdir) "$tmp/linear" >"$tmp/c"
+    cmp "$tmp/python" "$tmp/c"
+}
+
 @test "a program builds against the installed static library" {
     install_here
     cc "${flags[@]}" -o "$tmp/linear" "$source" $(pkg-config --cflags --libs penstock-static)

@@ -25,8 +25,8 @@ debs() {
     ls "$deb_build"/deb/*.deb | grep -v dbgsym
 }
 
-@test "make deb makes three packages without a complaint from lintian" {
-    [ "$(debs | xargs -n1 basename | cut -d_ -f1 | sort | tr '\n' ' ')" = "libpenstock-dev libpenstock1 penstock " ]
+@test "make deb makes four packages without a complaint from lintian" {
+    [ "$(debs | xargs -n1 basename | cut -d_ -f1 | sort | tr '\n' ' ')" = "libpenstock-dev libpenstock1 penstock python3-penstock " ]
     # The distributor sets the maintainer of the packages (DEBEMAIL), so only that is not checked.
     lintian --allow-root --suppress-tags bogus-mail-host,bogus-mail-host-in-debian-changelog --fail-on error,warning --tag-display-limit 0 "$deb_build"/deb/*.changes >"$tmp/lintian" || { cat "$tmp/lintian"; false; }
     cat "$tmp/lintian"

@@ -1,12 +1,13 @@
 # docs.awk - checks the fenced blocks of the documentation, and makes scripts of those that can be run.
 #
 #   awk -v want=problems -f docs.awk PAGES...              lines "page:line: error"
-#   awk -v want=script [-v fleet=1] [-v name=N] -f docs.awk PAGE   a bash script of the page's commands
+#   awk -v want=script [-v more=fleet|torch] [-v name=N] -f docs.awk PAGE   a bash script of the page's commands
 #   awk -v want=script -v hosts=1 -f docs.awk PAGE         a script of its commands for several hosts
 #
 # The words after the three backticks give the kind of a block:
 #   sh run               commands: run by `make test`, all blocks of a page in order, in one folder
 #   sh run fleet [NAME]  commands: run by `make fleet`, in tests/fleet/docs.bats, or in tests/fleet/NAME.bats
+#   sh run torch         commands: run by `make python-test`, in tests/python/torch_docs.bats
 #   sh run on HOST       commands of a host, node0 or node1 ...: run by tests/cluster/hosts_docs.bats.  Those of several
 #                        hosts run side by side, until the page returns to one of them, or shows the output
 #   sh needs WHAT        commands that no test runs: WHAT is a word of `needs` below
@@ -59,16 +60,16 @@ function opens_commands() {
         ran = hosts
         if (ran) { opens_on(word[4]); command_ran = 1; return }
     }
-    else if (word[2] == "run" && word[3] == "fleet" && n <= 4) {
+    else if (word[2] == "run" && (word[3] == "fleet" && n <= 4 || word[3] == "torch" && n == 3)) {
         fleet_name = n == 4 ? word[4] : ""
-        ran = fleet && fleet_name == name
+        ran = more == word[3] && fleet_name == name
         kind = ran ? "run" : "skip"
         if (want == "problems") {
             kind = "run"
             if (n == 4 && system("grep -qsF '" FILENAME "' tests/fleet/" word[4] ".bats") != 0)
                 problem("tests/fleet/" word[4] ".bats does not name this page")
         }
-    } else problem("'" lang " " word[2] "' is nothing that a block can be: sh run, sh run fleet [NAME], sh run on node0, sh needs gpu|cluster|root|files|time")
+    } else problem("'" lang " " word[2] "' is nothing that a block can be: sh run, sh run fleet [NAME], sh run torch, sh run on node0, sh needs gpu|cluster|root|files|time")
     if (kind == "run" && !ran) kind = want == "script" ? "skip" : "run"
     command_ran = ran
     if (kind == "run" && want == "script") print "block " FNR "\n{"

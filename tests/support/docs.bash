@@ -12,13 +12,13 @@ reader_folder() {
     ln -s -t "$1/build" "$build"/*
 }
 
-# Runs all commands of a page in a folder of its own:  follow PAGE [fleet [NAME]]
+# Runs all commands of a page in a folder of its own:  follow PAGE [fleet [NAME] | torch]
 # (NAME: only those marked for tests/fleet/NAME.bats.)
 follow() {
     local page=$1 here code=0
     here=$(mktemp -d "$tmp/page-XXXXXX")
     reader_folder "$here"
-    (cd "$root" && awk -v want=script -v fleet="${2:+1}" -v name="${3:-}" -f tests/support/docs.awk "$page") >"$tmp/script"
+    (cd "$root" && awk -v want=script -v more="${2:-}" -v name="${3:-}" -f tests/support/docs.awk "$page") >"$tmp/script"
     [ -s "$tmp/script" ] || { echo "$page has nothing to run"; return 1; }
     sed -i "s/\b295\([0-9][0-9]\)\b/$((200 + RANDOM % 100))\1/g" "$tmp/script" # other ports each time: two tests may run at once
     cat "$root/tests/support/docs_page.bash" "$tmp/script" >"$here/.page"

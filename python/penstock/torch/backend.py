@@ -454,6 +454,7 @@ def _is_first(options: Any) -> bool:
 
 
 def register() -> None:
+    """Tells torch.distributed of the backend; importing penstock.torch does."""
     if not hasattr(dist.Backend, "PENSTOCK"):
         dist.Backend.register_backend("penstock", _create, extended_api=True, **_devices())
 
