@@ -593,6 +593,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "pen_broadcast_bytes": (c_int, [c_void_p, POINTER(pen_bytes), c_int, POINTER(pen_opts)]),
     "pen_gather_bytes": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(pen_bytes), c_int, POINTER(pen_opts)]),
     "pen_params_new": (c_int, [c_void_p, POINTER(pen_params_desc), POINTER(c_void_p)]),
+    "pen_params_lr": (c_int, [c_void_p, c_double]),
     "pen_register": (c_int, [c_void_p, POINTER(pen_tensor_desc), POINTER(c_void_p)]),
     "pen_commit": (c_int, [c_void_p]),
     "pen_bind": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),

@@ -133,6 +133,7 @@ static void test_api_groups_have_their_own_rule_and_rate(void **state)
     float a = 0, b = 0, frozen = 7, ga = 1, gb = 1;
     ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
     ok(pen_params_new(ctx, &(pen_params_desc){.name = "slow", .optim = "sgd lr=0.125"}, &slow));
+    assert_int_equal(pen_params_lr(slow, 1), PEN_WRONG_STATE);
     ok(pen_register(
         ctx, &(pen_tensor_desc){.name = "a", .ndim = 1, .shape = {1}, .param = &a, .grad = &ga},
         NULL));
@@ -149,6 +150,15 @@ static void test_api_groups_have_their_own_rule_and_rate(void **state)
     pen_ready(ctx, NULL, PEN_ALL);
     ok(pen_step_end(ctx, &step));
     assert_true(a == -1 && b == -0.125f && frozen == 7);
+    ok(pen_params_lr(slow, 4)); /* of one group only, from the next step on */
+    ok(pen_step_begin(ctx, &step));
+    pen_ready(ctx, NULL, PEN_ALL);
+    assert_int_equal(pen_params_lr(slow, 5), PEN_WRONG_STATE);
+    ok(pen_step_end(ctx, &step));
+    assert_true(a == -2 && b == -4.125f);
+    assert_int_equal(pen_params_lr(slow, -1), PEN_INVALID_ARGUMENT);
+    assert_int_equal(pen_params_lr(slow, NAN), PEN_INVALID_ARGUMENT);
+    assert_int_equal(pen_params_lr(NULL, 1), PEN_INVALID_ARGUMENT);
     ok(pen_finalize(ctx));
 }
 

@@ -1,4 +1,4 @@
-/* api_tensor.c - pen_params_new, pen_register, pen_commit, pen_bind. */
+/* api_tensor.c - pen_params_new, pen_params_lr, pen_register, pen_commit, pen_bind. */
 #include "worker/api/api.h"
 
 #include "common/base/clock.h"
@@ -34,6 +34,26 @@ pen_status pen_params_new(pen_ctx *ctx, const pen_params_desc *d, pen_params **p
         status = api_check_open(ctx, "pen_params_new", &why);
     if (status == PEN_OK) status = model_add_group(&ctx->model, ctx, d, p, &why);
     return status == PEN_OK ? status : context_remember(&ctx->remembered, &why);
+}
+
+pen_status pen_params_lr(pen_params *p, double lr)
+{
+    FP_ENV_OURS();
+    if (p == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "pen_params_lr: p is NULL");
+    const pen_status status = context_check(p->ctx, "pen_params_lr");
+    if (status != PEN_OK) return status;
+    if (p->ctx->phase != CONTEXT_COMMITTED || p->ctx->step.is_open)
+        return last_error_report(
+            PEN_WRONG_STATE,
+            "pen_params_lr('%s'): the rate changes after pen_commit() and between steps, before a "
+            "step's first pen_ready()",
+            p->name);
+    if (!(lr >= 0) || lr > 1e6)
+        return last_error_report(PEN_INVALID_ARGUMENT,
+                                 "pen_params_lr('%s'): invalid rate %g; expected 0 to 1e6", p->name,
+                                 lr);
+    p->hyper.lr = lr;
+    return PEN_OK;
 }
 
 pen_status pen_register(pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **t)

@@ -221,6 +221,7 @@ static void declare(pen_ctx *ctx, model *m, int has_servers)
     DO(pen_state_add, ctx, "note", note, sizeof note, 1);
     DO(pen_bind, ctx, m->w, bound, NULL);
     DO(pen_commit, ctx);
+    if (has_servers) DO(pen_params_lr, loose, 1);
     DID(pen_view, pen_view(ctx, m->w, PEN_ALL, PEN_PARAM) == bound);
 }
 
