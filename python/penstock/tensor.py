@@ -21,6 +21,14 @@ class Params:
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
+    def set_lr(self, lr: float) -> None:
+        """Changes the learning rate, which its schedule and step.lr_scale multiply.
+
+        Thread     any; after commit() and between steps, the same on all ranks.
+        Errors     InvalidArgument: it is out of range.  WrongState: gradients of a step were sent.
+        """
+        check(lib.pen_params_lr(self._handle, lr))
+
 
 class Tensor:
     """A registered tensor; made by Context.register(), and valid as long as its context."""

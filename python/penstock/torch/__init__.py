@@ -7,8 +7,9 @@ The backend works under `penstock run`, torchrun, mpirun and torch.multiprocessi
 """
 from .backend import ProcessGroup, Work, monitored_barrier, register as _register
 from .job import context, init
+from .optimizer import DistributedOptimizer
 from . import memory as _memory
 
 _register()
 
-__all__ = ["ProcessGroup", "Work", "context", "init", "monitored_barrier"]
+__all__ = ["DistributedOptimizer", "ProcessGroup", "Work", "context", "init", "monitored_barrier"]

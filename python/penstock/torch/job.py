@@ -7,6 +7,7 @@ from ..context import Context, init as join
 from ..errors import BadSetting, WrongState
 
 _current: Optional[Context] = None
+_clip = 0.0
 
 
 def init(**settings: Any) -> Context:
@@ -14,9 +15,10 @@ def init(**settings: Any) -> Context:
 
     Thread     one.   Errors, cost  as penstock.init().
     """
-    global _current
+    global _current, _clip
     if _current is None or not _current._handle:
         _current = join(**settings)
+        _clip = float(os.environ.get("PENSTOCK_CLIP") or settings.get("clip") or 0)
     return _current
 
 
@@ -25,6 +27,11 @@ def context() -> Context:
     if _current is None or not _current._handle:
         raise WrongState("this program is in no job: call penstock.torch.init(), or init_process_group('penstock')")
     return _current
+
+
+def clip() -> float:
+    """The norm at which the job clips; 0: none."""
+    return _clip
 
 
 def _free_port(host: str) -> int:
