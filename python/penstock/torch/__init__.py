@@ -6,10 +6,11 @@
 The backend works under `penstock run`, torchrun, mpirun and torch.multiprocessing.
 """
 from .backend import ProcessGroup, Work, monitored_barrier, register as _register
+from .embedding import Embedding
 from .job import context, init
 from .optimizer import DistributedOptimizer
 from . import memory as _memory
 
 _register()
 
-__all__ = ["DistributedOptimizer", "ProcessGroup", "Work", "context", "init", "monitored_barrier"]
+__all__ = ["DistributedOptimizer", "Embedding", "ProcessGroup", "Work", "context", "init", "monitored_barrier"]
