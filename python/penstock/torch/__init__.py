@@ -6,6 +6,7 @@
 The backend works under `penstock run`, torchrun, mpirun and torch.multiprocessing.
 """
 from .backend import ProcessGroup, Work, monitored_barrier, register as _register
+from .calls import allreduce, broadcast_optimizer_state, broadcast_parameters, local_rank, local_size, rank, size
 from .embedding import Embedding
 from .job import context, init
 from .optimizer import DistributedOptimizer
@@ -13,4 +14,19 @@ from . import memory as _memory
 
 _register()
 
-__all__ = ["DistributedOptimizer", "Embedding", "ProcessGroup", "Work", "context", "init", "monitored_barrier"]
+__all__ = [
+    "DistributedOptimizer",
+    "Embedding",
+    "ProcessGroup",
+    "Work",
+    "allreduce",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "context",
+    "init",
+    "local_rank",
+    "local_size",
+    "monitored_barrier",
+    "rank",
+    "size",
+]
