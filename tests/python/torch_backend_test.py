@@ -276,6 +276,10 @@ def test_zero_redundancy_optimizer_and_join_work_unchanged():
     model.register_comm_hook(None, fp16_compress_hook)
     model(torch.ones(3, 20) * rank).sum().backward()
     assert torch.allclose(model.module.weight.grad, torch.full((5, 20), 1.5))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 5))
+    model.register_comm_hook(None, penstock.torch.mean_hook)
+    model(torch.ones(3, 20) * rank).sum().backward()
+    assert torch.equal(model.module.weight.grad, torch.full((5, 20), 1.5))
 """,
             2,
         )

@@ -5,7 +5,7 @@
 
 The backend works under `penstock run`, torchrun, mpirun and torch.multiprocessing.
 """
-from .backend import ProcessGroup, Work, monitored_barrier, register as _register
+from .backend import ProcessGroup, Work, mean_hook, monitored_barrier, register as _register
 from .calls import allreduce, broadcast_optimizer_state, broadcast_parameters, local_rank, local_size, rank, size
 from .embedding import Embedding
 from .job import context, init
@@ -26,6 +26,7 @@ __all__ = [
     "init",
     "local_rank",
     "local_size",
+    "mean_hook",
     "monitored_barrier",
     "rank",
     "size",

@@ -438,6 +438,21 @@ def monitored_barrier(group: Any = None, timeout: Optional[timedelta] = None, wa
     found.monitored_barrier(timeout, wait_all_ranks)
 
 
+def mean_hook(group: Any, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore
+    """A communication hook of DistributedDataParallel: model.register_comm_hook(None, penstock.torch.mean_hook).
+
+    It takes the mean in the reduction, where DDP divides the bucket in a pass of its own before it.
+
+    Shape      group: of torch.distributed, over the backend penstock; None: the default one.   Dtype  as Group.
+    Thread     DDP's.   Errors  as ProcessGroup.   Cost  an all_reduce, which nothing waits for but the bucket's end.
+    """
+    found: Any = group if group is not None else dist.distributed_c10d._get_default_group()
+    opts = c10d.AllreduceOptions()
+    opts.reduceOp = dist.ReduceOp.AVG
+    future: Any = found.allreduce([bucket.buffer()], opts).get_future().then(lambda f: f.value()[0])
+    return future  # type: ignore
+
+
 def _create(options: Any, _: Any = None) -> ProcessGroup:
     """What torch calls for each group that this process is in."""
     context = (

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# train.sh - steps of PyTorch over Penstock beside DDP over Gloo, 2 processes of one thread, in turn:
+#   tests/bench/python/train.sh [BUILD_DIR] [PAIRS]
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+build=$(realpath "${1:-build}")
+pairs=${2:-7}
+. "$build/env"
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+export OMP_NUM_THREADS=1
+echo "load $(cut -d' ' -f1-3 /proc/loadavg)"
+
+step() { # MODEL HOW STEPS FLAGS...
+    local model=$1 how=$2 steps=$3
+    shift 3
+    penstock run --no-prefix --nproc-per-node 2 "$@" /usr/bin/python3 tests/bench/python/train.py "$model" "$how" "$steps" 2>/dev/null | tail -n 1
+}
+
+spread() { sort -n "$1" | awk -v f="$2" '{v[NR] = $1} END {printf f " (" f " to " f ")", v[int((NR + 1) / 2)], v[1], v[NR]}'; }
+
+for model in gpt cnn; do
+    steps=$([ $model = gpt ] && echo 15 || echo 60)
+    rm -f "$tmp"/*
+    for ((i = 0; i < pairs; i++)); do
+        for how in gloo none penstock hook optimizer; do step $model $how "$steps" >"$tmp/now.$how"; cat "$tmp/now.$how" >>"$tmp/ms.$how"; done
+        paste "$tmp"/now.{gloo,none,penstock,hook,optimizer} |
+            awk -v t="$tmp" '{
+                split("penstock hook optimizer", name)
+                for (i = 1; i <= 3; i++) {
+                    print $1 / $(i + 2) >>(t "/over." name[i])
+                    if ($1 > $2) print ($1 - $(i + 2)) / ($1 - $2) >>(t "/gap." name[i])
+                }
+            }'
+    done
+    for how in gloo none penstock hook optimizer; do echo "$model   $how   ms $(spread "$tmp/ms.$how" %.1f)"; done
+    for how in penstock hook optimizer; do
+        echo "$model   $how   times as fast as Gloo $(spread "$tmp/over.$how" %.2f)   of the gap to none $([ ! -e "$tmp/gap.$how" ] || spread "$tmp/gap.$how" %.2f)"
+    done
+done
