@@ -142,7 +142,7 @@ class Context:
     # ---- life -----------------------------------------------------------------------------------
     def close(self) -> None:
         """Delivers what is on its way, leaves the job, and frees everything.  Not a barrier; a second call does
-        nothing.
+        nothing.  It waits for calls in progress, at most until their deadlines.
 
         Thread     the last call on the context; no other may be running.
         Errors     the job's failure, if it failed; everything is freed then too.
@@ -317,7 +317,7 @@ class Context:
         texts = [t.encode() if t is not None else None for t in (name, optim, schedule, sync, wire)]
         made = c_void_p()
         check(lib.pen_params_new(self._alive(), byref(_c.pen_params_desc(*texts)), byref(made)))
-        return Params(made.value or 0)
+        return Params(self, made.value or 0)
 
     def register(
         self,

@@ -9,7 +9,7 @@ from typing import Any, Callable, Generic, List, Optional, Sequence, Tuple, Type
 
 from . import _c
 from ._library import lib
-from .errors import Again, InvalidArgument, failure
+from .errors import Again, InvalidArgument, WrongState, failure
 
 if TYPE_CHECKING:
     from .context import Context
@@ -63,6 +63,8 @@ class Request(Generic[T]):
 
     def _poll(self, timeout_ms: int) -> bool:
         """Whether the call has ended, after at most so many ms."""
+        if self._is_open and not self._context._handle:
+            self._is_open, self._held, self._error = False, None, _closed()
         if self._is_open:
             status = lib.pen_wait_any(self._reqs, 1, timeout_ms, None, byref(self._out))
             if self._reqs[0].ctx is None or status != _c.PEN_AGAIN:
@@ -101,8 +103,12 @@ class Request(Generic[T]):
         return Result(o.count, o.source, o.tag, o.version, o.staleness, o.step, o.seconds)
 
     def __del__(self) -> None:
-        if self._is_open:
+        if self._is_open and self._context._handle:
             self._context._left.append((self._reqs, self._held))
+
+
+def _closed() -> WrongState:
+    return WrongState("the context was closed before the call had ended")
 
 
 def reap(left: List[Tuple[Any, Any]]) -> List[Tuple[Any, Any]]:
@@ -126,7 +132,7 @@ def wait_any(requests: Sequence[Request[Any]], timeout: Optional[float] = None) 
         raise InvalidArgument("wait_any: there are no requests")
     until = None if timeout is None else time.monotonic() + timeout
     for i, request in enumerate(requests):
-        if not request._is_open:
+        if not request._is_open or not request._context._handle:
             return i
     reqs = (_c.pen_req * len(requests))(*[r._reqs[0] for r in requests])
     index, out = c_size_t(len(requests)), _c.pen_result()
@@ -167,6 +173,7 @@ class Caller:
         self._calls: "SimpleQueue[Optional[_Call]]" = SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         self._last: Optional[_Call] = None
+        self._is_closed = False
 
     def _run(self) -> None:
         while True:
@@ -187,7 +194,7 @@ class Caller:
 
     def call(self, function: Callable[[], T], is_apart: bool = False) -> T:
         """function(), whose wait Ctrl-C ends; it then goes on by itself.  The next call comes after it, or is apart."""
-        if not _is_main() or os.getpid() != self._pid:
+        if self._is_closed or not _is_main() or os.getpid() != self._pid:
             return function()
         if is_apart and self.is_busy:
             other = Caller()
@@ -209,6 +216,7 @@ class Caller:
         return call.value  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Ends the thread after its last call."""
+        """Ends the thread after its last call.  Later calls are refused by what they call."""
+        self._is_closed = True
         if self._thread is not None:
             self._calls.put(None)

@@ -18,8 +18,8 @@ FORWARD, BACKWARD = _c.PEN_FORWARD, _c.PEN_BACKWARD
 class Params:
     """How a set of tensors is trained; made by Context.params()."""
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+    def __init__(self, context: "Context", handle: int) -> None:
+        self._context, self._handle = context, handle
 
     def set_lr(self, lr: float) -> None:
         """Changes the learning rate, which its schedule and step.lr_scale multiply.
@@ -27,6 +27,7 @@ class Params:
         Thread     any; after commit() and between steps, the same on all ranks.
         Errors     InvalidArgument: it is out of range.  WrongState: gradients of a step were sent.
         """
+        self._context._alive()
         check(lib.pen_params_lr(self._handle, lr))
 
 

@@ -192,6 +192,42 @@ def test_a_rank_that_does_not_come_is_in_missing_when_the_deadline_ends():
     assert "[0] missing (1, 2) True " in outcome.out, outcome
 
 
+def test_what_is_left_of_a_closed_context_says_so():
+    passes(
+        alone(
+            """
+        job = penstock.init(optim="sgd lr=1")
+        group, params, x = job.world, job.params("p", optim="sgd lr=1"), np.zeros(4, "f4")
+        own = group.split(0)
+        tensor = job.register("w", x, np.zeros(4, "f4"), params=params)
+        job.commit()
+        step, unit, store, sampler = job.step(), job.unit(), job.store, penstock.Sampler(10, job)
+        waits = group.recv(np.zeros(4, "f4"), tag=9, wait=False)
+        dropped = group.recv(np.zeros(4, "f4"), tag=9, wait=False)
+        group.send(x, 0, tag=9)
+        group.send(x, 0, tag=9)
+        ends = group.all_reduce(x, wait=False)
+        ends.wait()
+        job.close()
+        job.close()
+        del dropped
+        own.free()
+        assert ends.wait() is x
+        for use in (waits.wait, lambda: group.all_reduce(x), lambda: group.rank, job.commit, lambda: job.rank, tensor.ready, tensor.view, step.ready, step.end, lambda: params.set_lr(1),
+                    lambda: unit.use().__enter__(), lambda: store.add("n"), lambda: sampler.next(3), lambda: job.alloc(3),
+                    lambda: job.metric("a", 1), job.snapshot, lambda: job.command(1), lambda: job.on_command(lambda h, b: b),
+                    lambda: job.batch().__enter__(), job.events, lambda: penstock.Sampler(10, job)):
+            try:
+                use()
+            except penstock.CallerError as error:
+                assert str(error), use
+            else:
+                raise AssertionError(use)
+    """
+        )
+    )
+
+
 def test_a_program_may_end_without_close():
     outcome = passes(
         job(
