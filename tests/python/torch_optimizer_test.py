@@ -2,6 +2,7 @@
 """torch_optimizer_test.py - DistributedOptimizer beside torch.optim on one process, and beside DDP over Gloo."""
 import re
 import sys
+import tempfile
 
 import tap
 from tap import job, passes, run
@@ -175,6 +176,36 @@ def test_gradients_of_several_passes_unused_parameters_clipping_and_buffers():
             ["--servers", "1"],
         )
     )
+
+
+def test_a_snapshot_resumes_a_program_and_a_loss_scale_changes_no_bit():
+    program = (
+        COMMON
+        + """
+    pt.init(**eval(os.environ["SETTINGS"]))
+    m = model()
+    optimizer = pt.DistributedOptimizer(torch.optim.Adam(m.parameters(), lr=0.01), m.named_parameters())
+    rank, ranks = pt.context().rank, pt.context().world_size
+    for step in range(pt.context().info.step, int(os.environ["UNTIL"])):
+        optimizer.zero_grad()
+        (loss_of(m, *batch(step, rank, ranks)) * optimizer.loss_scale).backward()
+        optimizer.step()
+    print("scale", optimizer.last_step.loss_scale)
+    print("digest", pt.context().digest())
+    pt.context().close()
+"""
+    )
+
+    def digest(until, flags=(), settings="{}"):
+        outcome = passes(job(program, 2, ["--servers", "1", *flags], UNTIL=str(until), SETTINGS=settings))
+        return {line.split()[-1] for line in outcome.lines if "digest" in line}, outcome
+
+    expected, _ = digest(8)
+    scaled, outcome = digest(8, settings='{"precision": "fp16", "applies_loss_scale": True}')
+    assert scaled == expected and "scale 65536.0" in outcome.out, outcome
+    with tempfile.TemporaryDirectory() as store:
+        digest(4, ["--store", store, "--snapshot-every", "4"])
+        assert digest(8, ["--store", store, "--resume"])[0] == expected
 
 
 def test_what_cannot_be_trained_is_refused_with_a_sentence():
