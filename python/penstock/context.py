@@ -18,10 +18,10 @@ from .requests import Caller, Request, Result, reap
 from .step import Step
 from .table import Table, new_table
 from .tensor import ALL, Params, Tensor, Unit
-from .watch import Commands, Event, Events
+from .watch import Commands, Event, Events, end_log
 
 T = TypeVar("T")
-_SPACES = {"host": _c.PEN_HOST, "pinned": _c.PEN_HOST_PINNED, "cuda": _c.PEN_CUDA}
+_SPACES = {"host": _c.PEN_HOST, "pinned": _c.PEN_HOST_PINNED}
 _open: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
 
@@ -180,9 +180,12 @@ class Context:
                 pass  # the failure that is being raised says it
 
     def __del__(self) -> None:
-        if self._handle and not sys.is_finalizing() and not self._caller.is_busy:
-            lib.pen_finalize(self._handle)
+        if self._handle and self._pid == os.getpid() and not sys.is_finalizing() and not self._caller.is_busy:
             self._caller.close()
+            try:
+                self._close()
+            except Error as error:
+                print(f"penstock: {error}", file=sys.stderr)
 
     def abort(self, why: str = "") -> None:
         """Ends the job on every rank: their calls raise Aborted with this sentence."""
@@ -291,7 +294,7 @@ class Context:
         Ownership  the caller's; freed with the last array over it, also after close().
         Errors     NoMemory, Unsupported.
         """
-        if space not in ("host", "pinned"):
+        if space not in _SPACES:
             raise InvalidArgument(f"space '{space}': use host or pinned")
         dims, kind = (shape,) if isinstance(shape, int) else tuple(shape), dtype_of(dtype)
         size = Memory(0, dims, kind, False, False, None).size
@@ -378,14 +381,8 @@ class Context:
         check(lib.pen_register(self._alive(), byref(d), byref(made)))
         tensor._handle = made.value or 0
         self._tensors[tensor._handle] = tensor
-        self._keep_tensor(tensor._handle, [p, g])
+        self._kept[tensor._handle] = [p, g]
         return tensor
-
-    def _keep_tensor(self, handle: int, places: Sequence[Optional[Memory]]) -> None:
-        kept = self._kept.setdefault(handle, [None, None])
-        for i, place in enumerate(places):
-            if place is not None:
-                kept[i] = place
 
     def commit(self) -> None:
         """Ends registration: all ranks compare their tensors, servers allocate them, and param gets the first values.
@@ -609,6 +606,7 @@ class Context:
 def _close_all() -> None:
     """A program that ended well leaves its jobs; one that an exception ended is a lost worker, as in C."""
     failed = getattr(sys, "last_value", None) is not None
+    end_log()
     for context in list(_open):
         if context._handle and context._pid == os.getpid():
             context._close_listeners()

@@ -366,10 +366,7 @@ class Group:
         if out is None:
             raise InvalidArgument(f"{call}: out is needed here")
         b = borrow_out(out)
-        _equal_types(call, a, b)
-        _room(call, "out", b, a.count * self.size if counts is None else sum(counts))
-        if counts is not None:
-            _room(call, "x", a, counts[self.rank])
+        self._divided(call, ("out", b), ("x", a), counts)
         return b
 
     def _split(self, call: str, x: Any, b: Memory, counts: Optional[Sequence[int]]) -> Memory:
@@ -377,11 +374,18 @@ class Group:
         if x is None:
             raise InvalidArgument(f"{call}: x is needed here")
         a = borrow(x)
-        _equal_types(call, a, b)
-        _room(call, "x", a, b.count * self.size if counts is None else sum(counts))
-        if counts is not None:
-            _room(call, "out", b, counts[self.rank])
+        self._divided(call, ("x", a), ("out", b), counts)
         return a
+
+    def _divided(
+        self, call: str, whole: Tuple[str, Memory], part: Tuple[str, Memory], counts: Optional[Sequence[int]]
+    ) -> None:
+        """Refuses a whole that is not all members' parts, of which one is this member's."""
+        memory = dict((whole, part))
+        _equal_types(call, memory["x"], memory["out"])
+        _room(call, *whole, part[1].count * self.size if counts is None else sum(counts))
+        if counts is not None:
+            _room(call, *part, counts[self.rank])
 
 
 def _itself(result: Result) -> Result:

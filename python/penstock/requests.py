@@ -164,8 +164,7 @@ class Caller:
     """Runs the calls that have no request, one after another, in a thread of its own.
 
     A handler of a signal runs in the main thread, and only while that is not in a function of C: it would wait with
-    the
-    call.  Other threads call for themselves.
+    the call.  Other threads call for themselves.
     """
 
     def __init__(self) -> None:

@@ -22,8 +22,7 @@ class Step:
         accum           micro-batches in this step.
         is_rewound, has_new_members   the index went back; membership changed since the step before.
         lr_scale, weight, lazy        may be set until the first ready(): a factor of every rate; this rank's weight
-                                      in the
-                        mean; values come during the next forward.
+                                      in the mean; values come during the next forward.
         outcome         after end(): "applied", "skipped_nonfinite", "skipped_norm", "skipped_empty" or "pending".
         grad_norm, clip, applied, version, staleness, bad_rank, bad_tensor   after end().
     """
@@ -102,8 +101,7 @@ class Step:
 
         Thread     the thread that began the step.  After Ctrl-C call it again: the step goes on meanwhile.
         Errors     WrongState: a trained tensor was not made ready.  Mismatch: ranks disagree on rate, clip, loss
-                   scale or
-                   skip.  TimedOut: a live rank did not push.  PeerLost: a member died.
+                   scale or skip.  TimedOut: a live rank did not push.  PeerLost: a member died.
         Cost       two round trips after the last push.
         Source     pen_step_end().
         """

@@ -54,7 +54,12 @@ class Tensor:
             for x, t in ((param, self.dtype), (grad, self.grad_dtype))
         ]
         check(lib.pen_bind(self._context._alive(), self._handle, *[p and p.address for p in places]))
-        self._context._keep_tensor(self._handle, places)
+        kept = self._context._kept[self._handle]
+        kept[:] = [new if new is not None else old for new, old in zip(places, kept)]
+
+    def _let_grad_go(self) -> None:
+        """After a step: the library does not read the gradient until the next ready(), which bind() must precede."""
+        self._context._kept[self._handle][1] = None
 
     def view(self, slice: int = ALL) -> Any:
         """Its values as an array, in memory of the program or of the SDK.

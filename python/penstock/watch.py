@@ -116,6 +116,7 @@ class Commands:
 
 
 _log_function: Any = None
+_log_level = "notice"
 _LEVELS = {"silent": -1, "error": 0, "warning": 1, "notice": 2, "info": 3, "debug": 4}
 
 
@@ -125,7 +126,7 @@ def log_to(function: Optional[Callable[[int, str], None]] = None, level: str = "
     Shape      level: the least important that is sent: silent, error, warning, notice, info or debug.
     Thread     function is called from any thread, one line at a time, and must not call Penstock.
     """
-    global _log_function
+    global _log_function, _log_level
 
     def write(number: int, line: bytes, _: Any) -> None:
         assert function is not None
@@ -133,4 +134,10 @@ def log_to(function: Optional[Callable[[int, str], None]] = None, level: str = "
 
     made = _c.pen_log_fn(write) if function is not None else _c.pen_log_fn(0)
     lib.pen_log_set(made, None, _LEVELS[level])
-    _log_function = made
+    _log_function, _log_level = made, level
+
+
+def end_log() -> None:
+    """Before the interpreter ends: threads of the library must not call into it."""
+    if _log_function:
+        log_to(None, _log_level)

@@ -159,6 +159,12 @@ def test_groups_objects_async_work_and_batches_are_torchs():
             assert work.get_future().wait()[0][0] == 3 * i
         work.wait()
         assert work.is_completed() and work.is_success() and work.exception() is None and work.result()[0][0] == 3 * i
+    for i in range(200):  # asked while the group's thread waits for it
+        work = dist.all_reduce(torch.full((2000,), float(i)), async_op=True)
+        future = work.get_future()
+        while not work.is_completed():
+            pass
+        assert work.exception() is None and future.wait()[0][0] == 3 * i
     later = dist.all_reduce(torch.ones(2), async_op=True).get_future().then(lambda f: f.value()[0] * 2)
     assert later.wait()[1] == 6
     objects = [None] * 3

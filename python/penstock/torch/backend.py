@@ -32,8 +32,8 @@ _OPS = [
     )
     if hasattr(dist.ReduceOp, torchs)
 ]
-# C++ keeps no reference to the Python part of a Work, which waits.  Of those whose caller may be C++ the group keeps some:
-# DDP asks for the future at once, and broadcasts have two in flight.
+# C++ keeps no reference to the Python part of a Work, which waits.  Of those whose caller may be C++ the group keeps
+# some: DDP asks for the future at once, and broadcasts have two in flight.
 _KEPT = 64
 # On 0 and 1 these are sums, products and the like whose results are 0 and 1 too.
 _OF_BOOL = {Op.SUM: Op.MAX, Op.PROD: Op.MIN, Op.BOR: Op.MAX, Op.BAND: Op.MIN}
@@ -122,7 +122,7 @@ def _storage_bytes(tensor: Any) -> int:
 
 
 class Work(c10d.Work):  # type: ignore
-    """A call in progress: wait() in the main thread ends by Ctrl-C; get_future() is completed by a thread of the group."""
+    """A call in progress.  Ctrl-C ends wait() in the main thread; a thread of the group completes get_future()."""
 
     def __init__(
         self, group: "ProcessGroup", requests: List[Request[Any]], outputs: List[Any], result: List[torch.Tensor]
@@ -165,8 +165,13 @@ class Work(c10d.Work):  # type: ignore
         self.wait()
 
     def is_completed(self) -> bool:
-        if not self._has_ended and all(r.done() for r in self._requests):
-            self._complete()
+        if not self._has_ended and self._lock.acquire(blocking=False):  # else another thread waits for it
+            try:
+                may_end = all(r.done() for r in self._requests)
+            finally:
+                self._lock.release()
+            if may_end:
+                self._complete()
         return self._has_ended
 
     def is_success(self) -> bool:
@@ -224,7 +229,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore
     Dtype      reductions: all of DType and bool, SUM and AVG of complex; else any.
     Shape      tensors need not be contiguous: those that are not are copied.
     Thread     as torch's: the same calls in the same order on all members.
-    Errors     those of Group: exceptions that name the culprit.  Through DDP they are RuntimeErrors with the same sentence.
+    Errors     those of Group: exceptions that name the culprit.  Through DDP they are RuntimeErrors with the same
+               sentence.
     """
 
     def __init__(self, group: Group, rank: int, size: int, timeout: timedelta) -> None:

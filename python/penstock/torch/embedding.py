@@ -16,8 +16,9 @@ class Embedding(torch.nn.Module):
 
     Shape      any 64-bit integers are indices, of any shape; the result is [..., dim].  Rows are made at their first push.
     Dtype      values are float32; servers hold float32.
-    Units      gradients are those of this rank's loss.  sync="bsp" (the default of the mode) takes their mean over all ranks,
-               and then every rank makes as many backward passes through the layer; "async" and "ssp" update on arrival.
+    Units      gradients are those of this rank's loss.  sync="bsp" (the default of the mode) takes their mean over all
+               ranks, and then every rank makes as many backward passes through the layer; "async" and "ssp" update on
+               arrival.
     Order      make it after penstock.torch.init() and before the DistributedOptimizer, which commits (or before
                penstock.torch.context().commit()), in the same order on all ranks.
     Thread     that of forward() and backward().

@@ -68,17 +68,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Gradients leave as they become ready in the backward pass; step() waits for the new values, which are those of the mean
     gradient over all ranks.  Making it gives all ranks rank 0's parameters.
 
-    Shape      optimizer: SGD, Adam, AdamW, Adamax, Adagrad, RMSprop or Adadelta of torch.optim.  named_parameters: names in
-               snapshots and errors; without it "group.index".  buffers: model.named_buffers(), kept equal to rank 0's, as
-               DDP does.  Param groups have rules and rates of their own; schedulers may change lr, and nothing else.
-               A parameter without a gradient on this rank counts as zero.
+    Shape      optimizer: SGD, Adam, AdamW, Adamax, Adagrad, RMSprop or Adadelta of torch.optim.  named_parameters:
+               names in snapshots and errors; without it "group.index".  buffers: model.named_buffers(), kept equal to
+               rank 0's, as DDP does.  Param groups have rules and rates of their own; schedulers may change lr, and
+               nothing else.  A parameter without a gradient on this rank counts as zero.
                backward_passes_per_step: gradients of so many backward passes are added before they leave.
                commit=False: register more (tables, another optimizer), and call penstock.torch.context().commit().
     Dtype      parameters of float32, float16, bfloat16; in host memory.
-    Ownership  parameters and gradients are used where they lie.  Between backward() and step() do not write to gradients:
-               they have left.
+    Ownership  parameters and gradients are used where they lie.  Between backward() and step() do not write to
+               gradients: they have left.
     Thread     that of backward() and step().
-    Errors     Unsupported: a rule, a sparse gradient.  Those of Step.end(), from step(); of Tensor.ready(), from backward().
+    Errors     Unsupported: a rule, a sparse gradient.  Those of Step.end(), from step(); of Tensor.ready(), from
+               backward().
     Cost       that of a step of the C API, and some 10 us a parameter.
     Source     Horovod's and BytePS's DistributedOptimizer.
     """
@@ -103,7 +104,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._params: List[Params] = []
         self._rules: List[str] = []
         self._tensors: Dict[torch.nn.Parameter, Tensor] = {}
-        self._bound: Dict[torch.nn.Parameter, int] = {}
         self._counted: Dict[torch.nn.Parameter, int] = {}
         self._hooks: List[Any] = []
         self._register(dict(self._names(named_parameters)), buffers)
@@ -183,9 +183,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         if not grad.is_contiguous():
             grad = p.grad = grad.contiguous()
-        if self._bound.get(p) != grad.data_ptr():
-            self._tensors[p].bind(grad=grad)
-            self._bound[p] = grad.data_ptr()
+        self._tensors[p].bind(grad=grad)  # zero_grad() may have moved it
         self._tensors[p].ready()
 
     @property
@@ -215,16 +213,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._send(p)
         step.end()
         self.last_step, self._step = step, None
-        for p in self._counted:
+        for p, tensor in self._tensors.items():
             self._counted[p] = 0
+            tensor._let_grad_go()
         return loss
 
     def synchronize(self) -> None:
         """Nothing to wait for: step() does.  For scripts of Horovod."""
 
     def clip_grad_norm_(self, max_norm: float) -> Optional[torch.Tensor]:
-        """Says that the job clips the global norm at max_norm, as torch.nn.utils.clip_grad_norm_ would; the norm of the last
-        step, or None.
+        """Says that the job clips the global norm at max_norm, as torch.nn.utils.clip_grad_norm_ would; returns the
+        norm of the last step, or None.
 
         Errors     WrongState: the job clips at another norm; gradients have left, so it must be known before: run with
                    --clip, or penstock.torch.init(clip=...).
@@ -232,8 +231,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         clip = job.clip()
         if clip != max_norm:
             raise WrongState(
-                f"clip_grad_norm_({max_norm}): this job clips at {clip or 'no norm'}, and gradients have left already: run with "
-                f"--clip {max_norm}, or begin with penstock.torch.init(clip={max_norm})"
+                f"clip_grad_norm_({max_norm}): this job clips at {clip or 'no norm'}, and gradients have left already: "
+                f"run with --clip {max_norm}, or begin with penstock.torch.init(clip={max_norm})"
             )
         return torch.tensor(self.last_step.grad_norm) if self.last_step is not None else None
 
