@@ -6,6 +6,7 @@
 #include "common/base/utf8.h"
 #include "common/base/why.h"
 #include "common/net/auth/auth.h"
+#include "common/net/tcp_address.h"
 #include "common/system/own_files.h"
 #include "common/system/user_folder.h"
 
@@ -14,12 +15,10 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <libgen.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -363,18 +362,6 @@ size_t launcher_capacity(const run_options *o)
     return (size_t)o->nproc_max + (size_t)o->servers_max + 1;
 }
 
-/* A port that nobody has now, as torchrun chooses it; else the scheduler's. */
-static int free_port(int otherwise)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length      = sizeof at;
-    const int fd          = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool has_port   = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
-                          getsockname(fd, (struct sockaddr *)&at, &length) == 0;
-    if (fd >= 0) close(fd);
-    return has_port ? ntohs(at.sin_port) : otherwise;
-}
-
 /* All machines of a job choose the same.  With a scheduler elsewhere no worker is at MASTER_ADDR. */
 void launcher_choose_store_port(launcher *l)
 {
@@ -383,8 +370,12 @@ void launcher_choose_store_port(launcher *l)
         l->store_port = l->port;
     else if (o->nnodes_max > 1)
         l->store_port = l->port < 65535 ? l->port + 1 : l->port - 1;
-    else
-        l->store_port = free_port(l->port);
+    else {
+        int fd;
+        const int port = tcp_reserve_port(&fd);
+        if (port > 0) close(fd); /* as torchrun chooses it: PyTorch binds it later */
+        l->store_port = port > 0 ? port : l->port;
+    }
 }
 
 pen_status launcher_start_server(launcher *l, int rank, pen_error *why)

@@ -2,8 +2,10 @@
 #include "common/net/tcp_address.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 void tcp_address_format(const char *host, uint32_t port, char *text, size_t size)
 {
@@ -34,4 +36,19 @@ bool tcp_address_parse(const char *address, struct sockaddr_storage *at, socklen
     *size = found->ai_addrlen;
     freeaddrinfo(found);
     return true;
+}
+
+int tcp_reserve_port(int *fd)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length      = sizeof at;
+    const int one         = 1;
+    *fd                   = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*fd < 0) return -1;
+    if (setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
+        bind(*fd, (struct sockaddr *)&at, sizeof at) == 0 &&
+        getsockname(*fd, (struct sockaddr *)&at, &length) == 0)
+        return ntohs(at.sin_port);
+    close(*fd);
+    return -1;
 }

@@ -9,37 +9,19 @@
 
 #include "common/base/clock.h"
 #include "common/base/config.h"
+#include "common/net/tcp_address.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { SPAWN_MAX = 1024, GRACE_MS = 5000, FAILED_TO_BEGIN = 1, SIGNAL_BASE = 128 };
-
-/* A port for the scheduler of the ranks.  *fd keeps it from other jobs; that scheduler may bind it too. */
-static int reserve_port(int *fd)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length      = sizeof at;
-    const int one         = 1;
-    *fd                   = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (*fd < 0) return -1;
-    if (setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
-        bind(*fd, (struct sockaddr *)&at, sizeof at) == 0 &&
-        getsockname(*fd, (struct sockaddr *)&at, &length) == 0)
-        return ntohs(at.sin_port);
-    close(*fd);
-    return -1;
-}
 
 /* ---- a child --------------------------------------------------------------------------------- */
 static void set_number(const char *name, int value)
@@ -186,7 +168,7 @@ int pen_spawn(int n, int (*fn)(pen_ctx *ctx, void *arg), void *arg)
                           n, fn != NULL ? "given" : "NULL", SPAWN_MAX);
         return FAILED_TO_BEGIN;
     }
-    if ((port = reserve_port(&reserved)) < 0) {
+    if ((port = tcp_reserve_port(&reserved)) < 0) {
         last_error_report(PEN_INTERNAL, "pen_spawn: no free port on 127.0.0.1: %s",
                           strerror(errno));
         return FAILED_TO_BEGIN;
