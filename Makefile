@@ -1,6 +1,7 @@
 # Penstock: the commands people type.  CMakeLists.txt has the build itself.
 #   make            builds into build/
 #   make demo       installs missing packages, builds, trains Fashion-MNIST with 2 servers and 2 workers
+#   make python     installs missing packages and PyTorch, builds, installs penstock and its Python package below PREFIX
 #   make test       installs missing packages, builds, runs every test that needs no GPU
 #   make python-test  installs PyTorch (packages-python.txt), builds, runs the tests of penstock.torch
 #   make gpu-test   on a machine with an NVIDIA GPU: builds, runs the tests of tests/gpu
@@ -27,7 +28,7 @@ ROUNDS   ?= 20
 # Ninja, for a new build folder, where it is installed: a tenth of the time less.
 GENERATOR = $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
 
-.PHONY: all configure setup build demo test python-test gpu-test fleet check sanitize soak bench install deb docs format clean
+.PHONY: all configure setup build demo python test python-test gpu-test fleet check sanitize soak bench install deb docs format clean
 
 all: build
 
@@ -49,6 +50,13 @@ endif
 demo: setup
 	@$(MAKE) --no-print-directory build
 	@scripts/demo.sh $(BUILD)
+
+python: setup
+ifeq ($(SETUP),yes)
+	@scripts/setup.sh packages-python.txt
+endif
+	@$(MAKE) --no-print-directory build
+	@scripts/install.sh $(BUILD) $(PREFIX)
 
 test: setup
 	@$(MAKE) --no-print-directory build
