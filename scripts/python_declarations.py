@@ -117,7 +117,7 @@ def main():
     print('"""_c.py - the declarations of penstock.h, for ctypes.')
     print("\nWritten by scripts/python_declarations.py from include/penstock.h; edit the header instead.\n\"\"\"")
     print(
-        "from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t,"
+        "from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t,"
     )
     print("                    c_uint32, c_uint64, c_void_p)")
     print("from typing import Any, Dict, List, Optional, Tuple\n")

@@ -2,7 +2,7 @@
 
 Written by scripts/python_declarations.py from include/penstock.h; edit the header instead.
 """
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t,
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t,
                     c_uint32, c_uint64, c_void_p)
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -519,6 +519,19 @@ class pen_event(Structure):
     ]
 
 
+class pen_slot(Structure):
+    tensor: Optional[int]
+    slot: Optional[bytes]
+    data: Any
+    reserved: Any
+    _fields_ = [
+        ("tensor", c_void_p),
+        ("slot", c_char_p),
+        ("data", POINTER(c_float)),
+        ("reserved", c_uint64 * 5),
+    ]
+
+
 class pen_sampler_desc(Structure):
     n: int
     world: int
@@ -626,6 +639,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "pen_state_add": (c_int, [c_void_p, c_char_p, c_void_p, c_size_t, c_int]),
     "pen_snapshot": (c_int, [c_void_p, POINTER(pen_opts), POINTER(pen_req)]),
     "pen_restore": (c_int, [c_void_p, c_int64, POINTER(pen_opts)]),
+    "pen_slots_get": (c_int, [c_void_p, POINTER(pen_slot), c_size_t, POINTER(c_int64), POINTER(pen_opts)]),
+    "pen_slots_set": (c_int, [c_void_p, POINTER(pen_slot), c_size_t, c_int64, POINTER(pen_opts)]),
     "pen_export": (c_int, [c_void_p, c_char_p, c_char_p, POINTER(pen_opts)]),
     "pen_import": (c_int, [c_void_p, c_char_p, POINTER(pen_opts)]),
     "pen_digest": (c_int, [c_void_p, POINTER(c_uint32)]),

@@ -361,7 +361,9 @@ void shard_gate_open(shard *s);   /* backups have acknowledged more */
 void shard_gate_forget(shard *s); /* drops all waiting messages */
 void shard_gate_forget_peer(shard *s, uint32_t peer);
 
-/* shard_fill.c */
+/* shard_fill.c.  only: see shard_entry. */
+void shard_fill_partition(shard *s, int32_t only, uint32_t index);
+void shard_fill_array(shard *s, int32_t only, shard_chunk *k, uint32_t array, bool is_last);
 void shard_fill_stream(shard *s, shard_copy *copy, bool is_fresh); /* starts after the log */
 void shard_fill_begin(shard *s, shard_copy *copy);
 void shard_fill_go_on(shard *s, shard_copy *copy);
@@ -416,6 +418,9 @@ void shard_handler_capture(shard_capture_chunk *to, const shard_chunk *k);
 
 /* table/shard_rows.c: PUSH and PULL of parts of tables. */
 void shard_receive_rows(shard *s, uint32_t peer, const wire_data *d, buf *payload);
+
+/* shard_slots.c: a PULL with sizes about a chunk of a tensor. */
+void shard_slots_receive(shard *s, const shard_arrival *in, shard_chunk *k);
 
 /* shard_pull.c */
 void shard_receive_pull(shard *s, uint32_t peer, const wire_data *d);

@@ -15,6 +15,7 @@
 enum { KEYS = MODEL_RANKS_MAX * SIM_ROWS, BYTES = 8 + KEYS * 12 + 8 };
 
 typedef struct { /* of one call: a part of the table that has some of its keys */
+    ps_client_sink sink;
     struct sim_rows *call;
     uint32_t n, key[KEYS]; /* numbers of rows */
     uint32_t least[KEYS];  /* what each has had when it was asked */
@@ -91,7 +92,7 @@ void sim_rows_request(sim_worker *w)
         p->call = call;
         if (p->n > 0)
             ps_client_add_rows(w->ps_client, r, verb, first + i, p->bytes,
-                               write_part(p, call->pushes), p);
+                               write_part(p, call->pushes), &p->sink);
     }
     ps_client_close(w->ps_client, r, waited, waited->deadline_ms, sim_now(c, &w->clock));
 }
@@ -117,10 +118,10 @@ static void check_row(cluster *c, const char *who, uint32_t number, float value,
                   number % SIM_ROWS, number / SIM_ROWS, (double)value, c->row[number].made);
 }
 
-bool sim_rows_store(void *user, void *to, const void *from, size_t size, uint32_t crc)
+bool sim_rows_store(void *user, ps_client_sink *to, const void *from, size_t size, uint32_t crc)
 {
     sim_worker *w = user;
-    const part *p = to;
+    const part *p = (const part *)to;
     rows r;
     pen_error why;
     if (crc32c(0, from, size) != crc) return false;

@@ -404,7 +404,7 @@ bool sim_worker_reaches(sim_worker *w);  /* all servers that it needs; else it r
 /* cluster_rows.c */
 void sim_rows_request(sim_worker *w);
 void sim_rows_end(sim_call *call, bool is_told); /* frees call->rows */
-bool sim_rows_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
+bool sim_rows_store(void *user, ps_client_sink *to, const void *from, size_t size, uint32_t crc);
 
 /* cluster_program.c */
 bool sim_program_advance(sim_worker *w); /* one action of the program; false: it waits */

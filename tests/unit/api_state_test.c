@@ -130,6 +130,68 @@ static void test_state_alone_resumes_from_any_snapshot_bit_for_bit(void **state)
     assert_int_equal(end(&j), whole);
 }
 
+static void test_slots_are_read_and_set_and_train_the_same_again(void **state)
+{
+    (void)state;
+    job j;
+    pen_step s;
+    int64_t applied = 0;
+    static float param[N], average[N], half[N];
+    begin(&j, SETTINGS(OPTIM));
+    pen_tensor *tensor[3] = {NULL};
+    float scalar = 0, frozen = 3, grad = 1, no_grad = 0;
+    pen_register(j.ctx, &(pen_tensor_desc){.name = "s", .param = &scalar, .grad = &grad},
+                 &tensor[0]);
+    pen_register(j.ctx, &(pen_tensor_desc){.name = "f", .flags = PEN_FROZEN, .param = &frozen},
+                 &tensor[1]);
+    pen_register(j.ctx, &(pen_tensor_desc){.name = "t", .tied_to = tensor[0], .grad = &no_grad},
+                 &tensor[2]);
+    pen_slot slot = {.tensor = tensor[0], .slot = "exp_avg", .data = average};
+    expect(pen_slots_get(j.ctx, &slot, 1, &applied, NULL), PEN_WRONG_STATE, "pen_commit");
+    ok(pen_commit(j.ctx));
+    for (int i = 0; i < 3; i++) step(&j);
+    ok(pen_slots_get(j.ctx, &slot, 1, &applied, NULL));
+    assert_int_equal(applied, 3);
+    assert_true(average[0] > 0.27f && average[0] < 0.28f); /* 1 - 0.9^3, of gradients of 1 */
+    const pen_slot both[] = {slot, {.tensor = tensor[2], .slot = "param", .data = param}};
+    ok(pen_slots_get(j.ctx, both, 2, NULL, NULL)); /* a tied name means the same values */
+    const float was = scalar;
+    assert_true(param[0] == was);
+    for (int i = 0; i < 2; i++) step(&j);
+    const float then = scalar;
+    half[0]          = average[0];
+    ok(pen_slots_set(j.ctx,
+                     (const pen_slot[]){{.tensor = tensor[0], .slot = "param", .data = param},
+                                        {.tensor = tensor[0], .slot = "exp_avg", .data = half}},
+                     2, 3, NULL));
+    assert_true(scalar == was);
+    ok(pen_slots_get(j.ctx, NULL, 0, &applied, NULL));
+    assert_int_equal(applied, 3);
+    for (int i = 0; i < 2; i++) step(&j);
+    assert_true(scalar != then); /* exp_avg_sq was not set back */
+
+    expect(pen_slots_get(j.ctx, &(pen_slot){.tensor = tensor[0], .slot = "sum", .data = param}, 1,
+                         NULL, NULL),
+           PEN_NOT_FOUND,
+           "the rule adamw of 's' has no slot 'sum'; known: param, exp_avg, exp_avg_sq");
+    expect(pen_slots_get(j.ctx, &(pen_slot){.tensor = tensor[1], .slot = "param", .data = param}, 1,
+                         NULL, NULL),
+           PEN_INVALID_ARGUMENT, "'f' is not trained");
+    expect(pen_slots_set(j.ctx, &(pen_slot){.tensor = tensor[0], .slot = "param"}, 1, 3, NULL),
+           PEN_INVALID_ARGUMENT, "data of 's' is NULL on rank 0");
+    expect(pen_slots_set(j.ctx, both, 1, -1, NULL), PEN_INVALID_ARGUMENT, "applied is below 0");
+    expect(pen_slots_get(j.ctx, &(pen_slot){.slot = "param"}, 1, NULL, NULL), PEN_INVALID_ARGUMENT,
+           "NULL");
+    expect(pen_slots_get(j.ctx, &(pen_slot){.tensor = tensor[0], .slot = "param", .reserved = {1}},
+                         1, NULL, NULL),
+           PEN_INVALID_ARGUMENT, "reserved");
+    ok(pen_step_begin(j.ctx, &s));
+    expect(pen_slots_get(j.ctx, &slot, 1, NULL, NULL), PEN_WRONG_STATE, "step 7 is in progress");
+    pen_ready(j.ctx, NULL, PEN_ALL);
+    ok(pen_step_end(j.ctx, &s));
+    end(&j);
+}
+
 static void test_state_is_restored_between_steps_and_trains_the_same_again(void **state)
 {
     (void)state;
@@ -297,6 +359,7 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        TEST(test_slots_are_read_and_set_and_train_the_same_again),
         TEST(test_state_alone_resumes_from_any_snapshot_bit_for_bit),
         TEST(test_state_is_restored_between_steps_and_trains_the_same_again),
         TEST(test_state_keeps_as_many_snapshots_as_asked),

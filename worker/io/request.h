@@ -22,6 +22,7 @@ typedef enum {
     REQUEST_VERB,      /* push, pull, both   */
     REQUEST_STEP,      /* pen_step_end       */
     REQUEST_KV,        /* push, pull, both of a table */
+    REQUEST_SLOTS,     /* pen_slots_get, pen_slots_set */
     REQUEST_PULL_FREE, /* pen_digest        */
     REQUEST_FETCH,     /* values of a unit  */
     REQUEST_SNAPSHOT,
@@ -52,6 +53,7 @@ typedef struct request {
             void *to;
         } verb;
         struct table_request *kv; /* OWNED; request_end() frees it */
+        struct io_slots *slots;   /* BORROWED: the caller waits */
         struct {
             pen_node to;
             int head;

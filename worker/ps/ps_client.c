@@ -258,6 +258,16 @@ void ps_client_take_values(ps_client *self, op *o, const void *data, size_t size
     ps_client_finish(self, o);
 }
 
+uint64_t ps_client_next_push(const ps_client *self, uint32_t chunk)
+{
+    return self->chunk[chunk].next_seq;
+}
+
+void ps_client_applied_is(ps_client *self, int64_t applied)
+{
+    self->applied = applied;
+}
+
 /* ---- requests -------------------------------------------------------------------------------- */
 ps_client_request *ps_client_open(ps_client *self, uint64_t now_ms)
 {

@@ -117,6 +117,12 @@ typedef struct {
     wire_scalars scalars; /* summed over all ranks */
 } ps_client_outcome;
 
+/* Where the answer to an operation of rows goes: ps_client_add_rows(). */
+typedef struct ps_client_sink {
+    bool (*store)(struct ps_client_sink *self, const void *answer,
+                  size_t size); /* false: does not fit */
+} ps_client_sink;
+
 /* Called with the `user` of ps_client_create().  They must not call the ps client; only `send` may
  * call ps_client_tx_ref(). */
 typedef struct {
@@ -144,8 +150,8 @@ typedef struct {
     /* All values of this tensor that the step pulls have been stored.  The step may not be over.  Not called for a
      * tensor whose step failed.  NULL: nobody asks. */
     void (*arrived)(void *user, uint32_t tensor);
-    /* As store(), for the answer of a part of a table (proto/rows.h), which has any size.  NULL: there are no tables. */
-    bool (*store_rows)(void *user, void *to, const void *from, size_t size, uint32_t crc);
+    /* As store(), for an answer of any size: of a part of a table (proto/rows.h), or a slot (proto/slots.h). */
+    bool (*store_rows)(void *user, ps_client_sink *to, const void *from, size_t size, uint32_t crc);
 } ps_client_actions;
 
 ps_client *ps_client_create(const ps_client_setup *setup, const ps_client_actions *actions,
@@ -164,9 +170,15 @@ void ps_client_prefer(ps_client_request *r, int32_t priority);
 void ps_client_add(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t tensor,
                    const void *from, void *to);
 /* Adds a part of a table: PS_PUSH, PS_PULL or PS_PUSH_PULL with the bytes of proto/rows.h.  Many of one part are in
- * flight at a time; pushes take effect in the order in which they were added. */
+ * flight at a time; pushes take effect in the order in which they were added.  Or a chunk of a tensor: PS_PULL with those
+ * of proto/slots.h. */
 void ps_client_add_rows(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
-                        const void *bytes, uint32_t size, void *to);
+                        const void *bytes, uint32_t size, ps_client_sink *to);
+
+/* Slots were set: the number of this rank's next push of a chunk that no decision closes, and updates from now on. */
+uint64_t ps_client_next_push(const ps_client *self, uint32_t chunk);
+void ps_client_applied_is(ps_client *self, int64_t applied);
+
 void ps_client_close(ps_client *self, ps_client_request *r, void *token, uint64_t deadline_ms,
                      uint64_t now_ms);
 

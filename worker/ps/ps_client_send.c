@@ -196,7 +196,7 @@ void ps_client_add_chunk(ps_client *self, ps_client_request *r, ps_client_verb v
 }
 
 void ps_client_add_rows(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
-                        const void *bytes, uint32_t size, void *to)
+                        const void *bytes, uint32_t size, ps_client_sink *to)
 {
     op *o = add(self, r, verb, chunk, bytes, to, size);
     if (o == NULL) return;

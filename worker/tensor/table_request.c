@@ -152,6 +152,8 @@ static uint32_t length_of(const sorting *s, uint32_t at)
     return s->table->dim > 0 ? s->table->dim : s->kv->in_lens[at];
 }
 
+static bool take_answer(ps_client_sink *sink, const void *answer, size_t size);
+
 /* Counts the different keys of each part, and the bytes of its question. */
 static pen_status measure(sorting *s, table_request *r, pen_error *why)
 {
@@ -183,8 +185,11 @@ static pen_status measure(sorting *s, table_request *r, pen_error *why)
                            " bytes; use fewer keys in a call",
                            t->name, n, WIRE_PAYLOAD_BYTES_MAX);
         if (n == 0 && !needs_all) continue;
-        r->part[r->n_parts++] =
-            (table_part){.request = r, .part = p, .n = (uint32_t)different, .size = (uint32_t)size};
+        r->part[r->n_parts++] = (table_part){.sink    = {take_answer},
+                                             .request = r,
+                                             .part    = p,
+                                             .n       = (uint32_t)different,
+                                             .size    = (uint32_t)size};
         s->size += size;
     }
     return PEN_OK;
@@ -366,8 +371,9 @@ static bool take_head(table_part *p, const void **answer, size_t *size, bool *is
     return r->refusal != NULL;
 }
 
-bool table_request_store(table_part *p, const void *answer, size_t size)
+static bool take_answer(ps_client_sink *sink, const void *answer, size_t size)
 {
+    table_part *p      = (table_part *)sink;
     const pen_table *t = p->request->table;
     const size_t width = plan_dtype_bytes(t->desc.dtype);
     bool is_over       = false;

@@ -4,7 +4,7 @@
  * comes twice is one key: its gradients are added in float32, in the order of the call, and its values go to all places.
  * The bytes of each part (proto/rows.h) are copies, one behind the other; values go into the program's memory as answers
  * come, or, if rows differ in length, when the last one is there.
- * Thread: begin: the caller's; store and end: the SDK's.
+ * Thread: begin: the caller's; answers and end: the SDK's.
  */
 #ifndef WORKER_TABLE_REQUEST_H
 #define WORKER_TABLE_REQUEST_H
@@ -15,7 +15,8 @@
 
 typedef struct table_request table_request;
 
-typedef struct { /* of a part that has keys */
+typedef struct {         /* of a part that has keys */
+    ps_client_sink sink; /* the answer of the part */
     table_request *request;
     uint32_t part;     /* of the table */
     uint32_t first, n; /* its keys, among all different ones */
@@ -43,9 +44,6 @@ struct table_request {
 /* INVALID_ARGUMENT, TOO_SMALL (*count: elements needed), NO_MEMORY. */
 pen_status table_request_begin(pen_table *t, const pen_kv *kv, ps_client_verb verb,
                                table_request **r, uint64_t *count, pen_error *why);
-
-/* The answer of a part: false if it does not fit the question. */
-bool table_request_store(table_part *p, const void *answer, size_t size);
 
 /* Frees it.  *count: elements that came, or that were needed; why may be NULL with PEN_OK.  Returns `status`, or what
  * went wrong here. */

@@ -44,7 +44,7 @@ static buf *squares_of(const shard_partition *p)
 }
 
 /* Includes the record of the newest decided step: a rank that lost it asks again. */
-static void notify_partition(shard *s, const shard_copy *copy, uint32_t index)
+void shard_fill_partition(shard *s, int32_t only, uint32_t index)
 {
     const shard_partition *p      = &s->partition[index];
     const wire_decision *decision = shard_core_decision(s->core, index);
@@ -67,7 +67,7 @@ static void notify_partition(shard *s, const shard_copy *copy, uint32_t index)
             return;
         }
     }
-    shard_log_append(s, &e, copy->server, squares);
+    shard_log_append(s, &e, only, squares);
 }
 
 static void notify_open_step(shard *s, const shard_copy *copy, uint32_t index)
@@ -85,7 +85,7 @@ void shard_fill_begin(shard *s, shard_copy *copy)
 {
     shard_fill_stream(s, copy, true);
     for (uint32_t i = 0; i < s->n_partitions; i++) {
-        notify_partition(s, copy, i);
+        shard_fill_partition(s, copy->server, i);
         notify_open_step(s, copy, i);
     }
     copy->fill_mark[0] = copy->fill_mark[1] = s->log.index;
@@ -94,8 +94,8 @@ void shard_fill_begin(shard *s, shard_copy *copy)
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 /* numbers is OWNED by the callee. */
-static void notify_array(shard *s, const shard_copy *copy, shard_chunk *k, uint32_t slot,
-                         bool is_last, buf *numbers)
+static void notify_array(shard *s, int32_t only, shard_chunk *k, uint32_t slot, bool is_last,
+                         buf *numbers)
 {
     wire_entry e = {.what    = WIRE_ENTRY_STATE,
                     .object  = k->number,
@@ -111,7 +111,13 @@ static void notify_array(shard *s, const shard_copy *copy, shard_chunk *k, uint3
         e.has_vote  = shard_scalars_are_of(s, k);
         if (e.has_vote) e.vote.scalars = s->scalars.sum;
     }
-    shard_log_append(s, &e, copy->server, numbers);
+    shard_log_append(s, &e, only, numbers);
+}
+
+void shard_fill_array(shard *s, int32_t only, shard_chunk *k, uint32_t array, bool is_last)
+{
+    buf *numbers = shard_offload_array(s, k, array);
+    if (numbers != NULL) notify_array(s, only, k, array, is_last, numbers);
 }
 
 /* A part of a table: the blocks of its rows follow in place of slots. */
@@ -120,29 +126,25 @@ static uint64_t notify_table(shard *s, const shard_copy *copy, shard_chunk *k)
     const row_store *all = shard_table_rows(k);
     const uint32_t all_n = row_store_blocks(all);
     const uint32_t n     = all_n - (all_n > 0 && mutation(MUTATION_ROWS_LEFT_BEHIND));
-    buf *numbers         = shard_offload_array(s, k, 0);
-    if (numbers != NULL) notify_array(s, copy, k, 0, n == 0, numbers);
+    shard_fill_array(s, copy->server, k, 0, n == 0);
     for (uint32_t i = 0; i < n && !s->has_failed; i++)
-        notify_array(s, copy, k, 1 + i, i + 1 == n, buf_acquire(row_store_block(all, i)));
+        notify_array(s, copy->server, k, 1 + i, i + 1 == n, buf_acquire(row_store_block(all, i)));
     return row_store_bytes(all);
 }
 
 static uint64_t notify_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
 {
     if (!shard_core_has_values(s->core, k->index)) {
-        notify_array(s, copy, k, 0, true, NULL); /* sent as FIRST */
+        notify_array(s, copy->server, k, 0, true, NULL); /* sent as FIRST */
         return 0;
     }
     if (k->table != NULL) return notify_table(s, copy, k);
     if (k->handler != NULL) { /* its state comes when the shard is sealed */
-        buf *values = shard_offload_array(s, k, 0);
-        if (values != NULL) notify_array(s, copy, k, 0, true, values);
+        shard_fill_array(s, copy->server, k, 0, true);
         return 0;
     }
-    for (uint32_t a = 0; a <= k->slots && !s->has_failed; a++) {
-        buf *numbers = shard_offload_array(s, k, a);
-        if (numbers != NULL) notify_array(s, copy, k, a, a == k->slots, numbers);
-    }
+    for (uint32_t a = 0; a <= k->slots && !s->has_failed; a++)
+        shard_fill_array(s, copy->server, k, a, a == k->slots);
     return k->count * sizeof(float) * (1 + k->slots);
 }
 

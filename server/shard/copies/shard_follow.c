@@ -182,9 +182,9 @@ static bool follow_state(shard *s, const logged *l)
         return shard_handler_follow(s, k, e, l->data);
     if (k == NULL || e->slot > k->slots || (e->bytes > 0 && !has_numbers(k, e))) return false;
     if (k->table != NULL) row_store_clear(shard_table_rows(k));
+    k->version = e->version;
     if (e->slot == 0) {
         shard_core_follow_state(s->core, k->index, e->bytes > 0, e->step, e->number, e->n_numbers);
-        k->version = e->version;
         if (e->has_vote) shard_scalars_follow(s, k, &e->vote.scalars);
     }
     if (!shard_chunk_make_writable(s, k)) return true;

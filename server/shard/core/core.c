@@ -125,10 +125,15 @@ pen_status shard_core_create(const shard_core_config *config, uint32_t world_siz
     return PEN_OK;
 }
 
+void shard_core_applied_is(shard_core *c, uint32_t partition, int64_t applied)
+{
+    c->applied = c->partition[partition].applied = applied;
+}
+
 void shard_core_restored(shard_core *c, int64_t applied)
 {
     c->applied = applied;
-    for (uint32_t p = 0; p < c->n_partitions; p++) c->partition[p].applied = applied;
+    for (uint32_t p = 0; p < c->n_partitions; p++) shard_core_applied_is(c, p, applied);
 }
 
 static void free_waiting(shard_core_waiting *held)
@@ -221,6 +226,11 @@ uint64_t shard_core_round(const shard_core *c, uint32_t chunk)
 bool shard_core_is_round(const shard_core *c, uint32_t chunk)
 {
     return shard_core_averages(c, &c->chunk[chunk]);
+}
+bool shard_core_rests(const shard_core *c, uint32_t chunk, uint64_t round)
+{
+    const shard_core_chunk *k = &c->chunk[chunk];
+    return shard_core_averages(c, k) && k->round == round && k->got == 0;
 }
 uint64_t shard_core_partition_step(const shard_core *c, uint32_t partition)
 {

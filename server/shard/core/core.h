@@ -196,7 +196,8 @@ bool shard_core_follow_apply(shard_core *c, uint32_t chunk, int32_t rank, uint64
 /* This copy becomes the primary.  Drops waiting answers; their ranks ask again. */
 void shard_core_forget_waiting(shard_core *c);
 
-/* After a restore, before any push: number of updates in the values. */
+/* Number of updates in the values of a partition that were replaced; after a restore, of all. */
+void shard_core_applied_is(shard_core *c, uint32_t partition, int64_t applied);
 void shard_core_restored(shard_core *c, int64_t applied);
 
 /* Drops waiting answers to it; it asks again. */
@@ -228,6 +229,8 @@ const uint64_t *shard_core_clocks(const shard_core *c, uint32_t chunk); /* [worl
 bool shard_core_has_values(const shard_core *c, uint32_t chunk);
 uint64_t shard_core_round(const shard_core *c, uint32_t chunk);
 bool shard_core_is_round(const shard_core *c, uint32_t chunk); /* its updates need all ranks */
+/* The same, the open one is `round`, and nothing of it has come. */
+bool shard_core_rests(const shard_core *c, uint32_t chunk, uint64_t round);
 /* Least number of a next push, over undecided chunks and live ranks; false: no such chunk. */
 bool shard_core_least_clock(const shard_core *c, uint64_t *clock);
 int64_t shard_core_applied(const shard_core *c); /* decided steps applied */

@@ -1,4 +1,4 @@
-/* shard_rows.c - messages about parts of tables: PUSH and PULL with keys, and requests to handlers. */
+/* shard_rows.c - messages with sizes: PUSH and PULL of parts of tables, requests to handlers, PULL of slots. */
 #include "server/shard/shard_state.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@ static pen_status check_message(const shard *s, const wire_data *d, const buf *p
                        wire_kind_name((int)d->kind));
     for (uint32_t i = 0; i < d->n; i++) {
         const shard_chunk *k = shard_find(s, d->chunk[i]);
-        if (k == NULL || !shard_is_part(k))
+        if (k == NULL || (!shard_is_part(k) && d->kind != WIRE_PULL))
             return why_set(why, PEN_INVALID_ARGUMENT,
                            "chunk %u is no part of a table on this shard", d->chunk[i]);
         bytes += d->size[i];
@@ -97,6 +97,10 @@ static void take_part(shard *s, const shard_arrival *in, uint32_t i)
     shard_arrival mine = *in;
     mine.rows          = &r;
     if (!shard_is_intact(s, in->peer, d, i, in->data, in->size)) return;
+    if (!shard_is_part(k)) {
+        shard_slots_receive(s, in, k);
+        return;
+    }
     if (k->handler != NULL) {
         take_request(s, k, in);
         return;

@@ -262,11 +262,16 @@ static void keys(const model *m)
     DO(pen_kv_push_pull, m->ranged, &b, NULL, NULL);
 }
 
-static void files(pen_ctx *ctx, int has_servers)
+static void files(pen_ctx *ctx, pen_tensor *t, int has_servers)
 {
     uint32_t crc;
     pen_req req;
     pen_step step;
+    float momentum[N];
+    int64_t applied;
+    const pen_slot slot = {.tensor = t, .slot = "momentum_buffer", .data = momentum};
+    DO(pen_slots_get, ctx, &slot, 1, &applied, NULL);
+    DO(pen_slots_set, ctx, &slot, 1, applied, NULL);
     DO(pen_digest, ctx, &crc);
     DO(pen_export, ctx, "all.safetensors", NULL, NULL);
     DO(pen_snapshot, ctx, NULL, &req);
@@ -298,7 +303,7 @@ static int work(const char *part, const char *const words[])
     collectives(ctx, pen_world(ctx));
     sampling(ctx);
     train(ctx, &m, 3);
-    files(ctx, has_servers);
+    files(ctx, m.w, has_servers);
     if (has_servers) {
         DO(pen_push, ctx, m.free, PEN_ALL, NULL, NULL, NULL);
         DO(pen_pull, ctx, m.free, PEN_ALL, NULL, NULL, NULL);

@@ -109,10 +109,10 @@ bool io_store(void *user, void *to, const void *from, size_t size, uint32_t crc)
     return true;
 }
 
-bool io_store_rows(void *user, void *to, const void *from, size_t size, uint32_t crc)
+bool io_store_rows(void *user, ps_client_sink *to, const void *from, size_t size, uint32_t crc)
 {
     (void)user;
-    return crc32c(0, from, size) == crc && table_request_store(to, from, size);
+    return crc32c(0, from, size) == crc && to->store(to, from, size);
 }
 
 static void on_data(io_thread *c, const lane_link *l, const transport_event *event, uint64_t now_ms)

@@ -11,8 +11,9 @@
 static bool lacks_servers(const io_thread *c, const request *r)
 {
     const bool needs = r->kind == REQUEST_VERB || r->kind == REQUEST_STEP ||
-                       r->kind == REQUEST_KV || r->kind == REQUEST_PULL_FREE ||
-                       r->kind == REQUEST_FETCH || r->kind == REQUEST_SNAPSHOT;
+                       r->kind == REQUEST_KV || r->kind == REQUEST_SLOTS ||
+                       r->kind == REQUEST_PULL_FREE || r->kind == REQUEST_FETCH ||
+                       r->kind == REQUEST_SNAPSHOT;
     return needs && c->view.term != 0 && c->view.n_servers == 0;
 }
 
@@ -52,7 +53,7 @@ static void begin_kv(io_thread *c, request *r, uint64_t now)
     }
     for (uint32_t i = 0; i < q->n_parts; i++)
         ps_client_add_rows(c->ps_client, e, q->verb, first[tensor] + q->part[i].part,
-                           q->part[i].bytes, q->part[i].size, &q->part[i]);
+                           q->part[i].bytes, q->part[i].size, &q->part[i].sink);
     ps_client_close(c->ps_client, e, r, r->deadline_ms, now);
 }
 
@@ -82,6 +83,7 @@ static void begin(void *user)
     case REQUEST_COMMAND: io_begin_command(c, r, now); break;
     case REQUEST_STORE: io_begin_store(c, r, now); break;
     case REQUEST_KV: begin_kv(c, r, now); break;
+    case REQUEST_SLOTS: io_slots_begin(c, r, now); break;
     case REQUEST_SNAPSHOT:
         r->next      = c->snapshots;
         c->snapshots = r;

@@ -149,7 +149,7 @@ void io_renew(void *user); /* the scheduler is silent: opens a second connection
 void io_disconnect(void *user, uint32_t shard, uint32_t lane);
 void io_disconnect_shard(io_thread *c, uint32_t shard); /* all its lanes: the shard has moved */
 bool io_store(void *user, void *to, const void *from, size_t size, uint32_t crc);
-bool io_store_rows(void *user, void *to, const void *from, size_t size, uint32_t crc);
+bool io_store_rows(void *user, ps_client_sink *to, const void *from, size_t size, uint32_t crc);
 const char *io_probe(void *user); /* what answers at the scheduler's address */
 
 /* io_view.c */
@@ -199,6 +199,9 @@ void io_start(job_link *l, request *r);
 /* In the io thread.  True: the request has ended, because the job has failed or has no servers. */
 bool io_refuses(io_thread *c, request *r);
 void io_refuse_for_memory(request *r);
+
+/* io_slots.c */
+void io_slots_begin(io_thread *c, request *r, uint64_t now_ms);
 
 /* io_push.c */
 pen_status io_send(void *user, uint32_t shard, uint32_t lane, const wire_data *d,

@@ -1,5 +1,5 @@
 /* world.c - the world of a job whose members change. */
-#include "worker/api/api.h"
+#include "worker/context.h"
 
 #include "common/base/why.h"
 #include "common/containers/vec.h"
