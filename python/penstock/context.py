@@ -1,17 +1,18 @@
 """context.py - one member of one job: its tensors, its steps, its groups and its state."""
 import atexit
+import math
 import os
 import re
 import sys
 import threading
 import weakref
 from contextlib import contextmanager
-from ctypes import byref, c_char_p, c_double, c_int64, c_uint32, c_void_p, cast
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int64, c_uint32, c_void_p, cast
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _c
 from ._library import lib
-from ._memory import DType, Memory, borrow_out, dtype_of, owned
+from ._memory import DType, Memory, borrow, borrow_out, dtype_of, owned
 from .errors import Error, InvalidArgument, WrongState, check, failure, pointer
 from .group import Group, options, taken
 from .requests import Caller, Request, Result, reap
@@ -513,6 +514,49 @@ class Context:
         Errors     NotFound: no such file, or it lacks a tensor.  Mismatch: another shape.  Corrupt.   Cost  one read.
         """
         self._call(lambda: check(lib.pen_import(self._alive(), os.fsencode(path), None)))
+
+    def get_slots(self, slots: Iterable[Tuple[Tensor, str, Any]]) -> int:
+        """Reads the state of update rules, and float32 values, wherever they are.  Returns the updates so far.
+
+        Shape      slots: (tensor, name, array): "exp_avg" ... as in docs/optim.md, "param": the values; float32 arrays
+                   with the tensor's elements, or None: this rank only takes part.
+        Thread     between steps; all ranks, the same tensors and names.
+        Errors     NotFound: the rule has no such slot.  Unsupported: ssp and async.  TimedOut, PeerLost.
+        Cost       servers: one copy for each rank that gives arrays; zero1 to zero3: an all_reduce of each.
+        Source     pen_slots_get().
+        """
+        rows, kept = self._slots(slots, borrow_out)
+        applied = c_int64()
+        self._call(lambda: check(lib.pen_slots_get(self._alive(), rows, len(rows), byref(applied), None)))
+        del kept
+        return applied.value
+
+    def set_slots(self, slots: Iterable[Tuple[Tensor, str, Any]], applied: int) -> None:
+        """Replaces the state of update rules and values by rank 0's, on all ranks.
+
+        Shape      as get_slots(); rank 0's arrays count, the others' may be None.  applied: updates that all trained
+                   tensors have had.
+        Thread     between steps; all ranks, the same tensors and names.
+        Errors     as get_slots().  After a failure the state is a mixture: set it again.
+        Cost       a broadcast of each array.   Source  pen_slots_set().
+        """
+        rows, kept = self._slots(slots, borrow)
+        self._call(lambda: check(lib.pen_slots_set(self._alive(), rows, len(rows), applied, None)))
+        del kept
+
+    def _slots(self, slots: Iterable[Tuple[Tensor, str, Any]], borrowed: Callable[[Any], Memory]) -> Tuple[Any, Any]:
+        listed = [(tensor, name.encode(), x if x is None else borrowed(x)) for tensor, name, x in slots]
+        rows = (_c.pen_slot * len(listed))()
+        for row, (tensor, name, memory) in zip(rows, listed):
+            if memory is not None and (memory.dtype is not DType.F32 or memory.count != math.prod(tensor.shape)):
+                raise InvalidArgument(
+                    f"'{tensor.name}': a slot has {math.prod(tensor.shape)} elements of f32, the array has "
+                    f"{memory.count} of {memory.dtype.name.lower()}"
+                )
+            row.tensor, row.slot = tensor._handle, name
+            if memory is not None:
+                row.data = cast(memory.address, POINTER(c_float))
+        return rows, listed
 
     def digest(self) -> int:
         """CRC32C of all parameters, in registration order; every rank gets the same.

@@ -65,6 +65,123 @@ def test_each_rule_is_torchs_over_20_steps_on_servers_and_sharded():
             passes(job(program, workers, flags, RULE=name))
 
 
+def test_a_state_dict_goes_to_torch_and_comes_back_for_each_rule():
+    program = (
+        COMMON
+        + """
+    rules = {
+        "SGD": dict(lr=0.1), "SGD momentum": dict(lr=0.05, momentum=0.9, dampening=0.1, weight_decay=0.01),
+        "Adam": dict(lr=0.01, betas=(0.8, 0.99), weight_decay=0.1), "AdamW": dict(lr=0.01, weight_decay=0.05),
+        "Adamax": dict(lr=0.01), "RMSprop": dict(lr=0.01, alpha=0.9, momentum=0.5), "Adadelta": dict(lr=1.0, rho=0.8),
+        "Adagrad": dict(lr=0.05, lr_decay=0.01, initial_accumulator_value=0.1),
+    }
+    name, rank = os.environ["RULE"], pt.init().rank
+    kind, numbers = getattr(torch.optim, name.split()[0]), rules[name]
+
+    def train(net, optimizer, steps):
+        for step in steps:
+            torch.manual_seed(step)
+            grads = [torch.randn_like(p) for p in net.parameters()]
+            optimizer.zero_grad()
+            sum((p * g).sum() for p, g in zip(net.parameters(), grads)).backward()
+            optimizer.step()
+
+    def near(a, b):
+        moved = (flat(b) - flat(model())).abs().max().item()
+        worst = ((flat(a) - flat(b)).abs() / (flat(b).abs() + moved)).max().item()
+        assert worst < 1e-6, worst
+
+    m, reference, taken = model(), model(), model()
+    ours = pt.DistributedOptimizer(kind(m.parameters(), **numbers), m.named_parameters())
+    torchs = kind(reference.parameters(), **numbers)
+    ours.load_state_dict(kind(m.parameters(), **numbers).state_dict())  # of one that has made no step: a fresh start
+    train(m, ours, range(7))
+    train(reference, torchs, range(7))
+
+    state = ours.state_dict()  # to torch, in its own format
+    wanted = torchs.state_dict()
+    assert {i: set(s) for i, s in state["state"].items()} == {i: set(s) for i, s in wanted["state"].items()}
+    assert [set(g) for g in state["param_groups"]] == [set(g) for g in wanted["param_groups"]]
+    for i, s in wanted["state"].items():
+        for key, value in s.items():
+            assert type(state["state"][i][key]) is type(value), (key, value)
+    taken.load_state_dict(m.state_dict())
+    torchs2 = kind(taken.parameters(), **numbers)
+    torchs2.load_state_dict(state)
+    train(m, ours, range(7, 14))
+    train(taken, torchs2, range(7, 14))
+    near(m, taken)
+
+    with torch.no_grad():  # from torch: rank 0's parameters and state
+        for p, q in zip(m.parameters(), reference.parameters()):
+            p.copy_(q if rank == 0 else torch.zeros_like(q))
+    ours.load_state_dict(wanted if rank == 0 else torchs2.state_dict())
+    assert (flat(m) == flat(reference)).all()
+    train(m, ours, range(7, 14))
+    train(reference, torchs, range(7, 14))
+    near(m, reference)
+
+    again = ours.state_dict()  # through a file, and back where it came from: not one bit changes
+    path = os.path.join(os.path.dirname(__file__), f"state.{rank}")
+    torch.save(again, path)
+    before = [p.detach().clone() for p in m.parameters()]
+    train(m, ours, range(14, 17))
+    then = flat(m).clone()
+    with torch.no_grad():
+        for p, q in zip(m.parameters(), before):
+            p.copy_(q)
+    ours.load_state_dict(torch.load(path))
+    train(m, ours, range(14, 17))
+    assert (flat(m) == then).all()
+    pt.context().close()
+"""
+    )
+    for name in ("SGD", "SGD momentum", "Adam", "AdamW", "Adamax", "RMSprop", "Adadelta", "Adagrad"):
+        passes(job(program, 2, ["--servers", "2"], RULE=name))
+    for flags in (["--mode", "zero1"], ["--mode", "zero3"], ["--mode", "ddp"], ["--servers", "2", "--replicas", "1"]):
+        passes(job(program, 2, flags, RULE="AdamW"))
+    passes(job(program, 1, RULE="Adam"))
+
+
+def test_a_state_dict_that_does_not_fit_is_refused_with_a_sentence():
+    program = (
+        COMMON
+        + """
+    m = model()
+    ours = pt.DistributedOptimizer(torch.optim.Adam(m.parameters(), lr=0.01), m.named_parameters())
+    def refused(state, said, kind=penstock.Unsupported):
+        try:
+            ours.load_state_dict(state)
+        except kind as error:
+            assert said in str(error), error
+        else:
+            raise SystemExit("not refused: " + said)
+    fresh = ours.state_dict()
+    assert fresh["state"] == {i: {} for i in fresh["state"]}
+    betas = ours.state_dict()
+    betas["param_groups"][0]["betas"] = (0.5, 0.5)
+    refused(betas, "param group 0 has other numbers")
+    x, y = batch(0)
+    loss_of(m, x, y).backward()
+    try:
+        ours.state_dict()
+    except penstock.WrongState as error:
+        assert "step 0 is in progress" in str(error), error
+    ours.step()
+    uneven = ours.state_dict()
+    uneven["state"][1]["step"] = torch.tensor(7.0)
+    refused(uneven, "different numbers of updates: [1, 7]")
+    short = ours.state_dict()
+    short["param_groups"][0]["params"] = [0]
+    refused(short, "size", ValueError)
+    ours.load_state_dict({**ours.state_dict(), "state": {}})  # no state at all: the rule begins anew
+    assert float(ours.state_dict()["param_groups"][0]["lr"]) == 0.01
+    pt.context().close()
+"""
+    )
+    passes(job(program, 2, ["--servers", "1"]))
+
+
 def test_groups_have_rates_of_their_own_and_follow_torchs_schedulers():
     passes(
         job(

@@ -8,6 +8,7 @@ The backend works under `penstock run`, torchrun, mpirun and torch.multiprocessi
 from .backend import ProcessGroup, Work, mean_hook, monitored_barrier, register as _register
 from .calls import allreduce, broadcast_optimizer_state, broadcast_parameters, local_rank, local_size, rank, size
 from .embedding import Embedding
+from .files import from_module, load_into
 from .job import context, init
 from .optimizer import DistributedOptimizer
 from . import memory as _memory
@@ -23,7 +24,9 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "context",
+    "from_module",
     "init",
+    "load_into",
     "local_rank",
     "local_size",
     "mean_hook",

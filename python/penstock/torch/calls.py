@@ -44,6 +44,7 @@ def broadcast_parameters(parameters: Union[Mapping[str, Any], Iterable[Tuple[str
     """Copies root_rank's tensors to all ranks: model.state_dict(), or named_parameters().
 
     A DistributedOptimizer does so for its parameters when it is made; this is for buffers, and for other roots before it.
+    After it was made, its load_state_dict() gives all ranks rank 0's parameters.
 
     Thread     the same call on all ranks.   Errors, cost  as Group.broadcast().
     """

@@ -1,4 +1,5 @@
 """optimizer.py - a torch.optim optimizer whose rule runs where the job says: on servers, sharded, or on each worker."""
+import inspect
 import threading
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
@@ -59,6 +60,35 @@ def _rule_of(kind: type, group: Dict[str, Any]) -> str:
     return _RULES[kind](group)
 
 
+class _Form:
+    """The state that torch's optimizer keeps of a parameter: its names and types, as a step with one number shows them."""
+
+    def __init__(self, kind: type, group: Dict[str, Any]) -> None:
+        p = torch.nn.Parameter(torch.zeros(1))
+        known = inspect.signature(kind).parameters
+        optimizer = kind([p], **{name: value for name, value in group.items() if name in known and name != "params"})
+        self._before = dict(optimizer.state.get(p, {}))
+        p.grad = torch.zeros(1)
+        optimizer.step()
+        self._after = dict(optimizer.state.get(p, {}))
+
+    def at(self, applied: int) -> Dict[str, Any]:
+        """After so many updates; tensors other than "step" stand for arrays like the parameter."""
+        state = dict(self._after if applied > 0 else self._before)
+        if "step" in state:
+            step = state["step"]
+            state["step"] = torch.full_like(step, applied) if isinstance(step, torch.Tensor) else applied
+        return state
+
+
+def _updates(states: Dict[torch.nn.Parameter, Dict[str, Any]]) -> int:
+    """How many updates they have had; SGD does not say, but its first one is special."""
+    counts = {int(state["step"]) if "step" in state else 1 for state in states.values() if state}
+    if len(counts) > 1:
+        raise Unsupported(f"load_state_dict(): parameters have had different numbers of updates: {sorted(counts)}")
+    return counts.pop() if counts else 0
+
+
 class DistributedOptimizer(torch.optim.Optimizer):
     """A torch.optim optimizer whose rule Penstock runs: on servers, sharded over the workers, or on each (setting mode).
 
@@ -105,6 +135,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._rules: List[str] = []
         self._tensors: Dict[torch.nn.Parameter, Tensor] = {}
         self._counted: Dict[torch.nn.Parameter, int] = {}
+        self._forms: Dict[torch.nn.Parameter, _Form] = {}
         self._hooks: List[Any] = []
         self._register(dict(self._names(named_parameters)), buffers)
         if commit:
@@ -126,6 +157,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             rule = _rule_of(self._kind, group)
             self._rules.append(rule)
             self._params.append(self._context.params(f"group{g}", optim=f"{rule} lr={float(group['lr'])!r}"))
+            form = _Form(self._kind, group)
             for p in group["params"]:
                 if p not in names:
                     raise InvalidArgument(
@@ -135,6 +167,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 if p.requires_grad:
                     self._tensors[p] = self._context.register(names[p], p.detach(), params=self._params[g])
                     self._counted[p] = 0
+                    self._forms[p] = form
                     self._hook(p)
         for name, buffer in buffers:
             self._context.register(name, buffer, buffer=True)
@@ -237,12 +270,56 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return torch.tensor(self.last_step.grad_norm) if self.last_step is not None else None
 
     def state_dict(self) -> Dict[str, Any]:
-        """Not yet: the state of the rule lies on servers or sharded.  Snapshots have it: context().snapshot()."""
-        raise Unsupported(
-            "DistributedOptimizer.state_dict(): the rule's state is on servers or sharded: take a snapshot of the "
-            "job (penstock.torch.context().snapshot(), --store DIR) and --resume"
-        )
+        """The state of the rule and the param groups, as the torch.optim class writes them: it can load it.
+
+        Shape      collective: all ranks call it, and all get it.  State in float32.
+        Thread     between steps.
+        Errors     those of Context.get_slots().
+        Cost       a copy of the state for each rank.
+        """
+        applied = self._context.get_slots([])
+        arrays = []
+        for p, tensor in self._tensors.items():
+            self.state[p] = state = dict(self._forms[p].at(applied))
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and name != "step":
+                    state[name] = torch.empty(p.shape, dtype=torch.float32)
+                    arrays.append((tensor, name, state[name]))
+        try:
+            self._context.get_slots(arrays)
+            return super().state_dict()
+        finally:
+            self.state.clear()
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Not yet: see state_dict()."""
-        raise Unsupported("DistributedOptimizer.load_state_dict(): resume a snapshot of the job (--store DIR --resume)")
+        """Continues from a state_dict of this class or of the torch.optim class, with rank 0's parameters as they are now.
+
+        So load the module first, on rank 0 at least.  A parameter without state begins with zeros.
+
+        Shape      collective; rank 0's state counts.  On a worker that joins a running job it has no effect.
+        Thread     between steps.
+        Errors     Unsupported: other numbers than this optimizer's, except lr; parameters with different step counts.
+                   ValueError: other param groups.   Those of Context.set_slots().
+        Cost       a broadcast of parameters and state.
+        """
+        groups = state_dict["param_groups"]
+        for g, (ours, saved) in enumerate(zip(self.param_groups, groups)):
+            if _rule_of(self._kind, {**ours, **saved}) != self._rules[g]:
+                raise Unsupported(
+                    f"load_state_dict(): param group {g} has other numbers than this optimizer, beside lr"
+                )
+        super().load_state_dict({"state": {}, "param_groups": groups})
+        numbers = [i for saved in groups for i in saved["params"]]
+        states = {p: state_dict["state"].get(i, {}) for i, p in zip(numbers, self._in_order())}
+        arrays = []
+        for p, tensor in self._tensors.items():
+            arrays.append((tensor, "param", p.detach().float().contiguous()))
+            for name, value in self._forms[p].at(1).items():
+                if isinstance(value, torch.Tensor) and name != "step":
+                    saved = states[p].get(name)
+                    empty = torch.zeros(p.shape) if saved is None else saved
+                    arrays.append((tensor, name, empty.detach().to("cpu", torch.float32).contiguous()))
+        self._context.set_slots(arrays, _updates(states))
+
+    def _in_order(self) -> Iterable[torch.nn.Parameter]:
+        return (p for group in self.param_groups for p in group["params"])
