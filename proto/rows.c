@@ -132,3 +132,18 @@ pen_status rows_read_reply(const void *data, size_t size, bool pulls, uint32_t d
     *is_bad = status != PEN_OK || head.text != 0;
     return status;
 }
+
+pen_status slots_read(const void *data, size_t size, uint32_t arrays, uint64_t count, slots_call *c,
+                      pen_error *why)
+{
+    if (size < sizeof *c)
+        return why_set(why, PEN_INVALID_ARGUMENT, "a question about slots of %zu bytes", size);
+    memcpy(c, data, sizeof *c);
+    const uint64_t behind = c->what == SLOTS_SET ? count * sizeof(float) : 0;
+    if (c->what >= SLOTS_READ && c->what <= SLOTS_COUNT && c->zero == 0 && c->array < arrays &&
+        c->applied >= 0 && size - sizeof *c == behind)
+        return PEN_OK;
+    return why_set(why, PEN_INVALID_ARGUMENT,
+                   "a question about array %u of %u, with %zu bytes, does not fit the chunk",
+                   c->array, arrays, size - sizeof *c);
+}

@@ -1,4 +1,5 @@
-/* rows.h - rows of a table by key: the part of the table that a key is in, and the bytes of a part as they travel.
+/* rows.h - rows of a table by key: the part of the table that a key is in, and the bytes of a part as they travel; and
+ * arrays of a tensor's chunk, which travel in the same messages.
  *
  * A request about a part of a table, and its answer, are these bytes, little-endian, each array padded to 8 bytes:
  *   u32 n, u32 elements
@@ -7,6 +8,9 @@
  *   value[elements]   of the table's type, in the order of the keys; not in a question
  * If a handler has the rows, a rows_call comes before the question, and a rows_reply before the answer, or instead of
  * it: a push alone, or a refusal, has no answer.
+ * A question about an array of a tensor's chunk, its values in float32 or a slot of its update rule, is a PULL: a
+ * slots_call and, to set the array, its float32 numbers behind it.  The answer to a read is the array, padded to 8 bytes;
+ * else 8 bytes of 0.
  * Thread: nothing is shared.
  */
 #ifndef PROTO_ROWS_H
@@ -82,6 +86,26 @@ pen_status rows_read_call(const void *data, size_t size, uint32_t dim, size_t wi
 /* The same for its answer.  OK: *r is set if it pulls; otherwise what the handler says, or CORRUPT with *is_bad. */
 pen_status rows_read_reply(const void *data, size_t size, bool pulls, uint32_t dim, size_t width,
                            rows *r, bool *is_bad, pen_error *why);
+
+/* A question about an array of a tensor's chunk. */
+enum { SLOTS_READ = 1, SLOTS_SET, SLOTS_COUNT };
+
+typedef struct {
+    uint32_t what, array; /* array 0: the values; 1 + i: slot i */
+    uint64_t
+        round; /* SET, COUNT: the step that comes next.  Once it has begun, a repeat is refused */
+    int64_t applied; /* COUNT: updates of the chunk from now on */
+    uint64_t zero;
+} slots_call;
+
+/* Checks bytes of a peer: about one of `arrays` arrays of `count` numbers, which lie behind *c if it sets. */
+pen_status slots_read(const void *data, size_t size, uint32_t arrays, uint64_t count, slots_call *c,
+                      pen_error *why);
+
+static inline size_t slots_answer_bytes(uint32_t what, uint64_t count)
+{
+    return what == SLOTS_READ ? (size_t)((count * sizeof(float) + 7) / 8 * 8) : 8;
+}
 
 /* A mixing function (the finalizer of MurmurHash3, public domain): every bit of the key moves every bit. */
 static inline uint64_t rows_hash(uint64_t key)

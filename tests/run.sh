@@ -4,7 +4,8 @@
 #   all       that, the command line, and real jobs of many processes
 #   gpu       what needs an NVIDIA GPU; part of `all` where there is one
 #   fleet     containers, Kubernetes, Slurm, Prometheus, a browser, packages: what needs packages-fleet.txt
-#   sanitize  for builds with a sanitizer: everything in one process, jobs without large programs, fuzzers for 10 s each
+#   sanitize  for builds with a sanitizer: everything in one process, jobs without large programs, with the address
+#             sanitizer also the library in Python, and fuzzers for 10 s each
 #   python    PyTorch: what needs packages-python.txt
 #   only      the named files, one after the other: bats files, Python tests, or programs of BUILD_DIR/tests
 # Every test speaks TAP (cmocka, bats, tests/python/tap.py, the fuzz driver), so one counter serves all.  The last line is
@@ -55,6 +56,9 @@ sanitize) files="tests/cluster/nonfinite.bats tests/cluster/shells.bats tests/gp
 fleet) files=$(ls tests/fleet/*.bats) ;;
 only) files=${*:3} ;;
 esac
+if [ "$kind" = sanitize ] && grep -q '^PENSTOCK_SANITIZE.*=address' "$build/CMakeCache.txt"; then
+    files="$files $(echo tests/python/{memory,collectives,training,life}_test.py)"
+fi
 [ "$kind" != gpu ] || export ON_GPU=1 # not on the played driver
 if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then files="$files tests/gpu/gpu.bats"; fi
 label_of() { local name=${1##*/}; echo "$(basename "$(dirname "$1")")_${name%.*}"; }

@@ -1,38 +1,23 @@
-/* shard_slots.c - reads and sets the state of update rules between two steps (proto/slots.h).
+/* shard_slots.c - reads and sets the state of update rules between two steps (proto/rows.h).
  *
  * A new array replaces the old one as a fill of the log does it, so copies follow by the same entries.
  */
 #include "server/shard/shard_state.h"
 
-#include "proto/slots.h"
+#include "proto/rows.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-static pen_status check(const shard *s, const shard_chunk *k, const shard_arrival *in,
-                        slots_call *c, pen_error *why)
+static pen_status check(const shard *s, const shard_chunk *k, const slots_call *c, pen_error *why)
 {
-    const char *name = shard_tensor_name(s, k);
-    if (in->size < sizeof *c)
-        return why_set(why, PEN_INVALID_ARGUMENT, "a question about slots of %zu bytes", in->size);
-    memcpy(c, in->data, sizeof *c);
-    const size_t behind = c->what == SLOTS_SET ? k->count * sizeof(float) : 0;
-    if (c->what < SLOTS_READ || c->what > SLOTS_COUNT || c->zero != 0 || c->array > k->slots ||
-        in->size - sizeof *c != behind)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "a question about array %u of %u, with %zu bytes, does not fit the chunk",
-                       c->array, 1 + k->slots, in->size - sizeof *c);
     if (!shard_core_has_values(s->core, k->index))
         return why_set(why, PEN_AGAIN, "the first values have not arrived yet");
-    if (c->what == SLOTS_READ) return PEN_OK;
-    if (!k->trained || c->applied < 0)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "only trained tensors have slots to set, after 0 or more updates");
-    if (shard_core_rests(s->core, k->index, c->round)) return PEN_OK;
+    if (c->what == SLOTS_READ || shard_core_rests(s->core, k->index, c->round)) return PEN_OK;
     return why_set(why, PEN_WRONG_STATE,
                    "step %" PRIu64 " of '%s' is in progress or over; set slots between two steps, "
                    "on all ranks",
-                   c->round, name);
+                   c->round, shard_tensor_name(s, k));
 }
 
 static bool set(shard *s, shard_chunk *k, const slots_call *c, const void *numbers)
@@ -59,7 +44,10 @@ void shard_slots_receive(shard *s, const shard_arrival *in, shard_chunk *k)
 {
     slots_call c;
     pen_error why;
-    const pen_status status = check(s, k, in, &c, &why);
+    pen_status status = slots_read(in->data, in->size, 1 + k->slots, k->count, &c, &why);
+    if (status == PEN_OK && c.what != SLOTS_READ && !k->trained)
+        status = why_set(&why, PEN_INVALID_ARGUMENT, "a frozen tensor has no slots to set");
+    if (status == PEN_OK) status = check(s, k, &c, &why);
     if (status != PEN_OK) {
         shard_refuse_chunk(s, in->peer, in->d, k->number, in->seq, status,
                            status == PEN_AGAIN ? "the first values have not arrived yet"

@@ -1,8 +1,9 @@
 /* fuzz_rows.c - for any bytes of a part of a table, in every form: what is accepted lies inside of them and ascends, an
  * update with it leaves a store whose blocks another accepts, with equal values, and any bytes as a block are accepted
- * whole or refused.
+ * whole or refused.  As a question about slots they name an array that is there, and have its size.
  *
  * The first byte of an input chooses dim, form and type; the rest is the bytes. */
+#include "proto/rows.h"
 #include "server/shard/table/row_store.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -65,6 +66,16 @@ static void train(const rows *r, uint32_t dim, pen_dtype dtype)
     row_store_destroy(copy);
 }
 
+static void ask_slots(const uint8_t *data, size_t size, uint64_t count)
+{
+    slots_call c;
+    pen_error why;
+    if (slots_read(data, size, 3, count, &c, &why) != PEN_OK) return;
+    FUZZ_CHECK(c.what >= SLOTS_READ && c.what <= SLOTS_COUNT && c.array < 3 && c.applied >= 0);
+    FUZZ_CHECK(size == sizeof c + (c.what == SLOTS_SET ? count * sizeof(float) : 0));
+    for (size_t i = sizeof c; i < size; i++) fuzz_sink += data[i];
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -83,6 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         walk(&r, form, dim, width, bytes + size - 1);
         if (form == ROWS_PUSHED) train(&r, dim, dtype);
     }
+    ask_slots(bytes, size - 1, dim);
     row_store *store = new_store(dim);
     if (row_store_add_block(store, bytes, size - 1, &why) != PEN_OK)
         FUZZ_CHECK(why.status == PEN_CORRUPT || why.status == PEN_NO_MEMORY);

@@ -1,9 +1,10 @@
 """tap.py - runs the functions test_* of a test program, and prints TAP; starts jobs for them.
 
 A test program ends with tap.main().  Started by itself, it reads BUILD/env (BUILD: build), as a user would.  A test that
-cannot run calls tap.skip(why).
+cannot run calls tap.skip(why).  With a build of address sanitizer, Python is started with its run-time before all else.
 """
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,11 +24,34 @@ def skip(why):
     raise Skipped(why)
 
 
+def is_sanitized():
+    with open(os.path.join(BUILD, "CMakeCache.txt")) as cache:
+        return re.search("^PENSTOCK_SANITIZE.*=.*address", cache.read(), re.MULTILINE) is not None
+
+
+def interpreter():
+    """This one; or a script that starts it with the run-time of the sanitizers, also as python3 in PATH."""
+    if not is_sanitized():
+        return sys.executable
+    names = ["libasan.so", "libubsan.so"]
+    found = [subprocess.check_output(["gcc", "-print-file-name=" + name], text=True).strip() for name in names]
+    path = os.path.join(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")), "python3")
+    with open(path, "w") as file:
+        file.write(f'#!/bin/sh\nLD_PRELOAD="{" ".join(found)}" exec {sys.executable} "$@"\n')
+    os.chmod(path, 0o755)
+    os.environ["ASAN_OPTIONS"] = "detect_leaks=0:abort_on_error=0"  # Python frees little at its end
+    return path
+
+
 def main():
     """Runs the tests of the calling program, or those whose names contain its first argument."""
     if "TAP_ENV" not in os.environ:
-        words = ["sh", "-c", '. "$0"; TAP_ENV=1 exec "$@"', os.path.join(BUILD, "env"), sys.executable] + sys.argv
+        os.environ["TAP_PYTHON"] = python = interpreter()
+        first = "" if python == sys.executable else 'PATH="$(dirname "$1"):$PATH" '
+        read = f'. "$0"; {first}TAP_ENV=1 exec "$@"'
+        words = ["sh", "-c", read, os.path.join(BUILD, "env"), python] + sys.argv
         os.execvp("sh", words)
+    sys.executable = os.environ.get("TAP_PYTHON", sys.executable)
     program = sys.modules["__main__"]
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     tests = [(n, f) for n, f in vars(program).items() if n.startswith("test_") and wanted in n]

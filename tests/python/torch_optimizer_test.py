@@ -346,7 +346,6 @@ def test_what_cannot_be_trained_is_refused_with_a_sentence():
     table = torch.nn.Embedding(10, 4, sparse=True)
     optimizer = pt.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1), table.named_parameters())
     refused(penstock.Unsupported, "the gradient of weight is sparse: use sparse=False", lambda: table(torch.tensor([1, 1])).sum().backward())
-    refused(penstock.Unsupported, "take a snapshot", optimizer.state_dict)
 """,
             1,
         )
@@ -393,12 +392,19 @@ def test_a_stock_ddp_script_has_the_same_losses_after_five_changed_lines():
         distributed="optimizer = penstock.torch.DistributedOptimizer(optimizer, model.named_parameters())",
         end="penstock.torch.context().close()",
     )
+
+    def distance(found, expected):
+        return max(abs(found[k] - expected[k]) / abs(expected[k]) for k in expected)
+
     for workers in (1, 2):
         expected = losses(stock, workers, [])
         for flags in (["--servers", "1"], ["--mode", "zero1"] if workers > 1 else []):
-            found = losses(changed, workers, flags)
-            worst = max(abs(found[k] - expected[k]) / abs(expected[k]) for k in expected)
+            worst = distance(losses(changed, workers, flags), expected)
             assert worst <= 1e-6, (workers, flags, worst)
+    expected = losses(stock, 4, [])  # the order of a sum of four is not Gloo's: nor is Gloo's with other ranks
+    permuted = losses(stock.replace("dist.get_rank()", "[2, 0, 3, 1][dist.get_rank()]"), 4, [])
+    for flags in (["--servers", "1"], ["--mode", "zero1"]):
+        assert distance(losses(changed, 4, flags), expected) <= 2 * distance(permuted, expected), flags
 
 
 tap.main()

@@ -1,7 +1,7 @@
 /* shard_slots_test.c - slots that workers read and set between two steps: copies have them too, a repeat that comes late
  * changes nothing, and no question makes a shard read or write beyond its arrays. */
 #include "common/base/crc.h"
-#include "proto/slots.h"
+#include "proto/rows.h"
 #include "server/shard/shard_test.h"
 #include "tests/support/copies_rig.h"
 

@@ -19,7 +19,7 @@
 
 typedef struct { /* of one tensor that is no stack */
     pen_tensor *tensor;
-    uint32_t array; /* as in proto/slots.h */
+    uint32_t array; /* as in proto/rows.h */
     float *data;
 } row;
 
@@ -151,7 +151,7 @@ static pen_status read_ranges(job *j, const state_ranges *h)
         const float *array      = array_of(span, r->array);
         if (!is_all_here) {
             memset(j->stage, 0, n * sizeof(float));
-            memcpy(j->stage + span->start, array, span->count * sizeof(float));
+            if (span->count > 0) memcpy(j->stage + span->start, array, span->count * sizeof(float));
             array  = j->stage;
             status = together(j, (coll_call){.kind  = COLL_ALL_REDUCE,
                                              .op    = PEN_BOR,

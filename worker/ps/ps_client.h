@@ -150,7 +150,7 @@ typedef struct {
     /* All values of this tensor that the step pulls have been stored.  The step may not be over.  Not called for a
      * tensor whose step failed.  NULL: nobody asks. */
     void (*arrived)(void *user, uint32_t tensor);
-    /* As store(), for an answer of any size: of a part of a table (proto/rows.h), or a slot (proto/slots.h). */
+    /* As store(), for an answer of any size: of a part of a table, or a slot (proto/rows.h). */
     bool (*store_rows)(void *user, ps_client_sink *to, const void *from, size_t size, uint32_t crc);
 } ps_client_actions;
 
@@ -170,8 +170,8 @@ void ps_client_prefer(ps_client_request *r, int32_t priority);
 void ps_client_add(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t tensor,
                    const void *from, void *to);
 /* Adds a part of a table: PS_PUSH, PS_PULL or PS_PUSH_PULL with the bytes of proto/rows.h.  Many of one part are in
- * flight at a time; pushes take effect in the order in which they were added.  Or a chunk of a tensor: PS_PULL with those
- * of proto/slots.h. */
+ * flight at a time; pushes take effect in the order in which they were added.  Or a chunk of a tensor: PS_PULL with a
+ * slots_call. */
 void ps_client_add_rows(ps_client *self, ps_client_request *r, ps_client_verb verb, uint32_t chunk,
                         const void *bytes, uint32_t size, ps_client_sink *to);
 

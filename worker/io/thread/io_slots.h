@@ -2,7 +2,7 @@
 #ifndef WORKER_IO_SLOTS_H
 #define WORKER_IO_SLOTS_H
 
-#include "proto/slots.h"
+#include "proto/rows.h"
 #include "worker/context.h"
 
 typedef struct io_slots {
