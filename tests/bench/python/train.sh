@@ -20,7 +20,7 @@ step() { # MODEL HOW STEPS FLAGS...
 spread() { sort -n "$1" | awk -v f="$2" '{v[NR] = $1} END {printf f " (" f " to " f ")", v[int((NR + 1) / 2)], v[1], v[NR]}'; }
 
 for model in gpt cnn; do
-    steps=$([ $model = gpt ] && echo 15 || echo 60)
+    steps=$([ $model = gpt ] && echo 40 || echo 60)
     rm -f "$tmp"/*
     for ((i = 0; i < pairs; i++)); do
         for how in gloo none penstock hook optimizer; do step $model $how "$steps" >"$tmp/now.$how"; cat "$tmp/now.$how" >>"$tmp/ms.$how"; done
