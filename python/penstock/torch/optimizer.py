@@ -83,7 +83,8 @@ class _Form:
 
 def _updates(states: Dict[torch.nn.Parameter, Dict[str, Any]]) -> int:
     """How many updates they have had; SGD does not say, but its first one is special."""
-    counts = {int(state["step"]) if "step" in state else 1 for state in states.values() if state}
+    known = [state for state in states.values() if any(value is not None for value in state.values())]
+    counts = {int(state["step"]) if "step" in state else 1 for state in known}
     if len(counts) > 1:
         raise Unsupported(f"load_state_dict(): parameters have had different numbers of updates: {sorted(counts)}")
     return counts.pop() if counts else 0
@@ -280,7 +281,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         applied = self._context.get_slots([])
         arrays = []
         for p, tensor in self._tensors.items():
-            self.state[p] = state = dict(self._forms[p].at(applied))
+            state = self._forms[p].at(applied)
+            if state:
+                self.state[p] = state
             for name, value in state.items():
                 if isinstance(value, torch.Tensor) and name != "step":
                     state[name] = torch.empty(p.shape, dtype=torch.float32)
