@@ -28,7 +28,7 @@ ROUNDS   ?= 20
 # Ninja, for a new build folder, where it is installed: a tenth of the time less.
 GENERATOR = $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
 
-.PHONY: all configure setup build demo python test python-test gpu-test fleet check sanitize soak bench install deb docs format clean
+.PHONY: all configure setup setup-python build demo python test python-test gpu-test fleet check sanitize soak bench install deb docs format clean
 
 all: build
 
@@ -51,10 +51,12 @@ demo: setup
 	@$(MAKE) --no-print-directory build
 	@scripts/demo.sh $(BUILD)
 
-python: setup
+setup-python:
 ifeq ($(SETUP),yes)
 	@scripts/setup.sh packages-python.txt
 endif
+
+python: setup-python
 	@$(MAKE) --no-print-directory build
 	@scripts/install.sh $(BUILD) $(PREFIX)
 
@@ -66,10 +68,7 @@ gpu-test:
 	@$(MAKE) --no-print-directory build
 	@tests/run.sh $(BUILD) gpu
 
-python-test: setup
-ifeq ($(SETUP),yes)
-	@scripts/setup.sh packages-python.txt
-endif
+python-test: setup-python
 	@$(MAKE) --no-print-directory build
 	@tests/run.sh $(BUILD) python
 

@@ -92,9 +92,8 @@ enum { SLOTS_READ = 1, SLOTS_SET, SLOTS_COUNT };
 
 typedef struct {
     uint32_t what, array; /* array 0: the values; 1 + i: slot i */
-    uint64_t
-        round; /* SET, COUNT: the step that comes next.  Once it has begun, a repeat is refused */
-    int64_t applied; /* COUNT: updates of the chunk from now on */
+    uint64_t round;       /* SET, COUNT: the step that comes next; once it has begun, refused */
+    int64_t applied;      /* COUNT: updates of the chunk from now on */
     uint64_t zero;
 } slots_call;
 

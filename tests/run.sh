@@ -56,7 +56,8 @@ sanitize) files="tests/cluster/nonfinite.bats tests/cluster/shells.bats tests/gp
 fleet) files=$(ls tests/fleet/*.bats) ;;
 only) files=${*:3} ;;
 esac
-if [ "$kind" = sanitize ] && grep -q '^PENSTOCK_SANITIZE.*=address' "$build/CMakeCache.txt"; then
+has_address=$([ "$kind" != sanitize ] || grep '^PENSTOCK_SANITIZE.*=address' "$build/CMakeCache.txt")
+if [ -n "$has_address" ]; then
     files="$files $(echo tests/python/{memory,collectives,training,life}_test.py)"
 fi
 [ "$kind" != gpu ] || export ON_GPU=1 # not on the played driver
@@ -86,7 +87,7 @@ export TRIES=${TRIES:-$([ "$kind" = all ] && echo 1 || echo 3)}
 fuzz() { # NAME TARGETS
     echo "$1 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=$2 tests/fuzz/run.sh $build/$1 ${FUZZ_SECONDS:-10}"
 }
-if [ "$kind" = sanitize ] && grep -q '^PENSTOCK_SANITIZE.*=address' "$build/CMakeCache.txt"; then
+if [ -n "$has_address" ]; then
     fuzz fuzz_wire wire_data,wire_control,wire_peer
     fuzz fuzz_files config,secret,local,store,http
     fuzz fuzz_foreign lend,socket,safetensors,documents,rows,handler

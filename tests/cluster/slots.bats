@@ -48,3 +48,15 @@ slots() { # NAME LAUNCHER_FLAGS... -- SETTINGS...
     grep '^same ' "$tmp/hurt.out" | cmp - "$tmp/calm.same"
     nothing_is_left 5
 }
+
+@test "a worker that is replaced loads its checkpoint again, and the job keeps its newer state" {
+    export STEPS=100
+    start hurt --no-prefix --nproc-per-node 2 --servers 1 --on-worker-loss wait --max-restarts 1 "$programs/slots" mode=ps-bsp
+    wait_for_step 10
+    kill -9 "$(member worker 1)"
+    wait_for_end 60
+    [ "$code" = 0 ] || { cat "$tmp/hurt.err"; return 1; }
+    slots calm --nproc-per-node 2 --servers 1 -- mode=ps-bsp
+    grep '^same ' "$tmp/hurt.out" | cmp - "$tmp/calm.same"
+    nothing_is_left 5
+}

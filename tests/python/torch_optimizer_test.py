@@ -28,10 +28,7 @@ COMMON = """
 """
 
 
-def test_each_rule_is_torchs_over_20_steps_on_servers_and_sharded():
-    program = (
-        COMMON
-        + """
+RULES = """
     rules = {
         "SGD": dict(lr=0.1), "SGD momentum": dict(lr=0.05, momentum=0.9, dampening=0.1, weight_decay=0.01),
         "SGD nesterov": dict(lr=0.05, momentum=0.8, nesterov=True), "Adam": dict(lr=0.01, betas=(0.8, 0.99), weight_decay=0.1),
@@ -41,26 +38,40 @@ def test_each_rule_is_torchs_over_20_steps_on_servers_and_sharded():
     }
     name = os.environ["RULE"]
     kind, numbers = getattr(torch.optim, name.split()[0]), rules[name]
-    m, reference = model(), model()
-    ours = pt.DistributedOptimizer(kind(m.parameters(), **numbers), m.named_parameters())
-    torchs = kind(reference.parameters(), **numbers)
-    for step in range(20):
-        torch.manual_seed(step)
-        grads = [torch.randn_like(p) for p in m.parameters()]  # the same on all ranks, whatever the values: no chaos
-        for net, optimizer in ((m, ours), (reference, torchs)):
+
+    def train(net, optimizer, steps):
+        for step in steps:
+            torch.manual_seed(step)
+            grads = [torch.randn_like(p) for p in net.parameters()]  # the same on all ranks, whatever the values: no chaos
             optimizer.zero_grad()
             sum((p * g).sum() for p, g in zip(net.parameters(), grads)).backward()
             optimizer.step()
-    moved = (flat(m) - flat(model())).abs().max().item()
-    worst = ((flat(m) - flat(reference)).abs() / (flat(reference).abs() + moved)).max().item()
-    print(os.environ["RULE"], f"worst {worst:.2g} moved {moved:.2g}")
-    assert worst < 1e-6 and moved > 1e-3, worst
+
+    def near(a, b):
+        moved = (flat(a) - flat(model())).abs().max().item()
+        worst = ((flat(a) - flat(b)).abs() / (flat(b).abs() + moved)).max().item()
+        print(name, f"worst {worst:.2g} moved {moved:.2g}")
+        assert worst < 1e-6 and moved > 1e-3, worst
+"""
+NAMES = re.findall(r'"([A-Z]\w+(?: \w+)?)": dict', RULES)
+assert len(NAMES) == 10
+
+
+def test_each_rule_is_torchs_over_20_steps_on_servers_and_sharded():
+    program = (
+        COMMON
+        + RULES
+        + """
+    m, reference = model(), model()
+    ours = pt.DistributedOptimizer(kind(m.parameters(), **numbers), m.named_parameters())
+    torchs = kind(reference.parameters(), **numbers)
+    train(m, ours, range(20))
+    train(reference, torchs, range(20))
+    near(m, reference)
     pt.context().close()
 """
     )
-    names = re.findall(r'"([A-Z]\w+(?: \w+)?)": dict', program)
-    assert len(names) == 10
-    for name in names:
+    for name in NAMES:
         for workers, flags in ((1, ["--servers", "1"]), (2, ["--servers", "2"]), (2, ["--mode", "zero1"])):
             passes(job(program, workers, flags, RULE=name))
 
@@ -68,29 +79,9 @@ def test_each_rule_is_torchs_over_20_steps_on_servers_and_sharded():
 def test_a_state_dict_goes_to_torch_and_comes_back_for_each_rule():
     program = (
         COMMON
+        + RULES
         + """
-    rules = {
-        "SGD": dict(lr=0.1), "SGD momentum": dict(lr=0.05, momentum=0.9, dampening=0.1, weight_decay=0.01),
-        "Adam": dict(lr=0.01, betas=(0.8, 0.99), weight_decay=0.1), "AdamW": dict(lr=0.01, weight_decay=0.05),
-        "Adamax": dict(lr=0.01), "RMSprop": dict(lr=0.01, alpha=0.9, momentum=0.5), "Adadelta": dict(lr=1.0, rho=0.8),
-        "Adagrad": dict(lr=0.05, lr_decay=0.01, initial_accumulator_value=0.1),
-    }
-    name, rank = os.environ["RULE"], pt.init().rank
-    kind, numbers = getattr(torch.optim, name.split()[0]), rules[name]
-
-    def train(net, optimizer, steps):
-        for step in steps:
-            torch.manual_seed(step)
-            grads = [torch.randn_like(p) for p in net.parameters()]
-            optimizer.zero_grad()
-            sum((p * g).sum() for p, g in zip(net.parameters(), grads)).backward()
-            optimizer.step()
-
-    def near(a, b):
-        moved = (flat(b) - flat(model())).abs().max().item()
-        worst = ((flat(a) - flat(b)).abs() / (flat(b).abs() + moved)).max().item()
-        assert worst < 1e-6, worst
-
+    rank = pt.init().rank
     m, reference, taken = model(), model(), model()
     ours = pt.DistributedOptimizer(kind(m.parameters(), **numbers), m.named_parameters())
     torchs = kind(reference.parameters(), **numbers)
@@ -136,7 +127,7 @@ def test_a_state_dict_goes_to_torch_and_comes_back_for_each_rule():
     pt.context().close()
 """
     )
-    for name in ("SGD", "SGD momentum", "Adam", "AdamW", "Adamax", "RMSprop", "Adadelta", "Adagrad"):
+    for name in NAMES:
         passes(job(program, 2, ["--servers", "2"], RULE=name))
     for flags in (["--mode", "zero1"], ["--mode", "zero3"], ["--mode", "ddp"], ["--servers", "2", "--replicas", "1"]):
         passes(job(program, 2, flags, RULE="AdamW"))

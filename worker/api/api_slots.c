@@ -247,6 +247,23 @@ static pen_status set_servers(job *j, int64_t applied)
     return status == PEN_OK ? ask(j, &own) : status;
 }
 
+/* All get position 0's count, or one sentence if it cannot go on: -1 - i says that it has no data of row i. */
+static pen_status agree(const job *j, int64_t *applied)
+{
+    int64_t told = *applied < 0 ? INT64_MIN : *applied;
+    for (size_t i = 0; i < j->n && told >= 0; i++)
+        if (j->row[i].data == NULL) told = -1 - (int64_t)i;
+    const pen_status status = tell(j, &told, 1, PEN_I64);
+    if (status != PEN_OK) return status;
+    *applied = told;
+    if (told >= 0) return PEN_OK;
+    const uint64_t i = (uint64_t)(-1 - told);
+    return i < j->n ? last_error_report(PEN_INVALID_ARGUMENT, "%s: data of '%s' is NULL on rank 0",
+                                        j->call, j->row[i].tensor->name)
+                    : last_error_report(PEN_INVALID_ARGUMENT, "%s: applied is below 0 on rank 0",
+                                        j->call);
+}
+
 /* ---- the calls ------------------------------------------------------------------------------- */
 static pen_status run(job *j, bool sets, int64_t *applied)
 {
@@ -260,18 +277,19 @@ static pen_status run(job *j, bool sets, int64_t *applied)
                                  "%s: step %" PRId64 " is in progress; call it between "
                                  "pen_step_end() and pen_step_begin()",
                                  j->call, ctx->step.next_index);
-    if (sets && !io_has_begun(ctx)) return PEN_OK;
-    for (size_t i = 0; sets && ctx->world->rank == 0 && i < j->n; i++)
-        if (j->row[i].data == NULL)
-            return last_error_report(PEN_INVALID_ARGUMENT, "%s: data of '%s' is NULL on rank 0",
-                                     j->call, j->row[i].tensor->name);
+    if (!io_has_begun(ctx) && sets) return PEN_OK;
+    if (!io_has_begun(ctx))
+        return last_error_report(PEN_WRONG_STATE,
+                                 "%s: this worker joined a running job, whose others train; make a "
+                                 "step first, and call it on all",
+                                 j->call);
     if (is_without && ops->state_ranges(ctx->strategy, &h, &why) != PEN_OK)
         return last_error_set(&why);
     if (!sets) {
         *applied = ctx->step.applied;
         return is_without ? read_ranges(j, &h) : read_servers(j);
     }
-    pen_status status = tell(j, applied, 1, PEN_I64);
+    pen_status status = agree(j, applied);
     if (status == PEN_OK)
         status = is_without ? set_ranges(j, &h, *applied) : set_servers(j, *applied);
     if (status != PEN_OK) return status;
@@ -308,7 +326,5 @@ pen_status pen_slots_set(pen_ctx *ctx, const pen_slot *slots, size_t n, int64_t 
                          const pen_opts *o)
 {
     FP_ENV_OURS();
-    if (applied < 0)
-        return last_error_report(PEN_INVALID_ARGUMENT, "pen_slots_set: applied is below 0");
     return begin(ctx, "pen_slots_set", true, slots, n, &applied, o);
 }

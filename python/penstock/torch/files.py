@@ -29,6 +29,8 @@ def _header(path: Path, file: Any) -> Tuple[Dict[str, Any], int]:
         header.pop("__metadata__", None)
         for row in header.values():
             begin, end = row["data_offsets"]
+            if not all(type(n) is int for n in (begin, end, *row["shape"])):
+                raise ValueError("an offset or a dimension is no integer")
             count = 1
             for dim in row["shape"]:
                 count *= dim

@@ -3,6 +3,8 @@
  *
  *   slots [NAME=VALUE ...]     settings of the SDK; mode, optim, schedule ...
  *   WAIT_FOR=FILE              in the environment: rank 0 prints "set" after it, and waits for the file
+ *   STEPS=N           instead: sets the first values, as a program that loads a checkpoint, and makes N slow steps; a worker
+ *                     that joins in the middle has the job's state already
  * Only rank 0 keeps the state; the others take part.
  */
 #include "penstock.h"
@@ -41,19 +43,24 @@ static void fill(float *grad, int n, int rank)
     for (int i = 0; i < n; i++) grad[i] = (float)((i * 7 + n_grads * 13 + rank * 5) % 31 - 15) / 31;
 }
 
+static void make_step(pen_ctx *ctx, pen_step *step)
+{
+    const int rank = pen_rank(pen_world(ctx));
+    fill(wide_grad, WIDE, rank);
+    fill(layers_grad, LAYERS * LAYER, rank);
+    fill(halves_grad, HALVES, rank);
+    pen_ready(ctx, NULL, PEN_ALL);
+    TRY(pen_step_end(ctx, step));
+}
+
 static uint32_t train(pen_ctx *ctx, int steps, int from)
 {
     pen_step step;
     uint32_t crc;
-    const int rank = pen_rank(pen_world(ctx));
-    n_grads        = from;
+    n_grads = from;
     for (int i = 0; i < steps; i++, n_grads++) {
         TRY(pen_step_begin(ctx, &step));
-        fill(wide_grad, WIDE, rank);
-        fill(layers_grad, LAYERS * LAYER, rank);
-        fill(halves_grad, HALVES, rank);
-        pen_ready(ctx, NULL, PEN_ALL);
-        TRY(pen_step_end(ctx, &step));
+        make_step(ctx, &step);
     }
     TRY(pen_digest(ctx, &crc));
     return crc;
@@ -80,6 +87,14 @@ static void check_equal(const char *what, uint32_t a, uint32_t b)
     exit(1);
 }
 
+/* On all ranks, at once. */
+static void check_refused(pen_status status, const char *why)
+{
+    if (status == PEN_INVALID_ARGUMENT && strstr(pen_last_error(NULL), why) != NULL) return;
+    fprintf(stderr, "not refused by '%s': %s\n", why, pen_last_error(NULL));
+    exit(1);
+}
+
 static void wait_for_file(pen_ctx *ctx)
 {
     const char *file = getenv("WAIT_FOR");
@@ -90,6 +105,30 @@ static void wait_for_file(pen_ctx *ctx)
         for (int i = 0; i < 3000 && access(file, F_OK) != 0; i++) usleep(10000);
     }
     TRY(pen_barrier(pen_world(ctx), NULL, NULL));
+}
+
+static int load_and_train(pen_ctx *ctx, pen_slot *slots, size_t n, int64_t steps)
+{
+    pen_step step;
+    uint32_t crc;
+    int64_t applied;
+    pen_info info;
+    TRY(pen_info_get(ctx, &info));
+    const pen_status status = pen_slots_get(ctx, slots, n, &applied, NULL);
+    if (info.step == 0) TRY(status);
+    if (info.step > 0 && status != PEN_WRONG_STATE)
+        return fprintf(stderr, "late, and not told\n"), 1;
+    TRY(pen_slots_set(ctx, slots, n, 0, NULL));
+    do {
+        TRY(pen_step_begin(ctx, &step));
+        n_grads = (int)step.index;
+        usleep(20000);
+        make_step(ctx, &step);
+    } while (step.index + 1 < steps);
+    TRY(pen_digest(ctx, &crc));
+    if (pen_rank(pen_world(ctx)) == 0) printf("same %08x\n", crc);
+    TRY(pen_finalize(ctx));
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -125,12 +164,17 @@ int main(int argc, char **argv)
                  &tensor[2]);
     TRY(pen_commit(ctx));
 
+    const size_t n = list(ctx, tensor, slots);
+    if (getenv("STEPS") != NULL) return load_and_train(ctx, slots, n, atoi(getenv("STEPS")));
     const uint32_t before = train(ctx, BEFORE, 0);
-    const size_t n        = list(ctx, tensor, slots);
     TRY(pen_slots_get(ctx, slots, n, &applied, NULL));
     check_equal("updates", (uint32_t)applied, BEFORE);
     const uint32_t after = train(ctx, AFTER, BEFORE);
 
+    check_refused(
+        pen_slots_set(ctx, &(pen_slot){.tensor = tensor[0], .slot = "param"}, 1, applied, NULL),
+        "data of 'wide' is NULL on rank 0");
+    check_refused(pen_slots_set(ctx, slots, n, -1, NULL), "applied is below 0 on rank 0");
     TRY(pen_slots_set(ctx, slots, n, applied, NULL));
     uint32_t crc;
     TRY(pen_digest(ctx, &crc));

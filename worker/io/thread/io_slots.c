@@ -56,9 +56,11 @@ void io_slots_begin(io_thread *c, request *r, uint64_t now_ms)
         return;
     }
     const uint32_t *first = &c->plan->first_chunk[s->tensor->index];
-    size_t bytes          = 0;
-    for (uint32_t i = first[0]; i < first[1]; i++) bytes += bytes_of(s, c->plan->chunk[i].count);
-    s->memory            = malloc(bytes + 1);
+    const bool asks       = s->call.what != 0;
+    size_t bytes          = 1;
+    for (uint32_t i = first[0]; asks && i < first[1]; i++)
+        bytes += bytes_of(s, c->plan->chunk[i].count);
+    s->memory            = malloc(bytes);
     ps_client_request *e = s->memory != NULL ? ps_client_open(c->ps_client, now_ms) : NULL;
     if (e == NULL) {
         pen_error why;
@@ -66,9 +68,9 @@ void io_slots_begin(io_thread *c, request *r, uint64_t now_ms)
         request_end(r, PEN_NO_MEMORY, &why);
         return;
     }
-    if (s->call.what == 0) ps_client_add(c->ps_client, e, PS_PULL, s->tensor->index, NULL, s->out);
+    if (!asks) ps_client_add(c->ps_client, e, PS_PULL, s->tensor->index, NULL, s->out);
     char *at = s->memory;
-    for (uint32_t i = first[0]; i < first[1] && s->call.what != 0; i++) {
+    for (uint32_t i = first[0]; asks && i < first[1]; i++) {
         ask(c, e, s, i, (question *)(void *)at);
         at += bytes_of(s, c->plan->chunk[i].count);
     }

@@ -13,7 +13,7 @@ typedef struct io_slots {
     void *memory;             /* the questions; free() it after the request */
 } io_slots;
 
-/* Slots can be read or set: this worker has a step behind it, or began with the job. */
+/* This worker began with the job, or has a step behind it: the others make the same calls. */
 bool io_has_begun(const pen_ctx *ctx);
 
 #endif
