@@ -275,9 +275,17 @@ static void files(pen_ctx *ctx, pen_tensor *t, int has_servers)
     DO(pen_digest, ctx, &crc);
     DO(pen_export, ctx, "all.safetensors", NULL, NULL);
     DO(pen_snapshot, ctx, NULL, &req);
-    DO(pen_step_begin, ctx, &step);
-    DO(pen_ready, ctx, NULL, PEN_ALL);
-    DO(pen_step_end, ctx, &step);
+    for (int32_t has_ended = 0;
+         !has_ended;) { /* which step takes it depends on how fast the question travels */
+        size_t which;
+        DO(pen_step_begin, ctx, &step);
+        DO(pen_ready, ctx, NULL, PEN_ALL);
+        DO(pen_step_end, ctx, &step);
+        const pen_status status = pen_wait_any(&req, 1, 20, &which, NULL);
+        DID(pen_wait_any, status == PEN_OK || status == PEN_AGAIN || status == PEN_END);
+        has_ended = status != PEN_AGAIN;
+        DO(pen_all_reduce, pen_world(ctx), &has_ended, &has_ended, 1, PEN_I32, PEN_MIN, NULL, NULL);
+    }
     DO(pen_wait, &req, NULL);
     if (!has_servers) DO(pen_restore, ctx, -1, NULL);
 }
