@@ -107,8 +107,8 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(seed,             U64,  "0",      0,    9e15,     NULL,                                                          \
       "Random seed; the same on all ranks.")                                                                           \
     X(lanes,            U64,  "0",      0,    16,       NULL,                                                          \
-      "Connections to each shard; more help if one cannot fill the link, and cost memory. 0 means 1, or with encryption one per core, up to 4.") \
-    SETTING_ENCRYPTION(X) SETTING_HTTP(X) SETTING_HTTP_TOKEN_FILE(X) SETTING_SECRET_FILE(X) SETTING_LOCAL_SOCKETS(X) SETTING_LEASE_MS(X)        \
+      "Connections to each shard; more help if one cannot fill the link, and cost memory. 0 means 1, or with transport=zmq and encryption one per core, up to 4.") \
+    SETTING_ENCRYPTION(X) SETTING_TRANSPORT(X) SETTING_HTTP(X) SETTING_HTTP_TOKEN_FILE(X) SETTING_SECRET_FILE(X) SETTING_LOCAL_SOCKETS(X) SETTING_LEASE_MS(X)        \
     X(deadline_ms,      I64,  "600000", -1,   9e12,     NULL,                                                          \
       "Maximum time a request waits for a live peer; -1 waits forever, for debuggers.")                                \
     X(warn_ms,          U64,  "30000",  10,   9e12,     NULL,                                                          \

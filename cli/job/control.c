@@ -107,6 +107,7 @@ static struct {
     int encryption;
     char secret_file[CONFIG_TEXT_BYTES];
     bool has_no_local_sockets; /* the job */
+    char transport[8];         /* of the job's note; "": of the environment */
 } protection;
 
 void control_protect(int encryption, const char *secret_file)
@@ -115,11 +116,12 @@ void control_protect(int encryption, const char *secret_file)
     snprintf(protection.secret_file, sizeof protection.secret_file, "%s", secret_file);
 }
 
-static int choice_of(const char *text)
+/* 0, which is auto, if it is none of them. */
+static int choice_of(const char *const *choices, const char *text)
 {
-    for (int i = 0; text != NULL && auth_choices[i] != NULL; i++)
-        if (strcmp(text, auth_choices[i]) == 0) return i;
-    return AUTH_AUTO;
+    for (int i = 0; text != NULL && choices[i] != NULL; i++)
+        if (strcmp(text, choices[i]) == 0) return i;
+    return 0;
 }
 
 bool control_has_local_sockets(void)
@@ -134,16 +136,19 @@ bool control_has_local_sockets(void)
 static pen_status open_auth(control *c, pen_error *why)
 {
     const char *file       = config_env("PENSTOCK_SECRET_FILE");
-    const auth_options who = {.encryption = protection.encryption != AUTH_AUTO
-                                                ? protection.encryption
-                                                : choice_of(config_env("PENSTOCK_ENCRYPTION")),
-                              .secret_file =
-                                  protection.secret_file[0] != '\0' ? protection.secret_file : file,
-                              .local_sockets = control_has_local_sockets(),
-                              .role          = AUTH_TOOL,
-                              .rank          = -1,
-                              .scheduler     = c->address,
-                              .address       = {c->address}};
+    const auth_options who = {
+        .encryption    = protection.encryption != AUTH_AUTO
+                             ? protection.encryption
+                             : choice_of(auth_choices, config_env("PENSTOCK_ENCRYPTION")),
+        .transport     = choice_of(auth_transports, protection.transport[0] != '\0'
+                                                        ? protection.transport
+                                                        : config_env("PENSTOCK_TRANSPORT")),
+        .secret_file   = protection.secret_file[0] != '\0' ? protection.secret_file : file,
+        .local_sockets = control_has_local_sockets(),
+        .role          = AUTH_TOOL,
+        .rank          = -1,
+        .scheduler     = c->address,
+        .address       = {c->address}};
     return auth_open(&who, &c->auth, why);
 }
 
@@ -275,8 +280,9 @@ int control_fd(control *c)
 static void adopt(const job_note *n)
 {
     protection.has_no_local_sockets = !n->local_sockets;
+    memcpy(protection.transport, n->transport, sizeof protection.transport);
     if (protection.encryption != AUTH_AUTO || protection.secret_file[0] != '\0') return;
-    control_protect(choice_of(n->encryption), n->secret_file);
+    control_protect(choice_of(auth_choices, n->encryption), n->secret_file);
 }
 
 typedef struct {

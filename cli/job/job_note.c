@@ -14,10 +14,10 @@
 
 static bool put(const job_note *n, int fd)
 {
-    json_t *object = json_pack("{ss ss si si ss ss ss sb}", "job", n->job, "address", n->address,
+    json_t *object = json_pack("{ss ss si si ss ss ss sb ss}", "job", n->job, "address", n->address,
                                "pid", (int)n->pid, "scheduler", (int)n->scheduler, "encryption",
                                n->encryption, "secret_file", n->secret_file, "http", n->http,
-                               "local_sockets", n->local_sockets);
+                               "local_sockets", n->local_sockets, "transport", n->transport);
     const bool is_put =
         object != NULL && json_dumpfd(object, fd, 0) == 0 && write(fd, "\n", 1) == 1;
     json_decref(object);
@@ -72,6 +72,7 @@ bool job_note_read(const char *path, job_note *n)
     copy_text(n->encryption, sizeof n->encryption, object, "encryption");
     copy_text(n->secret_file, sizeof n->secret_file, object, "secret_file");
     copy_text(n->http, sizeof n->http, object, "http");
+    copy_text(n->transport, sizeof n->transport, object, "transport");
     n->local_sockets = json_is_true(json_object_get(object, "local_sockets"));
     n->scheduler     = (pid_t)json_integer_value(json_object_get(object, "scheduler"));
     n->pid           = (pid_t)json_integer_value(json_object_get(object, "pid"));

@@ -15,6 +15,7 @@ typedef struct job_note {
     char job[128], address[300], encryption[16], secret_file[CONFIG_TEXT_BYTES];
     char http[310]; /* "http://HOST:PORT" of its page; "": none */
     bool local_sockets;
+    char transport[8];    /* of settings */
     pid_t pid, scheduler; /* of the launcher; of the scheduler here, 0: on another machine */
 } job_note;
 

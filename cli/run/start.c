@@ -196,12 +196,14 @@ static void open_stream(launcher *l, process *p, process_stream *s, const char *
 /* Two launchers of one job on one machine share one note. */
 void launcher_write_note(launcher *l)
 {
-    const char *choice = config_env("PENSTOCK_ENCRYPTION"),
-               *file   = config_env("PENSTOCK_SECRET_FILE");
-    job_note n         = {.pid = getpid(), .local_sockets = control_has_local_sockets()};
+    const char *choice  = config_env("PENSTOCK_ENCRYPTION"),
+               *file    = config_env("PENSTOCK_SECRET_FILE"),
+               *carrier = config_env("PENSTOCK_TRANSPORT");
+    job_note n          = {.pid = getpid(), .local_sockets = control_has_local_sockets()};
     snprintf(n.job, sizeof n.job, "%s", l->job);
     snprintf(n.address, sizeof n.address, "%s", l->address);
     snprintf(n.encryption, sizeof n.encryption, "%s", choice != NULL ? choice : "auto");
+    snprintf(n.transport, sizeof n.transport, "%s", carrier != NULL ? carrier : "auto");
     snprintf(n.secret_file, sizeof n.secret_file, "%s", file != NULL ? file : "");
     for (size_t i = 0; i < l->n; i++)
         if (l->all[i].role == PEN_SCHEDULER) n.scheduler = l->all[i].pid;

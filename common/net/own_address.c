@@ -227,10 +227,9 @@ pen_status own_address_find(const own_address_query *q, own_address *own, pen_er
 
 void own_address_show(const own_address *own, const char *listening, char *text, size_t size)
 {
-    const char *port    = strrchr(listening, ':');
-    const bool is_bare  = strchr(own->host, ':') != NULL && own->host[0] != '[';
-    const bool is_plain = strncmp(listening, "socket://", 9) == 0;
-    if ((strncmp(listening, "tcp://", 6) != 0 && !is_plain) || port == NULL)
+    const char *port   = strrchr(listening, ':');
+    const bool is_bare = strchr(own->host, ':') != NULL && own->host[0] != '[';
+    if (strncmp(listening, "tcp://", 6) != 0 || port == NULL)
         snprintf(text, size, "%s", listening);
     else
         snprintf(text, size, is_bare ? "tcp://[%s]%s" : "tcp://%s%s", own->host, port);

@@ -230,6 +230,7 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
     listen_address_of(host_of(settings), host, sizeof host);
     tcp_address_format(host, (uint32_t)settings->port, address, sizeof address);
     const auth_options who    = {.encryption    = settings->encryption,
+                                 .transport     = settings->transport,
                                  .secret_file   = settings->secret_file,
                                  .local_sockets = settings->local_sockets,
                                  .role          = AUTH_SCHEDULER,

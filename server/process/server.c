@@ -58,6 +58,7 @@ static pen_status open_shards(server *s, pen_error *why)
 static pen_status open_auth(server *s, pen_error *why)
 {
     const auth_options who = {.encryption    = s->settings.encryption,
+                              .transport     = s->settings.transport,
                               .secret_file   = s->settings.secret_file,
                               .local_sockets = s->settings.local_sockets,
                               .role          = AUTH_SERVER,

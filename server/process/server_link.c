@@ -146,10 +146,8 @@ static server_link *open_link(server_shard *s, const char *address)
     pen_error why;
     if (l == NULL) return NULL;
     l->place = s;
-    char carried[AUTH_ADDRESS_BYTES];
     auth_dial(s->server->auth, AUTH_SERVER, &options);
-    auth_carry(s->server->auth, address, carried);
-    if (transport_dial(carried, &options, &l->transport, &why) == PEN_OK &&
+    if (transport_dial(address, &options, &l->transport, &why) == PEN_OK &&
         loop_add(s->loop, transport_poll_fd(l->transport), drain, l, &why) == PEN_OK)
         return l;
     log_warning("cannot connect to the server at %s: %s", address, why.text);

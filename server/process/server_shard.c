@@ -305,10 +305,8 @@ pen_status server_shard_open(server_shard *s, pen_error *why)
     if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a shard's thread");
     s->loop = loop_create(why);
     if (s->loop == NULL) return why != NULL ? why->status : PEN_NO_MEMORY;
-    char address[AUTH_ADDRESS_BYTES];
     auth_listen(s->server->auth, &options);
-    auth_carry(s->server->auth, own->listen, address);
-    const pen_status status = transport_listen(address, &options, &s->endpoint, why);
+    const pen_status status = transport_listen(own->listen, &options, &s->endpoint, why);
     if (status != PEN_OK) return status;
     own_address_show(own, transport_address(s->endpoint), s->address, sizeof s->address);
     return loop_add(s->loop, transport_poll_fd(s->endpoint), drain, s, why);

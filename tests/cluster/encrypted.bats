@@ -66,6 +66,45 @@ last_step() {
     nothing_is_left
 }
 
+# The key that worker RANK shares with a server, derived from the file of the secret by other code than ours.
+shared_key() {
+    /usr/bin/python3 - "$1" "$2" <<'END'
+import base64, hashlib, sys
+secret = base64.urlsafe_b64decode(open(sys.argv[1]).read().strip()[len("pen1:"):])[:32]
+server, worker = 1, 2
+use, index = 3 + 16 * worker + 256 * server, int(sys.argv[2]) + 1
+number = (use << 32 | index).to_bytes(8, "little")
+print(hashlib.blake2b(key=secret, salt=number.ljust(16, b"\0"), person=b"penstock".ljust(16, b"\0"), digest_size=32).hexdigest())
+END
+}
+
+# What `openssl s_client`, as worker 0 with that key, prints of a connection to the server.
+s_client() {
+    local port=$(pen status --json | grep -o '"role":"server".*' | grep -om1 'tcp://127.0.0.1:[0-9]*' | grep -o '[0-9]*$')
+    sleep 1 | timeout 10 openssl s_client -connect "127.0.0.1:$port" -psk "$1" -psk_identity "${3:-penstock 2 1}" "$2" 2>&1
+}
+
+@test "openssl s_client with the key of a worker reaches a server, and with any other does not" {
+    command -v openssl || skip "the command openssl is not installed"
+    start psk --servers 1 --nproc-per-node 1 --encryption on --local-sockets no "$programs/stepper" steps=100000 pause_ms=20
+    wait_for_step 2
+    local key=$(shared_key "$tmp"/penstock/*.key 0) seen
+    seen=$(s_client "$key" -tls1_3 | tr '\0' ' ')
+    [[ $seen == *"Reused, TLSv1.3, Cipher is TLS_"*_SHA256* ]]
+    [[ $seen == *PENSOCK$'\x01'* ]]
+    [[ $seen == *"Early data was not sent"* ]]
+    [[ $seen != *"Post-Handshake New Session Ticket"* ]]
+    seen=$(s_client "$(shared_key "$tmp"/penstock/*.key 1)" -tls1_3 | tr '\0' ' ') # the key of worker 1
+    [[ $seen == *"alert illegal parameter"* && $seen != *PENSOCK* ]]
+    seen=$(s_client "$key" -tls1_3 "penstock 3 0" | tr '\0' ' ') # a tool has no business with a server
+    [[ $seen == *alert* && $seen != *PENSOCK* ]]
+    seen=$(s_client "$key" -tls1_2 | tr '\0' ' ')
+    [[ $seen == *alert* && $seen != *PENSOCK* ]]
+    wait_for_step $(($(status_value step) + 2)) # nobody was disturbed
+    kill "$launcher"
+    wait_for_end 8
+}
+
 @test "two machines off loopback: machine 0 prints the join line, machine 1 uses it and hides it" {
     [ -n "$far" ] || skip "this host has no address but loopback"
     local port=$(free_port) line pids=()

@@ -1,5 +1,5 @@
-/* transport_test.c - the contract of every transport in the registry: over TCP in clear text and with keys, and
- * over local sockets, alone and beside TCP, for those that encrypt with keys. */
+/* transport_test.c - the contract of every transport in the registry: over TCP in clear text and with keys, and over
+ * local sockets, alone and beside TCP. */
 #include "common/base/clock.h"
 #include "common/net/auth/secret.h"
 #include "common/net/transport/transport.h"
@@ -163,15 +163,8 @@ static void assert_released_once(counted *c)
     free(c);
 }
 
-static bool takes_part(const transport_ops *ops)
-{
-    return listens == NULL || ops->encrypts || ops->stays_inside || sockets == TRANSPORT_LOCAL_ONLY;
-}
-
 #define FOR_EACH(ops)                                                                              \
-    for (const transport_ops *const *row_ = transport_all, *ops; (ops = *row_) != NULL; row_++)    \
-        if (!takes_part(ops)) {                                                                    \
-        } else
+    for (const transport_ops *const *row_ = transport_all, *ops; (ops = *row_) != NULL; row_++)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -188,20 +181,6 @@ static void test_transport_every_row_is_whole_and_found_by_its_scheme(void **sta
         assert_true(ops->listen && ops->dial && ops->address && ops->send && ops->recv &&
                     ops->poll_fd && ops->close && ops->state_size > 0);
     }
-}
-
-static void test_transport_that_does_not_encrypt_refuses_keys(void **state)
-{
-    (void)state;
-    static const transport_keys keys;
-    const transport_options o = {.keys = &keys};
-    transport *t;
-    pen_error why;
-    assert_false(transport_find("socket://x")->encrypts);
-    assert_int_equal(transport_listen("socket://127.0.0.1:0", &o, &t, &why), PEN_INVALID_ARGUMENT);
-    assert_string_equal(
-        why.text, "socket://127.0.0.1:0: this transport does not encrypt; use tcp://127.0.0.1:0");
-    assert_int_equal(transport_dial("socket://127.0.0.1:9", &o, &t, NULL), PEN_INVALID_ARGUMENT);
 }
 
 static void test_transport_unknown_scheme_is_refused_with_the_remedy(void **state)
@@ -643,11 +622,21 @@ static void test_transport_close_of_nothing_is_fine(void **state)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
+static const transport_identity dialler_is = {7, 4};
+
 static bool is_dialler(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES],
                        transport_identity *as)
 {
-    *as = (transport_identity){7, 4};
-    return memcmp(user, public_key, TRANSPORT_KEY_BYTES) == 0;
+    const transport_keys *dialler = user;
+    *as                           = dialler_is;
+    return memcmp(dialler->own_public, public_key, TRANSPORT_KEY_BYTES) == 0;
+}
+
+static bool share(void *user, transport_identity with, uint8_t key[TRANSPORT_KEY_BYTES])
+{
+    const transport_keys *dialler = user;
+    memcpy(key, dialler->shared, TRANSPORT_KEY_BYTES);
+    return with.who == dialler_is.who && with.index == dialler_is.index;
 }
 
 static void make_keys(transport_keys *listener, transport_keys *dialler)
@@ -657,9 +646,29 @@ static void make_keys(transport_keys *listener, transport_keys *dialler)
     if (secret_make(&s, &why) != PEN_OK) fail_msg("%s", why.text);
     secret_derive(&s, 1, 0, listener->own, listener->own_public);
     secret_derive(&s, 2, 0, dialler->own, dialler->own_public);
+    secret_subkey(&s, 3, 0, dialler->shared);
     memcpy(dialler->peer, listener->own_public, TRANSPORT_KEY_BYTES);
+    dialler->self    = dialler_is;
     listener->admits = is_dialler;
-    listener->user   = dialler->own_public;
+    listener->shares = share;
+    listener->user   = dialler;
+}
+
+static void test_transport_key_of_a_dialler_says_who_it_is(void **state)
+{
+    (void)state;
+    FOR_EACH(ops)
+    {
+        transport *l = listen_at(ops->any_address, NULL), *d = dial(l);
+        say(d, 0, "it is me");
+        transport_identity is = {0};
+        const bool is_known   = transport_who(l, await(l, TRANSPORT_MESSAGE).peer, &is);
+        const bool needs_key  = listens != NULL && sockets == TRANSPORT_TCP && !ops->stays_inside;
+        assert_true(is_known || !needs_key);
+        if (is_known) assert_memory_equal(&is, &dialler_is, sizeof is);
+        transport_close(l, 0);
+        transport_close(d, 0);
+    }
 }
 
 int main(void)
@@ -667,7 +676,6 @@ int main(void)
     add_test_transports();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transport_every_row_is_whole_and_found_by_its_scheme),
-        cmocka_unit_test(test_transport_that_does_not_encrypt_refuses_keys),
         cmocka_unit_test(test_transport_unknown_scheme_is_refused_with_the_remedy),
         cmocka_unit_test(test_transport_message_with_body_arrives_whole),
         cmocka_unit_test(test_transport_message_without_body_has_none),
@@ -687,6 +695,7 @@ int main(void)
         cmocka_unit_test(test_transport_close_lets_queued_messages_leave),
         cmocka_unit_test(test_transport_last_messages_of_a_listener_arrive),
         cmocka_unit_test(test_transport_close_of_nothing_is_fine),
+        cmocka_unit_test(test_transport_key_of_a_dialler_says_who_it_is),
     };
     transport_keys listener, dialler;
     int failed = cmocka_run_group_tests_name("in clear text", tests, NULL, NULL);

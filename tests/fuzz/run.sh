@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 mkdir -p "${1:?usage: tests/fuzz/run.sh BUILD_DIR [SECONDS]}"
 build=$(realpath "$1")
 seconds=${2:-10}
-targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,local,store,http,lend,socket,safetensors,documents,rows,handler}
+targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,local,store,http,lend,socket,tls,safetensors,documents,rows,handler}
 targets=${targets//,/ }
 clang=$(command -v clang || command -v clang-14)
 
@@ -42,7 +42,7 @@ compile() { # output, sanitizers, sources...
             "$clang" -std=c11 -D_GNU_SOURCE -O1 -g -w $more -fsanitize="$sanitizers" -fno-sanitize-recover=all -ffp-contract=off \
                 -I. -Iinclude -I"$build" -c "$source" -o "$object" || return 1
     done
-    "$clang" -fsanitize="$sanitizers" "${all[@]}" -o "$output" $(pkg-config --libs libprotobuf-c libisal libxxhash libsodium lmdb jansson yaml-0.1) -pthread -lm
+    "$clang" -fsanitize="$sanitizers" "${all[@]}" -o "$output" $(pkg-config --libs libprotobuf-c libisal libxxhash libsodium libssl libcrypto lmdb jansson yaml-0.1) -pthread -lm
 }
 
 for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
@@ -72,7 +72,8 @@ for target in $targets; do
     local) sources="common/net/local_socket.c common/system/user_folder.c common/base/clock.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
     lend) sources="common/net/transport/lend.c common/system/own_pid.c common/system/segment.c common/containers/buf.c $common" ;;
-    socket) sources="common/net/transport/transport_socket_line.c common/containers/buf.c $common" ;;
+    socket) sources="common/net/transport/transport_socket_line.c common/net/transport/tls.c common/containers/buf.c $common" ;;
+    tls) sources="common/net/transport/tls.c common/containers/buf.c $common" ;;
     safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;
     documents) sources="$(ls common/config_files/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     rows) sources="proto/rows.c server/shard/table/row_store.c common/compute/init.c common/containers/buf.c $(ls common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') $common" ;;

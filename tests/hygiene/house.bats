@@ -75,10 +75,11 @@ no_include() {
     done
 }
 
-@test "zmq.h, lmdb.h, the generated headers and CUDA have one door each" {
+@test "zmq.h, lmdb.h, OpenSSL, the generated headers and CUDA have one door each" {
     [ "$(grep -rlE '#include <zmq\.h>' common proto membership scheduler server worker cli)" = common/net/transport/transport_zmq.h ]
     [ -z "$(grep -rlE '#include "common/net/transport/transport_zmq\.h"' common proto membership scheduler server worker cli | grep -v '^common/net/transport/transport_zmq')" ]
     [ "$(grep -rlE '#include <sodium' common proto membership scheduler server worker cli)" = common/net/auth/secret.c ]
+    [ "$(grep -rlE '#include <openssl' common proto membership scheduler server worker cli)" = common/net/transport/tls.c ]
     [ "$(grep -rlE '#include <lmdb\.h>' common proto membership scheduler server worker cli)" = common/snapshot/store_env.c ]
     [ "$(grep -rlE '#include <uthash' common proto membership scheduler server worker cli)" = common/containers/hash.h ]
     [ "$(grep -rlE '#include <microhttpd' common proto membership scheduler server worker cli)" = common/net/http.c ]
@@ -187,7 +188,7 @@ no_include() {
 
 @test "every file the tour names is in the tree" {
     git ls-files -co --exclude-standard | sed 's|^|/|' >"$tmp/files"
-    for file in $(grep -ohE '`[a-z_/]+(/[a-zA-Z_0-9.]+)*\.(c|h|inc|md|bats|sh)`' docs/tour.md docs/design/*.md README.md */README.md | tr -d '`' | grep -vE '_x\.|^(lmdb|zmq|sodium)\.h' | sort -u); do
+    for file in $(grep -ohE '`[a-z_/]+(/[a-zA-Z_0-9.]+)*\.(c|h|inc|md|bats|sh)`' docs/tour.md docs/design/*.md README.md */README.md | tr -d '`' | grep -vE '_x\.|^(lmdb|zmq|sodium|openssl)\.h' | sort -u); do
         [ -e "$file" ] || grep -q "/$file\$" "$tmp/files" || { echo "$file is not there"; return 1; }
     done
 }

@@ -11,7 +11,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,7 +23,8 @@
 enum { PATIENCE_MS = 20000, MIB = 1 << 20 };
 
 /* ---- tools ----------------------------------------------------------------------------------- */
-static char path[2][64]; /* the secrets of two jobs */
+static char path[2][64];                              /* the secrets of two jobs */
+static const char *rig_address = "tcp://127.0.0.1:0"; /* of listeners */
 
 static inline uint64_t now_ms(void)
 {
@@ -36,7 +40,7 @@ static inline bool next(transport *t, transport_event *event, uint64_t wait_ms)
             return true;
         }
         struct pollfd fd = {.fd = transport_poll_fd(t), .events = POLLIN};
-        poll(&fd, 1, 10);
+        poll(&fd, 1, wait_ms < 10 ? (int)wait_ms : 10);
     } while (now_ms() < until);
     return false;
 }
@@ -70,8 +74,13 @@ static inline transport *listen_with(const auth *g, transport_options o)
     transport *t;
     pen_error why;
     auth_listen(g, &o);
-    if (transport_listen("tcp://127.0.0.1:0", &o, &t, &why) != PEN_OK) fail_msg("%s", why.text);
+    if (transport_listen(rig_address, &o, &t, &why) != PEN_OK) fail_msg("%s", why.text);
     return t;
+}
+
+static inline int rig_port(transport *l)
+{
+    return atoi(strrchr(transport_address(l), ':') + 1);
 }
 
 static inline transport *dial_with(const auth *g, auth_role listener, const transport *l)
@@ -85,9 +94,20 @@ static inline transport *dial_with(const auth *g, auth_role listener, const tran
     return t;
 }
 
+/* A handshake may need both ends; refusals of others are dropped. */
+static inline void await_up(transport *l, transport *d)
+{
+    transport_event event;
+    for (const uint64_t until = now_ms() + PATIENCE_MS; now_ms() < until;) {
+        if (next(d, &event, 1) && event.kind == TRANSPORT_UP) return;
+        if (next(l, &event, 0) && event.kind != TRANSPORT_REFUSED) fail_msg("event %d", event.kind);
+    }
+    fail_msg("no connection");
+}
+
 static inline void check_talk(transport *l, transport *d)
 {
-    await(d, TRANSPORT_UP);
+    await_up(l, d);
     assert_int_equal(transport_send(d, 0, "ping", 4, buf_new(100000)), PEN_OK);
     const uint32_t peer = await(l, TRANSPORT_MESSAGE).peer;
     assert_int_equal(transport_send(l, peer, "pong", 4, buf_new(10)), PEN_OK);

@@ -14,9 +14,15 @@ static bool is_one_of(const char *note, const char *one, const char *other)
 static void check_refused(transport *l, transport *d, const char *dialler_hears,
                           const char *or_only)
 {
-    const transport_event event = await(l, TRANSPORT_REFUSED), heard = await(d, TRANSPORT_REFUSED);
+    transport_event event = {0}, heard = {0}, newest;
+    for (const uint64_t until = now_ms() + PATIENCE_MS; now_ms() < until;) {
+        if (next(l, &newest, 1) && newest.kind == TRANSPORT_REFUSED) event = newest;
+        if (next(d, &newest, 1) && newest.kind == TRANSPORT_REFUSED) heard = newest;
+        if (event.kind == TRANSPORT_REFUSED && heard.kind == TRANSPORT_REFUSED) break;
+    }
     if (!is_one_of(event.note, "a connection without a key of this job",
-                   "a connection that ended without a message"))
+                   "a connection that ended without a message") &&
+        strcmp(event.note, "the other end encrypts, but this side does not") != 0)
         fail_msg("the listener says: %s", event.note);
     if (!is_one_of(heard.note, dialler_hears, or_only))
         fail_msg("the dialler hears: %s", heard.note);
@@ -90,7 +96,7 @@ static void test_transport_local_peer_of_an_encrypting_listener_has_no_identity(
     auth_listen(server, &at);
     auth_dial(foreign, AUTH_SERVER, &to);
     at.sockets = to.sockets = TRANSPORT_LOCAL_TOO;
-    if (transport_listen("tcp://127.0.0.1:0", &at, &l, &why) != PEN_OK) fail_msg("%s", why.text);
+    if (transport_listen(rig_address, &at, &l, &why) != PEN_OK) fail_msg("%s", why.text);
     if (transport_dial(transport_address(l), &to, &d, &why) != PEN_OK) fail_msg("%s", why.text);
     await(d, TRANSPORT_UP);
     assert_int_equal(transport_send(d, 0, "ping", 4, NULL), PEN_OK);
@@ -139,11 +145,10 @@ static void test_transport_keys_work_in_a_forked_child(void **state)
 #endif
     const pid_t child = fork();
     if (child == 0) {
-        transport_event event;
-        transport *mine  = listen_with(server, (transport_options){0});
-        transport *to    = dial_with(worker, AUTH_SERVER, mine);
-        const bool is_up = next(to, &event, PATIENCE_MS) && event.kind == TRANSPORT_UP;
-        _exit(is_up ? 0 : 1);
+        transport *mine = listen_with(server, (transport_options){0});
+        transport *to   = dial_with(worker, AUTH_SERVER, mine);
+        check_talk(mine, to);
+        _exit(0);
     }
     int status;
     waitpid(child, &status, 0);
@@ -166,5 +171,7 @@ int main(void)
         cmocka_unit_test(test_transport_keys_work_in_every_context_and_beside_clear_text),
         cmocka_unit_test(test_transport_keys_work_in_a_forked_child),
     };
-    return cmocka_run_group_tests(tests, make_secrets, remove_secrets);
+    const int failed = cmocka_run_group_tests_name("CURVE", tests, make_secrets, remove_secrets);
+    rig_address      = "socket://127.0.0.1:0";
+    return failed + cmocka_run_group_tests_name("TLS", tests, make_secrets, remove_secrets);
 }

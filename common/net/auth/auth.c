@@ -21,6 +21,7 @@
 enum {
     LISTENS     = 1, /* uses of a key: of a role ...        */
     DIALS       = 2, /* ... and of a rank; plus 16 * role   */
+    SHARES      = 3, /* both: of a rank that dials a role; plus 256 * that role */
     ANY_RANK    = 0, /* index of rank -1; rank r is r + 1   */
     WORKERS_MAX = 16384,
     SERVERS_MAX = 1024,
@@ -28,7 +29,8 @@ enum {
     LANES_MAX   = 4
 };
 
-const char *const auth_choices[] = {"auto", "on", "clear", NULL};
+const char *const auth_choices[]    = {"auto", "on", "clear", NULL};
+const char *const auth_transports[] = {"auto", "zmq", "tcp", NULL};
 
 typedef struct { /* keys of one role, by index; [n] of [capacity] are derived */
     uint8_t (*key)[TRANSPORT_KEY_BYTES];
@@ -37,6 +39,8 @@ typedef struct { /* keys of one role, by index; [n] of [capacity] are derived */
 
 struct auth {
     secret secret;
+    auth_role role;
+    auth_transport transport;
     bool encrypts;
     transport_sockets sockets;
     transport_keys listens, dials[AUTH_ROLES]; /* dials: by the listener's role */
@@ -90,6 +94,23 @@ static bool admits(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES],
         }
     }
     return false;
+}
+
+/* ---- keys of both ends ------------------------------------------------------------------------ */
+
+static void share(const auth *g, auth_role dialler, uint32_t index, auth_role listener,
+                  uint8_t key[32])
+{
+    secret_subkey(&g->secret, SHARES + 16 * (uint32_t)dialler + 256 * (uint32_t)listener, index,
+                  key);
+}
+
+static bool shares(void *user, transport_identity with, uint8_t key[TRANSPORT_KEY_BYTES])
+{
+    const auth *g = user;
+    if (with.who >= AUTH_ROLES || with.index >= g->book[with.who].max) return false;
+    share(g, (auth_role)with.who, with.index, g->role, key);
+    return true;
 }
 
 static void open_book(auth *g, auth_role role)
@@ -159,12 +180,15 @@ static void make_keys(auth *g, auth_role role, int32_t rank)
     uint8_t unused[TRANSPORT_KEY_BYTES];
     derive(g, LISTENS, role, 0, g->listens.own, g->listens.own_public);
     g->listens.admits = admits;
+    g->listens.shares = shares;
     g->listens.user   = g;
     for (int listener = 0; listener < AUTH_ROLES; listener++) {
         transport_keys *k    = &g->dials[listener];
         const uint32_t index = rank < 0 ? ANY_RANK : (uint32_t)rank + 1;
         derive(g, DIALS, role, index, k->own, k->own_public);
         derive(g, LISTENS, (auth_role)listener, 0, unused, k->peer);
+        k->self = (transport_identity){(uint32_t)role, index};
+        share(g, role, index, (auth_role)listener, k->shared);
     }
 }
 
@@ -192,6 +216,8 @@ static pen_status set_up(auth *g, const auth_options *o, bool was_given, pen_err
     const bool meets_locally = o->local_sockets;
     const bool is_exposed    = far_address(o) != NULL || !meets_locally;
     g->encrypts              = was_given && o->encryption != AUTH_CLEAR;
+    g->role                  = o->role;
+    g->transport             = (auth_transport)o->transport;
     g->sockets               = meets_locally ? TRANSPORT_LOCAL_TOO : TRANSPORT_TCP;
     open_book(g, o->role);
     if (!g->encrypts && (o->encryption == AUTH_ON || (is_exposed && o->encryption == AUTH_AUTO)))
@@ -224,13 +250,6 @@ bool auth_encrypts(const auth *g)
     return g != NULL && g->encrypts;
 }
 
-void auth_carry(const auth *g, const char *address, char carried[AUTH_ADDRESS_BYTES])
-{
-    const bool is_plain = strncmp(address, "tcp://", 6) == 0 && !auth_encrypts(g);
-    snprintf(carried, AUTH_ADDRESS_BYTES, "%s%s", is_plain ? "socket://" : "",
-             is_plain ? address + 6 : address);
-}
-
 const char *auth_describe(const auth *g)
 {
     if (g == NULL) return "inside one process";
@@ -259,22 +278,30 @@ void auth_close(auth *g)
 
 /* ---- endpoints -------------------------------------------------------------------------------- */
 
-static void use(const transport_keys *keys, const auth *g, transport_options *o)
+static transport_carrier carrier_to(const auth *g, auth_role listener)
+{
+    if (g->transport == AUTH_TRANSPORT_AUTO)
+        return listener == AUTH_SCHEDULER ? TRANSPORT_ZMQ : TRANSPORT_SOCKET;
+    return g->transport == AUTH_TRANSPORT_TCP ? TRANSPORT_SOCKET : TRANSPORT_ZMQ;
+}
+
+static void use(const transport_keys *keys, const auth *g, auth_role listener, transport_options *o)
 {
     const uint32_t threads = auth_lanes(g);
     o->keys                = g->encrypts ? keys : NULL;
     o->sockets             = g->sockets;
+    o->carrier             = carrier_to(g, listener);
     if (o->io_threads < threads) o->io_threads = threads;
 }
 
 void auth_listen(const auth *g, transport_options *o)
 {
-    if (g != NULL) use(&g->listens, g, o);
+    if (g != NULL) use(&g->listens, g, g->role, o);
 }
 
 void auth_dial(const auth *g, auth_role listener, transport_options *o)
 {
-    if (g != NULL) use(&g->dials[listener], g, o);
+    if (g != NULL) use(&g->dials[listener], g, listener, o);
 }
 
 bool auth_is(const transport_identity *is, auth_role role, int32_t rank)
@@ -286,6 +313,6 @@ bool auth_is(const transport_identity *is, auth_role role, int32_t rank)
 uint32_t auth_lanes(const auth *g)
 {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (!auth_encrypts(g) || cores < 2) return 1;
+    if (!auth_encrypts(g) || g->transport != AUTH_TRANSPORT_ZMQ || cores < 2) return 1;
     return cores < LANES_MAX ? (uint32_t)cores : LANES_MAX;
 }

@@ -1,12 +1,13 @@
 /* auth.h - who may reach a process's endpoints.
  *
- * Every process of a job opens an auth before its first endpoint, from three settings:
+ * Every process of a job opens an auth before its first endpoint, from four settings:
  *   encryption     auto, on or clear
+ *   transport      auto, zmq or tcp
  *   secret_file    path of the job's secret
  *   local_sockets  whether processes of this user on this host meet on Unix-domain sockets (local_socket.h)
  * The result is one of
  *   local only  on loopback without a secret: nobody else can connect
- *   CURVE       beyond this host, or with a secret: encrypted, with keys of the secret; local sockets beside it
+ *   keys        beyond this host, or with a secret: encrypted, by TLS 1.3 or CURVE; local sockets beside it
  *   clear       encryption=clear beyond this host: a log line, and everybody may connect; local sockets beside it
  * Transports within one process have a NULL auth, which every function accepts.
  *
@@ -24,12 +25,17 @@
 typedef enum { AUTH_AUTO, AUTH_ON, AUTH_CLEAR } auth_encryption;
 extern const char *const auth_choices[]; /* names of the above, for tables of settings */
 
+/* What carries messages: the setting `transport`.  Auto: the scheduler's by ZeroMQ, data and collectives by plain sockets. */
+typedef enum { AUTH_TRANSPORT_AUTO, AUTH_TRANSPORT_ZMQ, AUTH_TRANSPORT_TCP } auth_transport;
+extern const char *const auth_transports[];
+
 typedef enum { AUTH_SCHEDULER, AUTH_SERVER, AUTH_WORKER, AUTH_TOOL, AUTH_ROLES } auth_role;
 
 enum { AUTH_ADDRESSES = 3 };
 
 typedef struct {
     int encryption;          /* auth_encryption */
+    int transport;           /* auth_transport */
     const char *secret_file; /* "" or NULL: none */
     bool local_sockets;
     auth_role role;
@@ -46,10 +52,6 @@ pen_status auth_open(const auth_options *o, auth **g, pen_error *why);
 
 bool auth_encrypts(const auth *g); /* what is not local */
 
-/* The address as connections of data take it: plain sockets, unless they are encrypted.  Others see "tcp://". */
-enum { AUTH_ADDRESS_BYTES = 512 };
-void auth_carry(const auth *g, const char *address, char carried[AUTH_ADDRESS_BYTES]);
-
 /* The result in a word or two, for people. */
 const char *auth_describe(const auth *g);
 
@@ -59,7 +61,7 @@ const char *auth_hint(const auth *g, const char *address);
 /* After the last endpoint was closed.  Overwrites the keys; NULL is fine. */
 void auth_close(auth *g);
 
-/* Fills in the keys of an endpoint.  The auth must outlive it. */
+/* Fills in the keys, sockets and carrier of an endpoint.  The auth must outlive it. */
 void auth_listen(const auth *g, transport_options *o);
 void auth_dial(const auth *g, auth_role listener, transport_options *o);
 
@@ -67,8 +69,8 @@ void auth_dial(const auth *g, auth_role listener, transport_options *o);
  * good for any. */
 bool auth_is(const transport_identity *is, auth_role role, int32_t rank);
 
-/* Connections between a worker and a shard if the setting is 0: one in clear text; encrypted one per core, at most
- * 4, as one core encrypts a connection. */
+/* Connections between a worker and a shard if the setting is 0: one; by ZeroMQ and encrypted one per core, at most 4,
+ * as one of its threads encrypts a connection. */
 uint32_t auth_lanes(const auth *g);
 
 /* Whether messages to this address stay on this host: "127.0.0.1", "localhost", "tcp://[::1]:7", "ipc://x",

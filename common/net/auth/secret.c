@@ -209,9 +209,14 @@ pen_status secret_write(const char *path, const secret *s, pen_error *why)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
+void secret_subkey(const secret *s, uint32_t use, uint32_t index, uint8_t key[32])
+{
+    crypto_kdf_derive_from_key(key, 32, (uint64_t)use << 32 | index, context, s->bytes);
+}
+
 void secret_derive(const secret *s, uint32_t use, uint32_t index, uint8_t own[32],
                    uint8_t own_public[32])
 {
-    crypto_kdf_derive_from_key(own, 32, (uint64_t)use << 32 | index, context, s->bytes);
+    secret_subkey(s, use, index, own);
     crypto_scalarmult_base(own_public, own);
 }

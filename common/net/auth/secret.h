@@ -64,4 +64,7 @@ pen_status secret_write(const char *path, const secret *s, pen_error *why);
 void secret_derive(const secret *s, uint32_t use, uint32_t index, uint8_t own[32],
                    uint8_t own_public[32]);
 
+/* A key of (use, index) that is no pair.  Cost  about 1 us. */
+void secret_subkey(const secret *s, uint32_t use, uint32_t index, uint8_t key[32]);
+
 #endif

@@ -22,9 +22,12 @@ void transport_add(const transport_ops *ops)
     if (n < TRANSPORTS_MAX) transport_all[n] = ops;
 }
 
+enum { ADDRESS_BYTES = 512 };
+
 struct transport {
     const transport_ops *ops;
     lend *lend; /* NULL: bodies are always sent */
+    char *own;  /* of a listener at "tcp://" that another scheme carries; else NULL */
     _Alignas(max_align_t) char state[];
 };
 
@@ -52,6 +55,26 @@ static transport_options fill_in(const transport_options *given)
     return o;
 }
 
+static bool is_tcp(const char *address)
+{
+    return strncmp(address, "tcp://", 6) == 0;
+}
+
+/* The address with the scheme of its carrier. */
+static const char *carry(const char *address, transport_carrier carrier,
+                         char carried[ADDRESS_BYTES])
+{
+    if (carrier == TRANSPORT_ZMQ || !is_tcp(address)) return address;
+    snprintf(carried, ADDRESS_BYTES, "%s://%.450s", transport_socket.scheme, address + 6);
+    return carried;
+}
+
+static bool note_own_address(transport *t)
+{
+    const char *bound = t->ops->address(t->state), *rest = strstr(bound, "://");
+    return asprintf(&t->own, "tcp%s", rest) >= 0;
+}
+
 static transport *create(const char *address, pen_error *why)
 {
     const transport_ops *ops = transport_find(address);
@@ -73,10 +96,15 @@ static pen_status open_with(bool listens, const char *address, const transport_o
 {
     pen_error unasked;
     if (why == NULL) why = &unasked;
-    transport *t = create(address, why);
-    if (t == NULL) return why->status;
     const transport_options o = fill_in(given);
+    char carried[ADDRESS_BYTES];
+    const bool is_carried = is_tcp(address) && o.carrier != TRANSPORT_ZMQ;
+    address               = carry(address, o.carrier, carried);
+    transport *t          = create(address, why);
+    if (t == NULL) return why->status;
     pen_status status = (listens ? t->ops->listen : t->ops->dial)(t->state, address, &o, why);
+    if (status == PEN_OK && listens && is_carried && !note_own_address(t))
+        status = why_set(why, PEN_NO_MEMORY, "no memory for a connection to %.200s", address);
     if (status == PEN_OK && o.lends && t->ops->crosses_processes) {
         t->lend = lend_create(t->ops, t->state, listens, o.body_bytes_max);
         if (t->lend == NULL)
@@ -103,7 +131,7 @@ pen_status transport_dial(const char *address, const transport_options *o, trans
 
 const char *transport_address(transport *t)
 {
-    return t->ops->address(t->state);
+    return t->own != NULL ? t->own : t->ops->address(t->state);
 }
 
 pen_status transport_send(transport *t, uint32_t peer, const void *head, size_t head_size,
@@ -181,5 +209,6 @@ void transport_close(transport *t, uint32_t linger_ms)
     if (t == NULL) return;
     lend_destroy(t->lend);
     t->ops->close(t->state, linger_ms);
+    free(t->own);
     free(t);
 }

@@ -28,8 +28,8 @@
 
 typedef struct transport transport;
 
-/* The X25519 keys (CURVE) of an endpoint, and those it accepts.  Transports within one process (those of tests)
- * ignore them. */
+/* The keys of an endpoint, and those it accepts: X25519 keys for CURVE, keys that both ends share for TLS.  Transports
+ * within one process (those of tests) ignore them. */
 enum { TRANSPORT_KEY_BYTES = 32 };
 typedef struct { /* the owner of a key; the layer above defines the numbers */
     uint32_t who, index;
@@ -44,8 +44,21 @@ typedef struct {
      * time, in another thread, none after transport_close(). */
     bool (*admits)(void *user, const uint8_t public_key[TRANSPORT_KEY_BYTES],
                    transport_identity *as);
+
+    /* Dialled: its own identity, and the key that it shares with this kind of listener. */
+    transport_identity self;
+    uint8_t shared[TRANSPORT_KEY_BYTES];
+    /* Listening: the key shared with a dialler of that identity; false: it is not admitted.  In the thread of the
+     * endpoint. */
+    bool (*shares)(void *user, transport_identity with, uint8_t key[TRANSPORT_KEY_BYTES]);
     void *user;
 } transport_keys;
+
+/* What carries the messages of a "tcp://" address. */
+typedef enum {
+    TRANSPORT_ZMQ,    /* ZeroMQ; with keys, CURVE */
+    TRANSPORT_SOCKET, /* plain sockets, as of "socket://" addresses; with keys, TLS 1.3 */
+} transport_carrier;
 
 /* What a "tcp://" address stands for; other transports ignore it. */
 typedef enum {
@@ -56,6 +69,7 @@ typedef enum {
 
 typedef struct {
     const transport_keys *keys; /* of TCP; BORROWED until it is closed; NULL: clear text */
+    transport_carrier carrier;
     transport_sockets sockets;
     uint64_t head_bytes_max; /* larger heads are refused;  0 = 1 MiB  */
     uint64_t body_bytes_max; /* larger bodies are refused; 0 = 64 MiB */
@@ -111,7 +125,6 @@ typedef struct {
     bool keeps_order;       /* of the messages of one connection                                  */
     bool stays_inside;      /* within one process: no access control */
     bool crosses_processes; /* bodies may be lent: lend.h */
-    bool encrypts;          /* with keys; without this it refuses them, but for LOCAL_ONLY */
     size_t state_size;      /* the front allocates, zeroes and frees this many bytes              */
 
     /* Both get every option filled in; after a failure *state must be safe for close(). "tcp://HOST:0" picks a free

@@ -6,7 +6,8 @@
  *            the rest; it takes one event at a time, and reads once from each connection that has something.
  * Ends.      A connection is read to its end, so DOWN comes after its last message.
  * Limits.    As of every listener (transport.h).  What waits for a peer is in our queue, so it is counted exactly.
- * Strangers. Nothing is encrypted: the layer above uses this where only this user can connect, or where all may.
+ * Strangers. TCP with keys is TLS (tls.h): a stranger's bytes reach none of our parsers.  Unix-domain sockets need no
+ *            proof, as only this user can connect.
  */
 #include "common/net/transport/transport_socket.h"
 
@@ -29,6 +30,7 @@ enum {
     ROUND =
         256, /* events in one call, so that a sender of endless bodies does not hold its owner */
     ACCEPTS         = 64,
+    PROVING_MAX     = 96, /* handshakes at once: 4 MiB */
     TICK_MS         = 500,
     FULL_MS         = 100,
     GREETING_MS_MIN = 1000,
@@ -150,7 +152,10 @@ static bool read_on(socket_endpoint *e, transport_event *event)
     case LINE_NONE: break;
     }
     if (l->is_over) return end(e, l, event);
-    e->reading = NULL;
+    if (line_holds(l))
+        line_read(l);
+    else
+        e->reading = NULL;
     return false;
 }
 
@@ -162,6 +167,19 @@ static void make_way(socket_endpoint *e)
     if (e->living <= e->connections_max) return;
     while (l->next != NULL && (l->number != 0 || l->is_cut)) l = l->next;
     end_with(l, "more than connections_max connections: a silent one was ended");
+}
+
+/* Of the handshakes that have begun, the oldest makes way. */
+static void bound_handshakes(socket_endpoint *e)
+{
+    line *oldest = NULL;
+    int n        = 0;
+    LIST_EACH(l, e->lines) {
+        if (!l->is_proving || l->is_cut || !tls_is_costly(l->tls)) continue;
+        n++;
+        if (oldest == NULL) oldest = l;
+    }
+    if (n > PROVING_MAX) end_with(oldest, "too many handshakes at once: the oldest was ended");
 }
 
 static void pause_accepting(socket_endpoint *e)
@@ -189,14 +207,15 @@ static void accept_all(socket_endpoint *e, int from)
         socket_prepare(fd, &e->o);
         line *l = line_create(fd, &e->o);
         if (l == NULL) return;
-        if (!socket_watch(e, fd, l)) {
+        const bool proves = e->tls != NULL && from == e->tcp_fd;
+        if ((proves && !line_prove(l, e->tls, true)) || !socket_watch(e, fd, l)) {
             line_free(l);
             return;
         }
         l->since_ms = clock_ms(&clock_real);
         LIST_APPEND(e->lines, l);
         if (e->living++ == 0 || l->prev->is_greeted) socket_set_timer(e, TICK_MS);
-        line_greet(l);
+        if (!proves) line_greet(l);
         make_way(e);
     }
 }
@@ -226,7 +245,7 @@ static void on_timer(socket_endpoint *e)
         tick(e);
     } else if (e->state == DIAL_WAITING) {
         socket_attempt(e);
-    } else if (e->state == DIAL_CONNECTING) {
+    } else if (e->state == DIAL_CONNECTING || e->state == DIAL_PROVING) {
         line *l = e->lines;
         detach(e, l);
         line_free(l);
@@ -238,8 +257,8 @@ static void on_timer(socket_endpoint *e)
 /* The descriptor tells of room to send only while something waits. */
 static void watch_out(socket_endpoint *e, line *l)
 {
-    if (l->is_watched_out == (l->queue != NULL)) return;
-    l->is_watched_out        = l->queue != NULL;
+    if (l->is_watched_out == line_waits(l)) return;
+    l->is_watched_out        = !l->is_watched_out;
     struct epoll_event event = {.events   = EPOLLIN | (l->is_watched_out ? EPOLLOUT : 0),
                                 .data.ptr = l};
     epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, l->fd, &event);
@@ -249,6 +268,12 @@ static void on_line(socket_endpoint *e, line *l, uint32_t events)
 {
     if (!e->listens && e->state == DIAL_CONNECTING) {
         socket_connected(e);
+        return;
+    }
+    if (l->is_proving && !l->is_cut) {
+        socket_prove(e, l);
+        if (l->is_proving && e->listens) bound_handshakes(e);
+        e->reading = l->is_proving && !l->is_over ? NULL : l;
         return;
     }
     if ((events & EPOLLOUT) != 0) line_flush(l);
@@ -288,7 +313,7 @@ static pen_status endpoint_recv(void *state, transport_event *event)
 {
     socket_endpoint *e = state;
     if (is_foreign(e)) return PEN_WRONG_STATE;
-    for (int i = 0; i < ROUND; i++) {
+    for (int i = 0; i < ROUND || e->reading != NULL; i++) {
         *event = (transport_event){0};
         if (!e->listens && e->state == DIAL_UP && !e->told_up) {
             e->told_up  = true;
@@ -365,6 +390,14 @@ static void endpoint_trust(void *state, uint32_t number)
     if (l != NULL) l->is_trusted = true;
 }
 
+static bool endpoint_who(void *state, uint32_t number, transport_identity *is)
+{
+    const line *l = is_foreign(state) ? NULL : find(state, number);
+    if (l == NULL || l->tls == NULL) return false;
+    *is = tls_who(l->tls);
+    return true;
+}
+
 static void endpoint_unplace(void *state, const void *owner)
 {
     const socket_endpoint *e = state;
@@ -413,14 +446,16 @@ static void endpoint_close(void *state, uint32_t linger_ms)
     HASH_CLEAR(hh, e->by_number);
     LIST_EACH(l, e->lines) linger_close(l, l->is_cut ? 0 : linger_ms);
     free(e->ready);
+    tls_context_close(e->tls);
     if (is_ours) linger_end();
 }
 
 const transport_ops transport_socket = {
-    .scheme = "socket",
-    .doc = "TCP and Unix-domain sockets without a library or a thread; not encrypted; for workers.",
-    .any_address       = "socket://127.0.0.1:0",
-    .keeps_order       = true,
+    .scheme      = "socket",
+    .doc         = "TCP and Unix-domain sockets without a thread; TLS 1.3 with keys; for data and "
+                   "collectives.",
+    .any_address = "socket://127.0.0.1:0",
+    .keeps_order = true,
     .crosses_processes = true,
     .state_size        = sizeof(socket_endpoint),
     .listen            = socket_listen,
@@ -430,6 +465,7 @@ const transport_ops transport_socket = {
     .recv              = endpoint_recv,
     .poll_fd           = endpoint_poll_fd,
     .blame             = endpoint_blame,
+    .who               = endpoint_who,
     .trust             = endpoint_trust,
     .unplace           = endpoint_unplace,
     .set_queue         = endpoint_set_queue,

@@ -6,6 +6,7 @@
 #include "common/containers/hash.h"
 #include "common/net/local_socket.h"
 #include "common/net/name_lookup.h"
+#include "common/net/transport/tls.h"
 #include "common/net/transport/transport.h"
 
 /* ---- one connection: transport_socket_line.c ----------------------------------------------------- */
@@ -14,7 +15,9 @@ typedef struct line_queued line_queued;
 
 struct line {
     line *next, *prev;
-    int fd; /* -1: it has ended */
+    int fd;          /* -1: it has ended */
+    tls *tls;        /* NULL: in clear text, for a process of this user or for all */
+    bool is_proving; /* its handshake has not ended */
     uint32_t number;
     UT_hash_handle hh; /* of a listener, by number, from the first message on */
     bool is_greeted;   /* the other end has shown that it speaks the same protocol */
@@ -27,7 +30,8 @@ struct line {
     uint64_t since_ms; /* accepted */
     rate blames;
 
-    uint8_t *in; /* [in_size]: bytes received, from in_at to in_end not yet used */
+    uint8_t
+        *in; /* [in_size]: bytes received, from in_at to in_end not yet used; NULL: none so far */
     size_t in_size, in_at, in_end, used;
     struct { /* the message that is being received */
         bool is_known, has_body;
@@ -53,6 +57,8 @@ typedef enum {
 line *line_create(int fd,
                   const transport_options *o); /* OWNS fd; NULL: no memory, and fd is closed */
 void line_free(line *l);                       /* drops what is queued */
+bool line_prove(line *l, tls_context *c,
+                bool listens); /* it begins with a handshake; false: no memory */
 void line_greet(line *l);
 /* Reads once: as much as there is room for, a body to where it stays.  At an end is_over is set. */
 void line_read(line *l);
@@ -60,20 +66,23 @@ void line_read(line *l);
 line_found line_take(line *l, const transport_options *o, transport_event *event);
 /* PEN_OK: sent or queued, and the line OWNS body.  Otherwise it takes nothing. */
 pen_status line_send(line *l, const void *head, size_t head_size, buf *body);
-void line_flush(line *l); /* sends what is queued, as far as the kernel takes it */
-void line_cut(line *l);   /* ends it: it will be read as over */
+void line_flush(line *l);       /* sends what is queued, as far as the kernel takes it */
+bool line_waits(const line *l); /* for the kernel to take more */
+bool line_holds(const line *l); /* line_read() has left something that the kernel no longer has */
+void line_cut(line *l);         /* ends it: it will be read as over */
 void line_unplace(line *l, const void *owner); /* drops a message that goes to its memory */
 
 /* ---- one endpoint -------------------------------------------------------------------------------- */
 enum { ENDPOINT_ADDRESS_MAX = 256, ENDPOINT_EVENTS = 32 };
 
-typedef enum { DIAL_WAITING, DIAL_NAMING, DIAL_CONNECTING, DIAL_UP } dial_state;
+typedef enum { DIAL_WAITING, DIAL_NAMING, DIAL_CONNECTING, DIAL_PROVING, DIAL_UP } dial_state;
 
 struct epoll_event;
 typedef struct {
     transport_options o;
     char address[ENDPOINT_ADDRESS_MAX]; /* with the scheme of this transport */
     int epoll_fd, timer_fd;
+    tls_context *tls; /* NULL: nothing is encrypted */
     pid_t pid;
     bool listens;
 
@@ -109,7 +118,8 @@ void socket_prepare(int fd, const transport_options *o); /* options of a connect
 void socket_attempt(socket_endpoint *e);
 void socket_attempt_later(socket_endpoint *e);
 void socket_heed_answer(socket_endpoint *e);
-void socket_connected(socket_endpoint *e); /* or not: the attempt has ended */
+void socket_connected(socket_endpoint *e);      /* or not: the attempt has ended */
+void socket_prove(socket_endpoint *e, line *l); /* goes on with its handshake */
 
 /* ---- endings that take time: transport_socket_linger.c ------------------------------------------- */
 void linger_begin(void); /* an endpoint was opened */

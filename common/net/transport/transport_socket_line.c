@@ -49,15 +49,20 @@ struct line_queued {
 line *line_create(int fd, const transport_options *o)
 {
     line *l = calloc(1, sizeof *l);
-    if (l != NULL) {
-        l->fd      = fd;
-        l->in_size = IN_BYTES + o->head_bytes_max;
-        l->in      = malloc(l->in_size);
+    if (l == NULL) {
+        close(fd);
+        return NULL;
     }
-    if (l != NULL && l->in != NULL) return l;
-    free(l);
-    close(fd);
-    return NULL;
+    l->fd      = fd;
+    l->in_size = IN_BYTES + o->head_bytes_max;
+    return l;
+}
+
+bool line_prove(line *l, tls_context *c, bool listens)
+{
+    l->tls        = tls_create(c, listens, l->fd);
+    l->is_proving = true;
+    return l->tls != NULL;
 }
 
 static void drop_first(line *l)
@@ -72,6 +77,7 @@ void line_free(line *l)
 {
     while (l->queue != NULL) drop_first(l);
     buf_release(l->now.body);
+    tls_free(l->tls);
     if (l->fd >= 0) close(l->fd);
     free(l->in);
     free(l);
@@ -103,6 +109,11 @@ void line_read(line *l)
 {
     l->in_at += l->used;
     l->used = 0;
+    if (l->in == NULL) l->in = malloc(l->in_size);
+    if (l->in == NULL) {
+        l->is_over = true;
+        return;
+    }
     make_room(l);
     struct iovec to[2];
     int n = 0;
@@ -111,8 +122,9 @@ void line_read(line *l)
                                  l->now.body->size - l->now.have};
     const size_t room = l->in_size - l->in_end, most = l->is_bulky ? AHEAD_BYTES : IN_BYTES;
     to[n++]           = (struct iovec){l->in + l->in_end, room < most ? room : most};
-    const ssize_t got = readv(l->fd, to, n);
+    const ssize_t got = l->tls != NULL ? tls_receive(l->tls, to, n) : readv(l->fd, to, n);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) l->is_over = true;
+    if (got < 0 && l->tls != NULL && l->note == NULL) l->note = tls_fault(l->tls);
     if (got <= 0) return;
     size_t rest = (size_t)got;
     if (n > 1) {
@@ -121,6 +133,11 @@ void line_read(line *l)
         rest -= of_body;
     }
     l->in_end += rest;
+}
+
+bool line_holds(const line *l)
+{
+    return l->tls != NULL && !l->is_over && tls_holds(l->tls);
 }
 
 static line_found refuse(transport_event *event, const char *note)
@@ -154,6 +171,16 @@ static bool take_greeting(line *l)
     l->in_at += GREETING_BYTES;
     l->is_greeted = true;
     return true;
+}
+
+static const char *why_not_greeted(const line *l)
+{
+    enum { ALERT = 21, HANDSHAKE = 22 }; /* of TLS */
+    const uint8_t *here = l->in + l->in_at;
+    const bool is_tls =
+        unused(l) >= 2 && (here[0] == ALERT || here[0] == HANDSHAKE) && here[1] == 3;
+    return is_tls && l->tls == NULL ? "the other end encrypts, but this side does not"
+                                    : "a connection that does not speak the workers' protocol";
 }
 
 static line_found take_frame(line *l, const transport_options *o, transport_event *event)
@@ -240,8 +267,7 @@ line_found line_take(line *l, const transport_options *o, transport_event *event
     l->in_at += l->used;
     l->used = 0;
     if (l->is_cut) return LINE_NONE;
-    if (!l->is_greeted && !take_greeting(l))
-        return give_up(l, event, "a connection that does not speak the workers' protocol");
+    if (!l->is_greeted && !take_greeting(l)) return give_up(l, event, why_not_greeted(l));
     if (!l->is_greeted || !skip(l)) return LINE_NONE;
     if (!l->now.is_known && unused(l) >= FRAME_BYTES) {
         const line_found found = take_frame(l, o, event);
@@ -264,6 +290,7 @@ void line_unplace(line *l, const void *owner)
 static ssize_t push(line *l, struct iovec *of, int n)
 {
     const struct msghdr m = {.msg_iov = of, .msg_iovlen = (size_t)n};
+    if (l->tls != NULL) return tls_send(l->tls, of, n);
     return sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -348,4 +375,10 @@ void line_flush(line *l)
         if (sent < 0) return;
         note_sent(l, (size_t)sent);
     }
+    if (l->tls != NULL) tls_flush(l->tls);
+}
+
+bool line_waits(const line *l)
+{
+    return l->queue != NULL || (l->tls != NULL && tls_unsent(l->tls) > 0);
 }

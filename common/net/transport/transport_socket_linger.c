@@ -42,7 +42,7 @@ static bool has_left(line *l)
 {
     int bytes = 0;
     line_flush(l);
-    if (l->queue != NULL) return false;
+    if (line_waits(l)) return false;
     struct sockaddr_storage at;
     socklen_t size = sizeof at;
     if (getsockname(l->fd, (struct sockaddr *)&at, &size) == 0 && at.ss_family == AF_UNIX)
@@ -64,7 +64,7 @@ static void *linger(void *user)
     lingering *one = user;
     pthread_setname_np(pthread_self(), "pen-linger");
     while (is_there(one->l) && !has_left(one->l) && clock_ms(&clock_real) < one->until_ms) {
-        struct pollfd fd = {.fd = one->l->fd, .events = one->l->queue != NULL ? POLLOUT : 0};
+        struct pollfd fd = {.fd = one->l->fd, .events = line_waits(one->l) ? POLLOUT : 0};
         poll(&fd, 1, STEP_MS);
     }
     line_free(one->l);

@@ -36,6 +36,7 @@
 enum {
     BACKLOG       = 1024, /* all workers of a job dial at once */
     WAIT_MS       = 10,   /* before the second attempt; then twice as long each time */
+    PROVING_MS    = 5000, /* for a handshake */
     WAIT_LOCAL_MS = 160,  /* at most, where only the file of a socket is looked for */
     SCHEME_BYTES  = sizeof SCHEME - 1,
     LOG_NO_FOLDER = 0x10ca1 /* of log_allowed() */
@@ -117,11 +118,8 @@ static pen_status open_endpoint(socket_endpoint *e, const char *address, const t
                        "cannot open a socket for %.200s: %m; raise the limit of open files (ulimit "
                        "-n)",
                        address);
-    if (o->keys != NULL && o->sockets != TRANSPORT_LOCAL_ONLY)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "%.100s: this transport does not encrypt; use tcp://%.100s", address,
-                       address + SCHEME_BYTES);
-    return PEN_OK;
+    if (o->keys == NULL || o->sockets == TRANSPORT_LOCAL_ONLY) return PEN_OK;
+    return tls_context_open(o->keys, e->listens, &e->tls, why);
 }
 
 /* ---- listening ----------------------------------------------------------------------------------- */
@@ -257,6 +255,14 @@ void socket_heed_answer(socket_endpoint *e)
     name_lookup_drop(q);
 }
 
+static void up(socket_endpoint *e, line *l)
+{
+    e->state   = DIAL_UP;
+    e->wait_ms = WAIT_MS;
+    socket_set_timer(e, 0);
+    line_greet(l);
+}
+
 void socket_connected(socket_endpoint *e)
 {
     line *l                  = e->lines;
@@ -264,14 +270,32 @@ void socket_connected(socket_endpoint *e)
     socklen_t size           = sizeof error;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = l};
     if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0 ||
-        epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, l->fd, &event) != 0) {
+        epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, l->fd, &event) != 0 ||
+        (e->tls != NULL && !e->is_local && !line_prove(l, e->tls, false))) {
         e->lines = NULL;
         line_free(l);
         socket_attempt_later(e);
         return;
     }
-    e->state   = DIAL_UP;
-    e->wait_ms = WAIT_MS;
-    socket_set_timer(e, 0);
-    line_greet(l);
+    if (l->tls == NULL) {
+        up(e, l);
+        return;
+    }
+    e->state = DIAL_PROVING;
+    socket_set_timer(e, PROVING_MS);
+    socket_prove(e, l);
+}
+
+void socket_prove(socket_endpoint *e, line *l)
+{
+    switch (tls_shake(l->tls, &l->note)) {
+    case TLS_SHAKING: return;
+    case TLS_FAILED: l->is_over = true; return;
+    case TLS_UP: break;
+    }
+    l->is_proving = false;
+    if (!e->listens)
+        up(e, l);
+    else
+        line_greet(l);
 }

@@ -593,7 +593,7 @@ static void socket_close(void *state, uint32_t linger_ms)
 /* clang-format off */
 #define ROW(name, text, any)                                                                        \
     {.scheme = name, .doc = text, .any_address = any, .keeps_order = true,                          \
-     .crosses_processes = true, .encrypts = true, .state_size = sizeof(endpoint),                    \
+     .crosses_processes = true, .state_size = sizeof(endpoint),                    \
      .listen = endpoint_listen, \
      .dial = endpoint_dial,                                                                         \
      .address = socket_address, .send = socket_send, .recv = socket_recv,                           \

@@ -39,17 +39,12 @@ pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
         status = why_set(why, PEN_NO_MEMORY,
                          "cannot open the mesh: %m; raise the limit of open files (ulimit -n)");
     if (status == PEN_OK) status = mesh_watch(m, m->wake_fd, &m->wake_fd, why);
-    auth_carry(o->auth, o->listen, m->address);
-    if (status == PEN_OK) status = transport_listen(m->address, &options, &m->listener, why);
+    if (status == PEN_OK) status = transport_listen(o->listen, &options, &m->listener, why);
     if (status != PEN_OK) {
         mesh_destroy(m, 0);
         return status;
     }
-    const char *bound   = transport_address(m->listener);
-    const bool is_plain = strncmp(bound, "socket://", 9) == 0;
-    snprintf(m->address, sizeof m->address, "%s%s", is_plain ? "tcp://" : "",
-             bound + (is_plain ? 9 : 0));
-    m->copies = transport_find(bound)->stays_inside;
+    m->copies = transport_find(o->listen)->stays_inside;
     *out      = m;
     return PEN_OK;
 }
@@ -61,7 +56,7 @@ void mesh_use_lanes(mesh *m, uint64_t n)
 
 const char *mesh_address(const mesh *m)
 {
-    return m->address;
+    return transport_address(m->listener);
 }
 
 static void close_links(mesh *m, uint32_t linger_ms)

@@ -80,7 +80,6 @@ typedef mesh_parked *mesh_early_queue; /* a list in the order of arrival */
 struct mesh {
     mesh_options o;
     transport *listener;
-    char address[AUTH_ADDRESS_BYTES]; /* of the listener, as others know it */
     bool copies; /* the transport passes references to the receiver: data is copied, not lent */
     int epoll_fd, wake_fd;
     atomic_uint news; /* counts the turns that have read something */

@@ -58,11 +58,9 @@ void mesh_close_link(mesh_link *l, uint32_t linger_ms)
 
 static pen_status dial(mesh *m, mesh_link *l, pen_error *why)
 {
-    char address[AUTH_ADDRESS_BYTES];
     transport_options options = mesh_transport_options(m);
     auth_dial(m->o.auth, AUTH_WORKER, &options);
-    auth_carry(m->o.auth, m->peer[l->rank].address, address);
-    pen_status status = transport_dial(address, &options, &l->t, why);
+    pen_status status = transport_dial(m->peer[l->rank].address, &options, &l->t, why);
     if (status != PEN_OK) return status;
     status = mesh_watch(m, transport_poll_fd(l->t), l, why);
     reach_begin(&l->reach, m->o.name_ms, clock_ms(&clock_real));

@@ -156,6 +156,7 @@ static pen_status open_auth(pen_ctx *ctx, pen_error *why)
     char address[CONFIG_TEXT_BYTES];
     io_scheduler_address(ctx, address, sizeof address);
     const auth_options who  = {.encryption    = s->encryption,
+                               .transport     = s->transport,
                                .secret_file   = s->secret_file,
                                .local_sockets = s->local_sockets,
                                .role          = AUTH_WORKER,

@@ -195,10 +195,8 @@ static pen_status dial_link(io_thread *c, lane_link *l, pen_error *why)
 {
     if (c->route.address[l->shard] == NULL) return PEN_OK;
     transport_options o = {.lends = c->ctx->settings.shared_memory};
-    char address[AUTH_ADDRESS_BYTES];
     auth_dial(c->ctx->auth, AUTH_SERVER, &o);
-    auth_carry(c->ctx->auth, c->route.address[l->shard], address);
-    pen_status status = transport_dial(address, &o, &l->t, why);
+    pen_status status = transport_dial(c->route.address[l->shard], &o, &l->t, why);
     if (status != PEN_OK) return status;
     if (l->lane == 0)
         reach_begin(&l->reach, c->ctx->settings.init_timeout_ms, loop_now_ms(c->loop));
