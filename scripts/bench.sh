@@ -19,8 +19,8 @@ measure() {
         grep -E '^ *(algbw_GBps|busbw_GBps|limit_GBps|limit_lanes|write_GBps|stall|stall_min|stall_max|quiet_us_p99|busy_us_p99|snapshots|ratio|ratio_min|ratio_max|ops_per_s|time_us_p50|time_us_p99) *:' | sed 's/^ */    /'
     echo
 }
-measure push-pull --servers 1 --ranks 1 --bytes 4194304 --keys 16 --transport tcp
-measure push-pull --servers 1 --ranks 1 --bytes 4096 --keys 1024 --transport tcp
+measure push-pull --servers 1 --ranks 1 --bytes 4194304 --keys 16 --over tcp
+measure push-pull --servers 1 --ranks 1 --bytes 4096 --keys 1024 --over tcp
 measure push-pull --servers 1 --ranks 1 --bytes 4194304 --keys 16 --commit decide
 measure push-pull --servers 2 --ranks 2 --bytes 1048576 --keys 16
 measure optim --rule adamw --elements 16777216
@@ -30,7 +30,7 @@ measure all-reduce --ranks 2 --bytes 1048576
 measure all-reduce --ranks 2 --bytes 16777216
 measure all-reduce --ranks 2 --bytes 16777216 --registered 0
 measure all-reduce --ranks 4 --bytes 16777216
-measure all-reduce --ranks 2 --bytes 16777216 --transport tcp
+measure all-reduce --ranks 2 --bytes 16777216 --over tcp
 measure all-to-all --ranks 2 --bytes 16777216
 # A plot of all sizes.  For comparison with OpenMPI and Gloo, if installed: tests/bench/peers/compare.sh
 "$penstock" bench all-reduce --ranks 2 --plot "$out/all-reduce.png" 2>/dev/null

@@ -42,13 +42,14 @@ int bench_run_job(uint64_t servers, uint64_t ranks, const char *const *flags,
 
 uint64_t bench_job_ranks(void); /* of the job that this process is a worker of; 0: it is none */
 
-/* The setting `transport`: shm, local, tcp.  bench_use_transport() sets the job's environment; false: no memory. */
-enum { BENCH_SHM, BENCH_LOCAL, BENCH_TCP, BENCH_JOB };
+/* The flag --over.  bench_use_transport() sets the job's environment; false: no memory. */
+enum { BENCH_SHM, BENCH_LOCAL, BENCH_TCP, BENCH_TLS, BENCH_ZMQ, BENCH_CURVE, BENCH_JOB };
 extern const char *const bench_transports[]; /* without BENCH_JOB */
 const char *bench_transport_name(int which); /* "job": whatever the job that runs it uses */
 #define BENCH_TRANSPORTS                                                                           \
-    "shm: shared memory; local: Unix-domain sockets, as within a host without it; tcp: TCP in "    \
-    "clear text, as between hosts, encrypted with PENSTOCK_ENCRYPTION=on."
+    "shm: shared memory; local: Unix-domain sockets, as within a host without it; tcp and tls: "   \
+    "TCP in clear text and with TLS 1.3, as between hosts; zmq and curve: ZeroMQ in clear text "   \
+    "and with CURVE (the setting transport=zmq)."
 bool bench_use_transport(int which);
 
 #endif

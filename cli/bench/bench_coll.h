@@ -36,7 +36,7 @@ typedef struct {
     uint64_t ranks, bytes, min_bytes, max_bytes, factor, root, registered, in_place, overwrite,
         pairs;
     double seconds;
-    int dtype, op, device, transport;
+    int dtype, op, device, over;
     bool json, limit;
     char plot[CONFIG_TEXT_BYTES];
 } bench_coll_settings;

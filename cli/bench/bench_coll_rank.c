@@ -172,7 +172,7 @@ typedef struct {
 
 static bool has_limit(const rank_state *w)
 {
-    return w->s.limit && w->s.transport == 0 && w->s.device == 0 && w->kind != BENCH_BARRIER;
+    return w->s.limit && w->s.over == 0 && w->s.device == 0 && w->kind != BENCH_BARRIER;
 }
 
 static pen_status run_pairs(rank_state *w, bench_coll_row *row, pairs *p)

@@ -18,7 +18,7 @@ void bench_coll_report_begin(bench_coll_kind kind, const bench_coll_settings *s)
     printf("%s  %" PRIu64 " ranks, %s%s%s, %s, %s, %s, %s\n", bench_coll_names[kind], s->ranks,
            bench_coll_dtypes[s->dtype], bench_coll_reduces(kind) ? " " : "",
            bench_coll_reduces(kind) ? op_name(kind, s) : "", bench_coll_devices[s->device],
-           bench_transport_name(s->transport),
+           bench_transport_name(s->over),
            s->registered ? "registered buffers" : "unregistered buffers",
            s->in_place ? "in place" : "out of place");
     printf("%12s %10s %10s %10s %8s %8s %8s  %s\n", "bytes", "time us", "p50 us", "p99 us", "algbw",
@@ -34,11 +34,10 @@ static void print_json(bench_coll_kind kind, const bench_coll_settings *s,
         "bench", bench_coll_names[kind], "bytes", (json_int_t)row->bytes, "elements",
         (json_int_t)row->elements, "ranks", (json_int_t)s->ranks, "dtype",
         bench_coll_dtypes[s->dtype], "op", op_name(kind, s), "device",
-        bench_coll_devices[s->device], "transport", bench_transport_name(s->transport),
-        "registered", (int)s->registered, "in_place", (int)s->in_place, "time_us",
-        row->time_s * 1e6, "time_us_p50", row->p50_s * 1e6, "time_us_p99", row->p99_s * 1e6,
-        "algbw_GBps", row->algbw, "busbw_GBps", row->busbw, "verified", 1, "iterations",
-        (json_int_t)row->iterations);
+        bench_coll_devices[s->device], "transport", bench_transport_name(s->over), "registered",
+        (int)s->registered, "in_place", (int)s->in_place, "time_us", row->time_s * 1e6,
+        "time_us_p50", row->p50_s * 1e6, "time_us_p99", row->p99_s * 1e6, "algbw_GBps", row->algbw,
+        "busbw_GBps", row->busbw, "verified", 1, "iterations", (json_int_t)row->iterations);
     if (row->limit > 0) {
         json_object_set_new(o, "limit_GBps", json_real(row->limit));
         json_object_set_new(o, "ratio", json_real(row->ratio));
@@ -77,7 +76,7 @@ int bench_coll_plot(bench_coll_kind kind, const bench_coll_settings *s, const be
             "set key top left\nplot '-' using 1:2 with linespoints lw 2 title 'algbw', "
             "'-' using 1:2 with linespoints lw 2 title 'busbw'%s\n",
             s->plot, bench_coll_names[kind], s->ranks, bench_coll_dtypes[s->dtype],
-            bench_transport_name(s->transport),
+            bench_transport_name(s->over),
             n > 0 && rows[0].limit > 0 ? ", '-' using 1:2 with lines dt 2 title 'limit of algbw'"
                                        : "");
     for (size_t i = 0; i < n; i++) fprintf(gnuplot, "%zu %g\n", rows[i].bytes, rows[i].algbw);

@@ -86,7 +86,7 @@ uint64_t bench_job_ranks(void)
 }
 
 /* ---- transports ------------------------------------------------------------------------------ */
-const char *const bench_transports[] = {"shm", "local", "tcp", NULL};
+const char *const bench_transports[] = {"shm", "local", "tcp", "tls", "zmq", "curve", NULL};
 
 const char *bench_transport_name(int which)
 {
@@ -95,8 +95,12 @@ const char *bench_transport_name(int which)
 
 bool bench_use_transport(int which)
 {
+    const bool encrypts = which == BENCH_TLS || which == BENCH_CURVE;
+    const bool is_zmq   = which == BENCH_ZMQ || which == BENCH_CURVE;
     if (which == BENCH_SHM) return true;
     if (setenv("PENSTOCK_SHARED_MEMORY", "no", 1) != 0) return false;
-    return which == BENCH_LOCAL || (setenv("PENSTOCK_LOCAL_SOCKETS", "no", 1) == 0 &&
-                                    setenv("PENSTOCK_ENCRYPTION", "clear", 0) == 0);
+    if (which == BENCH_LOCAL) return true;
+    return setenv("PENSTOCK_LOCAL_SOCKETS", "no", 1) == 0 &&
+           setenv("PENSTOCK_ENCRYPTION", encrypts ? "on" : "clear", 1) == 0 &&
+           setenv("PENSTOCK_TRANSPORT", is_zmq ? "zmq" : "auto", 1) == 0;
 }

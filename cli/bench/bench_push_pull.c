@@ -21,7 +21,7 @@
 typedef struct {
     uint64_t servers, replicas, ranks, bytes, keys, pairs;
     double seconds;
-    int transport, commit;
+    int over, commit;
     bool json, limit;
 } push_pull_settings;
 
@@ -37,7 +37,7 @@ static const config_row rows[] = {
     ROW(keys,      U64,  "16",   1,     65536,    NULL,       "Number of tensors; each is one push-pull request.")
     ROW(pairs,     U64,  "7",    1,     1000,     NULL,       "Measurements, alternating with the limit.")
     ROW(seconds,   F64,  "0.5",  0.001, 60,       NULL,       "Length of each measurement.")
-    ROW(transport, ENUM, "shm",  0,     0,        bench_transports, BENCH_TRANSPORTS)
+    ROW(over, ENUM, "shm",  0,     0,        bench_transports, BENCH_TRANSPORTS)
     ROW(commit,    ENUM, "eager",0,     0,        commits,    "eager: push_pull requests; decide: steps with a global norm.")
     ROW(limit,     BOOL, "yes",  0,     0,        NULL,       "Also measure the limit.")
     ROW(json,      BOOL, "no",   0,     0,        NULL,       "Print one JSON object.")
@@ -164,7 +164,7 @@ static void print_result(rank_state *w, pairs *p)
     if (!s->json) {
         printf("push-pull  %" PRIu64 " keys of %" PRIu64 " bytes, %" PRIu64 " server(s), %" PRIu64
                " replica(s), %" PRIu64 " rank(s), %s, %s\n",
-               s->keys, s->bytes, s->servers, s->replicas, s->ranks, bench_transports[s->transport],
+               s->keys, s->bytes, s->servers, s->replicas, s->ranks, bench_transports[s->over],
                commits[s->commit]);
         printf("           %.3f GB/s pushed + pulled   %.0f tensor operations/s   p50 %.0f us   "
                "p99 %.0f us\n",
@@ -179,7 +179,7 @@ static void print_result(rank_state *w, pairs *p)
         "{s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:b}", "bench",
         "push-pull", "bytes", (json_int_t)s->bytes, "keys", (json_int_t)s->keys, "ranks",
         (json_int_t)s->ranks, "servers", (json_int_t)s->servers, "replicas",
-        (json_int_t)s->replicas, "transport", bench_transports[s->transport], "rule", "sgd", "sync",
+        (json_int_t)s->replicas, "transport", bench_transports[s->over], "rule", "sgd", "sync",
         "bsp", "commit", commits[s->commit], "time_us_p50", p50 * 1e6, "time_us_p99", p99 * 1e6,
         "algbw_GBps", ours, "busbw_GBps", ours, "ops_per_s", ops, "verified", 1);
     if (s->limit) {
@@ -292,7 +292,7 @@ int bench_push_pull(int argc, char **argv)
     if (code >= 0) return code;
     if (s.bytes % sizeof(float) != 0)
         return command_fail(EXIT_USAGE, "--bytes %" PRIu64 " is not a multiple of 4", s.bytes);
-    if (!bench_use_transport(s.transport)) return command_fail(1, "no memory");
+    if (!bench_use_transport(s.over)) return command_fail(1, "no memory");
     snprintf(replicas, sizeof replicas, "%" PRIu64, s.replicas);
     const char *const flags[] = {"--replicas", replicas, NULL};
     const char *const verb[]  = {"push-pull-rank", NULL};

@@ -22,7 +22,7 @@ enum { BATCHES = 1000, FLIGHT_MAX = 64, PAIRS_MAX = 1000, FILL = 4096 };
 typedef struct {
     uint64_t servers, replicas, rows, dim, batch, in_flight, pairs;
     double seconds;
-    int transport;
+    int over;
     bool any, json, limit;
 } table_settings;
 
@@ -38,7 +38,7 @@ static const config_row rows[] = {
     ROW(any,       BOOL, "no",   0,     0,        NULL,       "Keys repeat, unsorted (PEN_KEYS_ANY); no: sorted, each once, beforehand.")
     ROW(pairs,     U64,  "7",    1,     PAIRS_MAX, NULL,      "Measurements, alternating with the limit.")
     ROW(seconds,   F64,  "0.5",  0.001, 60,       NULL,       "Length of each measurement.")
-    ROW(transport, ENUM, "tcp",  0,     0,        bench_transports, BENCH_TRANSPORTS)
+    ROW(over, ENUM, "tcp",  0,     0,        bench_transports, BENCH_TRANSPORTS)
     ROW(limit,     BOOL, "yes",  0,     0,        NULL,       "Also measure the limit.")
     ROW(json,      BOOL, "no",   0,     0,        NULL,       "Print JSON, one object per line.")
     {0},
@@ -187,7 +187,7 @@ static double run_limit(const table_settings *s, bool pushes)
     json_t *result = bench_limit("limit_table --rows %" PRIu64 " --dim %" PRIu64 " --batch %" PRIu64
                                  " --in-flight %" PRIu64 " --push %d --seconds %g --unix %d",
                                  s->rows, s->dim, s->batch, s->in_flight, pushes, s->seconds,
-                                 s->transport != BENCH_TCP);
+                                 s->over < BENCH_TCP);
     const double rate = json_number_value(json_object_get(result, "keys_per_s"));
     json_decref(result);
     return rate;
@@ -207,7 +207,7 @@ static void print_result(const rank_state *w, bool pushes, pairs *p)
     if (!s->json) {
         printf("table      %" PRIu64 " rows of %" PRIu64 ", batches of %" PRIu64 ", %" PRIu64
                " in flight, %s, %s, %s\n           %.2f M keys/s",
-               s->rows, s->dim, s->batch, s->in_flight, bench_transport_name(s->transport),
+               s->rows, s->dim, s->batch, s->in_flight, bench_transport_name(s->over),
                s->any ? "any keys" : "sorted keys", verb, ours / 1e6);
         if (s->limit)
             printf(
@@ -222,7 +222,7 @@ static void print_result(const rank_state *w, bool pushes, pairs *p)
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:b}",
                   "bench", "table", "rows", (json_int_t)s->rows, "dim", (json_int_t)s->dim, "batch",
                   (json_int_t)s->batch, "in_flight", (json_int_t)s->in_flight, "transport",
-                  bench_transport_name(s->transport), "any", (int)s->any, "verb",
+                  bench_transport_name(s->over), "any", (int)s->any, "verb",
                   pushes ? "push_pull" : "pull", "keys_per_s", ours, "limit_keys_per_s", limit,
                   "ratio", ratio, "ratio_min", p->ratio[0], "ratio_max", p->ratio[s->pairs - 1],
                   "pairs", (json_int_t)s->pairs, "verified", 1),
@@ -345,7 +345,7 @@ int bench_table(int argc, char **argv)
         rows, &s, argc, argv,
         "usage: penstock bench table [--rows N] [--dim D] [--batch B] [--any] [--json]", NULL);
     if (code >= 0) return code;
-    if (!bench_use_transport(s.transport)) return command_fail(1, "no memory");
+    if (!bench_use_transport(s.over)) return command_fail(1, "no memory");
     snprintf(replicas, sizeof replicas, "%" PRIu64, s.replicas);
     const char *const flags[] = {"--replicas", replicas, NULL};
     const char *const verb[]  = {"table-rank", NULL};

@@ -31,7 +31,7 @@
 typedef struct {
     uint64_t ranks, min_bytes, max_bytes, factor, rounds;
     double seconds;
-    int transport, device;
+    int over, device;
     char only[CONFIG_TEXT_BYTES], save[CONFIG_TEXT_BYTES];
 } tune_settings;
 
@@ -46,7 +46,7 @@ static const config_row rows[] = {
     ROW(factor,    U64,  "4",   2,     65536, NULL, "Multiplication factor between sizes.")
     ROW(seconds,   F64,  "0.2", 0.001, 60,    NULL, "Measuring time per algorithm and size.")
     ROW(rounds,    U64,  "3",   1,     100,   NULL, "Number of rounds; the shortest time of each algorithm counts.")
-    ROW(transport, ENUM, "tcp", 0,     0,     bench_transports, BENCH_TRANSPORTS)
+    ROW(over, ENUM, "tcp", 0,     0,     bench_transports, BENCH_TRANSPORTS)
     ROW(device,    ENUM, "host", 0,    0,     device_choices, "host: host memory; cuda: device memory, by kernels and by NCCL.")
     ROW(only,      TEXT, "",    0,     0,     NULL, "Tune only this collective, for example all-reduce.")
     ROW(save,      TEXT, "",    0,     0,     NULL, "Also write measurements and settings to this file, for `penstock run --config`.")
@@ -362,8 +362,8 @@ static int run_rank(const tune_settings *s)
 
 static int parse(int argc, char **argv, tune_settings *s)
 {
-    int code = command_settings(
-        rows, s, argc, argv, "usage: penstock bench tune [--ranks N] [--transport shm|tcp]", NULL);
+    int code = command_settings(rows, s, argc, argv,
+                                "usage: penstock bench tune [--ranks N] [--over shm|tcp]", NULL);
     if (code >= 0) return code;
     if (s->min_bytes > s->max_bytes)
         return command_fail(EXIT_USAGE, "--min-bytes %" PRIu64 " is more than --max-bytes %" PRIu64,
@@ -414,7 +414,7 @@ int bench_tune(int argc, char **argv)
     if (is_on_device)
         is_set = is_set && setenv("PENSTOCK_DETERMINISTIC", "no", 0) == 0 &&
                  setenv("PENSTOCK_DEVICE", "cuda", 0) == 0;
-    if (!is_set || (!is_rank && !bench_use_transport(is_on_device ? 0 : s.transport)))
+    if (!is_set || (!is_rank && !bench_use_transport(is_on_device ? 0 : s.over)))
         return command_fail(1, "no memory");
     return is_rank ? run_rank(&s) : bench_run_job(0, s.ranks, no_flags, verb, argc, argv);
 }

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${1:-build}
 pairs=${2:-7}
-flags=(--servers 2 --ranks 2 --commit decide --transport tcp --limit=no --pairs 3 --json)
+flags=(--servers 2 --ranks 2 --commit decide --over tcp --limit=no --pairs 3 --json)
 one() { "$build/bin/penstock" bench push-pull "${flags[@]}" --replicas "$1" 2>/dev/null; }
 for _ in $(seq "$pairs"); do
     printf '%s\n%s\n' "$(one 0)" "$(one 1)"

@@ -45,11 +45,11 @@ bench() {
 }
 
 @test "without shared memory TCP gives the same values, and tune writes rules that the setting accepts" {
-    bench all-reduce --ranks 2 --bytes 100000 --transport tcp --json | grep -q '"transport":"tcp".*"verified":true'
+    bench all-reduce --ranks 2 --bytes 100000 --over tcp --json | grep -q '"transport":"tcp".*"verified":true'
     rules=$(pen bench tune --ranks 2 --only all-reduce --max-bytes 4k --seconds 0.01 2>"$tmp/err")
     grep -qE '^all-reduce +\(built in\) +[0-9.]+ +[0-9.]+$' "$tmp/err" || { cat "$tmp/err"; return 1; }
     [ "$(grep -c '^all-reduce ' "$tmp/err")" -ge 2 ]
-    PENSTOCK_COLL_ALGORITHM="$rules" bench all-reduce --ranks 2 --bytes 4k --transport tcp --json | grep -q '"verified":true'
+    PENSTOCK_COLL_ALGORITHM="$rules" bench all-reduce --ranks 2 --bytes 4k --over tcp --json | grep -q '"verified":true'
 }
 
 @test "as workers of a job, bench and tune measure its links, and --save writes settings for the next job" {

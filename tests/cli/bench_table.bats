@@ -16,7 +16,7 @@ few=(--rows 5000 --batch 50 --seconds 0.02 --pairs 2)
 
 @test "bench table measures keys that repeat, several servers and copies, with and without shared memory" {
     local how
-    for how in "--any --transport shm" "--servers 2 --replicas 1 --limit no" "--any --dim 7 --in-flight 1 --transport local"; do
+    for how in "--any --over shm" "--servers 2 --replicas 1 --limit no" "--any --dim 7 --in-flight 1 --over local"; do
         # shellcheck disable=SC2086
         run pen bench table "${few[@]}" $how
         [ "$status" = 0 ]

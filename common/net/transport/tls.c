@@ -386,6 +386,7 @@ static size_t decrypt(tls *t, uint8_t *to, size_t room)
         size_t got = 0;
         if (SSL_read_ex(t->ssl, to + all, room - all, &got) == 1) {
             all += got;
+            t->holds = SSL_has_pending(t->ssl) == 1; /* if only a part of a record, the next call finds that */
             continue;
         }
         t->holds = false;

@@ -43,7 +43,7 @@ note() {
 
 ours() { # REGISTERED
     "$penstock" bench all-reduce --ranks "$ranks" --min-bytes "$min" --max-bytes "$max" --factor "$factor" \
-        --seconds "$seconds" --pairs 1 --no-limit --registered "$1" --transport "$transport" --json
+        --seconds "$seconds" --pairs 1 --no-limit --registered "$1" --over "$transport" --json
 }
 
 openmpi() { # WORDS
