@@ -37,7 +37,7 @@ const config_row bench_coll_rows[] = {
     ROW(in_place,   U64,  "0",    0,   1,       NULL, "1: use one buffer for input and output.")
     ROW(overwrite,  U64,  "0",    0,   1,       NULL, "1: with in_place, pass PEN_OVERWRITE: no copy for failures.")
     ROW(root,       U64,  "0",    0,   63,      NULL, "Root rank, for rooted collectives.")
-    ROW(over, ENUM, "shm",  0,   0,       bench_transports, BENCH_TRANSPORTS)
+    ROW(over,       ENUM, "shm",  0,   0,       bench_transports, BENCH_TRANSPORTS)
     ROW(pairs,      U64,  "7",    1,   BENCH_COLL_PAIRS_MAX, NULL, "Measurements per size, alternating with the limit.")
     ROW(seconds,    F64,  "0.7",  0.001, 600,   NULL, "Total measuring time per size.")
     ROW(limit,      BOOL, "yes",  0,   0,       NULL, "Also measure memory bandwidth.")

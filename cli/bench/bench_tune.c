@@ -46,7 +46,7 @@ static const config_row rows[] = {
     ROW(factor,    U64,  "4",   2,     65536, NULL, "Multiplication factor between sizes.")
     ROW(seconds,   F64,  "0.2", 0.001, 60,    NULL, "Measuring time per algorithm and size.")
     ROW(rounds,    U64,  "3",   1,     100,   NULL, "Number of rounds; the shortest time of each algorithm counts.")
-    ROW(over, ENUM, "tcp", 0,     0,     bench_transports, BENCH_TRANSPORTS)
+    ROW(over,      ENUM, "tcp", 0,     0,     bench_transports, BENCH_TRANSPORTS)
     ROW(device,    ENUM, "host", 0,    0,     device_choices, "host: host memory; cuda: device memory, by kernels and by NCCL.")
     ROW(only,      TEXT, "",    0,     0,     NULL, "Tune only this collective, for example all-reduce.")
     ROW(save,      TEXT, "",    0,     0,     NULL, "Also write measurements and settings to this file, for `penstock run --config`.")
