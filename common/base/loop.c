@@ -27,13 +27,14 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { ROUNDS_MAX = 16 };
+enum { ROUNDS_MAX = 16, SPIN_NS = 50000, SPINS_LEFT_OUT_MAX = 15 };
 
 typedef struct {
     int fd;
@@ -53,7 +54,9 @@ struct loop {
     size_t n_sources;
     hook *hooks;
     size_t n_hooks;
-    bool is_untidy; /* something was removed, or polls is stale */
+    bool spins;
+    uint32_t spins_left_out, leave_out; /* after one in vain; of them still to come */
+    bool is_untidy;                     /* something was removed, or polls is stale */
 
     struct pollfd *polls; /* the eventfd, then the sources that have a descriptor */
     size_t n_polls, polls_room;
@@ -333,17 +336,48 @@ static int wait_ms(const loop *self, uint64_t wait_ms_max)
     return wait < INT_MAX ? (int)wait : INT_MAX;
 }
 
+static bool is_posted(loop *self)
+{
+    return atomic_load(&self->posted) != NULL || atomic_load(&self->stopping);
+}
+
+/* True: there is something to do.  Each time it was in vain, more sleeps follow without it. */
+static bool comes_soon(loop *self)
+{
+    if (self->leave_out > 0) {
+        self->leave_out--;
+        return false;
+    }
+    for (const uint64_t until = clock_ns(&clock_real) + SPIN_NS; clock_ns(&clock_real) < until;) {
+        if (is_posted(self) || poll(self->polls, self->n_polls, 0) > 0) {
+            self->spins_left_out = 0;
+            return true;
+        }
+        sched_yield();
+    }
+    if (self->spins_left_out < SPINS_LEFT_OUT_MAX)
+        self->spins_left_out = 2 * self->spins_left_out + 1;
+    self->leave_out = self->spins_left_out;
+    return false;
+}
+
+void loop_spin(loop *self, int64_t threads)
+{
+    self->spins = threads < sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 static void sleep_until_woken(loop *self, uint64_t wait_ms_max)
 {
     const int wait = wait_ms(self, wait_ms_max);
     if (wait == 0) return;
     if (self->is_untidy) tidy(self);
-
-    atomic_store(&self->sleeping, true);
-    if (atomic_load(&self->posted) == NULL && !atomic_load(&self->stopping))
-        poll(self->polls, self->n_polls,
-             wait); /* result unused: the next turn drains every source */
-    atomic_store(&self->sleeping, false);
+    if (!self->spins || !comes_soon(self)) {
+        atomic_store(&self->sleeping, true);
+        if (!is_posted(self))
+            poll(self->polls, self->n_polls,
+                 wait); /* result unused: the next turn drains every source */
+        atomic_store(&self->sleeping, false);
+    }
 
     uint64_t count;
     if ((self->polls[0].revents & POLLIN) != 0 && read(self->wake_fd, &count, sizeof count) < 0)

@@ -3,8 +3,8 @@
  * One turn:  drain every source until all are dry  ->  run tasks posted by other threads
  *            ->  timers that are due  ->  before-sleep hooks (flush what was batched)  ->  poll.
  * A source is drained by calling it, not by trusting its descriptor: ZeroMQ's descriptor is
- * edge-triggered and may have been consumed by a send.  No thread spins: a turn without work sleeps
- * until a descriptor, a timer or a post wakes it.
+ * edge-triggered and may have been consumed by a send.  A turn without work sleeps until a descriptor, a timer or a post
+ * wakes it; with loop_spin() it looks a little longer first.
  *
  * Everything here belongs to the thread that runs the loop, except loop_post() and loop_stop(); the
  * loop must outlive every call of those two.  A turn may not be started from inside a turn.
@@ -63,6 +63,11 @@ void loop_timer_stop(loop *self, loop_timer *timer); /* no effect if not running
 /* Runs task->fn in the loop's thread.  Tasks of one thread keep their order.  Wakes the loop only
  * if it sleeps, so a burst of posts costs one system call.  Thread  any. */
 void loop_post(loop *self, loop_task *task);
+
+/* A thread that is woken costs more than most messages are on their way: the loop now looks for 50 us after its last work
+ * before it sleeps, and lets other threads run between two looks.  Nothing if `threads`, those of this host that do the
+ * same, leave no core to the program. */
+void loop_spin(loop *self, int64_t threads);
 
 /* Turns until loop_stop(), even an earlier one.  Tasks posted before the stop have run. */
 void loop_run(loop *self);

@@ -319,6 +319,7 @@ static void *run(void *user)
     fp_env_set_ours();
     snprintf(name, sizeof name, "shards %u", s->index);
     trace_thread(name, 0, 0);
+    loop_spin(s->loop, (int64_t)s->server->settings.shards);
     loop_run(s->loop);
     return NULL;
 }

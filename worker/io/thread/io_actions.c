@@ -121,6 +121,7 @@ static pen_status make_ps_client(io_thread *c, int64_t step, int64_t applied, pe
                                    .is_late          = c->is_late,
                                    .gives_back       = io_gives_back(c)};
     c->ps_client                = ps_client_create(&setup, &actions, c, why);
+    if (c->ctx->env.local_world_size > 0) loop_spin(c->loop, c->ctx->env.local_world_size);
     return c->ps_client != NULL ? PEN_OK : why->status;
 }
 
