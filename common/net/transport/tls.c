@@ -46,7 +46,7 @@ struct tls {
     SSL *ssl;             /* NULL: the first message has not arrived */
     bool listens, is_up, is_over;
     bool may_read, is_refused; /* one call to recv(); it was asked for more */
-    bool holds;
+    bool holds, has_alert;     /* of the other end */
     const char *fault;
     transport_identity is;
     uint32_t records;
@@ -192,6 +192,13 @@ static bool has_aes(void)
 #endif
 }
 
+static void note_alert(const SSL *ssl, int where, int value)
+{
+    tls *t = SSL_get_app_data(ssl);
+    (void)value;
+    if (where == SSL_CB_READ_ALERT) t->has_alert = true;
+}
+
 static int trust_none(int is_ok, X509_STORE_CTX *store)
 {
     (void)is_ok, (void)store;
@@ -211,6 +218,7 @@ static bool set_up(SSL_CTX *c, bool listens)
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_verify(c, listens ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, trust_none);
     SSL_CTX_set_max_cert_list(c, 4096);
+    SSL_CTX_set_info_callback(c, note_alert);
     SSL_CTX_set_read_ahead(c, 1);
     SSL_CTX_set_default_read_buffer_len(c, READ_BYTES);
     if (listens)
@@ -322,7 +330,7 @@ static const char *why_it_failed(const tls *t)
 {
     const int reason = ERR_GET_REASON(ERR_peek_last_error());
     if (t->listens) return "a connection without a key of this job";
-    if (t->is_over && reason == 0) return NULL;
+    if (t->is_over && !t->has_alert) return NULL;
     return reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_UNEXPECTED_MESSAGE ||
                    reason == SSL_R_PACKET_LENGTH_TOO_LONG
                ? "the other end does not encrypt, but this side does"
@@ -386,12 +394,13 @@ static size_t decrypt(tls *t, uint8_t *to, size_t room)
         size_t got = 0;
         if (SSL_read_ex(t->ssl, to + all, room - all, &got) == 1) {
             all += got;
-            t->holds = SSL_has_pending(t->ssl) == 1; /* if only a part of a record, the next call finds that */
+            t->holds = SSL_has_pending(t->ssl) ==
+                       1; /* if only a part of a record, the next call finds that */
             continue;
         }
         t->holds = false;
         if (!t->is_refused && !t->is_over && t->fault == NULL)
-            t->fault = ERR_GET_REASON(ERR_peek_last_error()) >= SSL_AD_REASON_OFFSET
+            t->fault = t->has_alert
                            ? "the other end found that what it received was not what was sent"
                            : "what arrived is not what was sent: damaged, or forged";
     }
