@@ -112,6 +112,13 @@ server:/x $tmp nfs4 rw 0 0"
     [ "$code" = 1 ]
 }
 
+@test "it measures what a connection carries here, by each transport, encrypted and not" {
+    local number='[0-9]+\.[0-9]'
+    pen doctor --store "$tmp" --fail-on never >"$tmp/out"
+    grep -qE "^  ok +transports +one connection over TCP here: $number Gbit/s with TLS 1.3, $number in clear text; with transport=zmq $number with CURVE, $number in clear text" "$tmp/out" || { cat "$tmp/out"; return 1; }
+    ! grep -E "transports.* 0\.0 " "$tmp/out"
+}
+
 @test "JSON has the same findings" {
     make_machine
     pen doctor --root "$fake" --store "$tmp/not/made/yet" --json >"$tmp/json"

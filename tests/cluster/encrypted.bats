@@ -41,6 +41,27 @@ last_step() {
     [ -z "$(ls "$tmp"/penstock/*.key 2>/dev/null)" ]
 }
 
+@test "what carries the messages changes no bit, encrypted or not" {
+    local transport encryption
+    pen run --standalone --nproc-per-node 2 --servers 2 "$programs/stepper" steps=40 >"$tmp/auto"
+    for transport in zmq tcp; do
+        for encryption in clear on; do
+            pen run --standalone --nproc-per-node 2 --servers 2 --encryption $encryption --local-sockets no --transport $transport \
+                "$programs/stepper" steps=40 >"$tmp/$transport"
+            [ "$(last_step "$tmp/$transport")" = "$(last_step "$tmp/auto")" ]
+        done
+    done
+}
+
+@test "status finds a job whatever carries its messages" {
+    start plain --servers 1 --nproc-per-node 1 --encryption on --local-sockets no --transport tcp "$programs/stepper" \
+        steps=100000 pause_ms=20
+    wait_for_step 2
+    env -u PENSTOCK_TRANSPORT "$penstock" status --job "$launched_job" | grep -q '^worker'
+    kill "$launcher"
+    wait_for_end 8
+}
+
 @test "a run that ends before its job starts leaves no secret" {
     run pen run --standalone --encryption on --trace "$tmp/nowhere/trace.json" "$programs/stepper" steps=1
     [ "$status" = 2 ]

@@ -3,7 +3,7 @@
  *                                      until it is ended; needs root
  *   insider lie SECONDS local|SECRET_FILE FOLDER PID[,PID...] KIND:PORT...
  * It implements the protocol itself: it builds heads and memory references, and uses libraries only for
- * ZeroMQ's sockets, the way to local sockets, and the job's keys. With a secret it uses keys on each port
+ * ZeroMQ's sockets, TLS, the way to local sockets, and the job's keys. With a secret it uses keys on each port
  * that belong to no live member: a tool's, worker 7's and server 5's. KIND is scheduler, server or worker.
  *   heads    each recorded head and each sample in FOLDER: unchanged; each field 0, 1, the largest, one more,
  *            one less; and with its name, list or message empty, torn and repeated; checksum and lengths are right
@@ -18,6 +18,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -316,7 +317,7 @@ static size_t lie_about_memory(unsigned turn, unsigned char out[PREFIX + 2 * HEA
 }
 
 /* ---- connections ------------------------------------------------------------------------------ */
-enum { SCHEDULER, SERVER, WORKER, TOOL, LISTENS = 1, DIALS = 2 };
+enum { SCHEDULER, SERVER, WORKER, TOOL, LISTENS = 1, DIALS = 2, SHARES = 3 };
 typedef struct {
     int role, port;
 } target;
@@ -375,40 +376,107 @@ static void listen_and_close(void *socket)
     zmq_close(socket);
 }
 
-/* Workers and servers of one host do not speak ZeroMQ, but on plain sockets: a greeting, then frames of two sizes. */
-static int dial_plainly(const target *to)
+/* ---- TLS, with a key that both ends derive ------------------------------------------------------- */
+static struct {
+    char name[64];
+    unsigned char key[32];
+} shared;
+
+static int offer_key(SSL *ssl, const EVP_MD *hash, const unsigned char **name, size_t *size,
+                     SSL_SESSION **session)
 {
-    char address[64], path[LOCAL_SOCKET_PATH_BYTES], greeting[8];
-    struct sockaddr_un at      = {.sun_family = AF_UNIX};
-    const struct timeval limit = {.tv_usec = 500000};
-    const int fd               = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", to->port);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    if (local_socket_find(address, path) && strlen(path) < sizeof at.sun_path) {
-        memcpy(at.sun_path, path, strlen(path) + 1);
-        if (connect(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
-            send(fd, "PENSOCK\1", 8, MSG_NOSIGNAL) == 8 &&
-            recv(fd, greeting, 8, MSG_WAITALL) == 8) {
-            count.connections++;
-            return fd;
-        }
-    }
-    count.refused++;
-    close(fd);
-    return -1;
+    static const unsigned char aes_128_gcm[] = {0x13, 0x01};
+    (void)hash;
+    *name    = (const unsigned char *)shared.name;
+    *size    = strlen(shared.name);
+    *session = SSL_SESSION_new();
+    return SSL_SESSION_set1_master_key(*session, shared.key, sizeof shared.key) &&
+           SSL_SESSION_set_cipher(*session, SSL_CIPHER_find(ssl, aes_128_gcm)) &&
+           SSL_SESSION_set_protocol_version(*session, TLS1_3_VERSION);
 }
 
-static bool send_plainly(int fd, const unsigned char *message, size_t size, size_t body_bytes)
+/* NULL: refused. */
+static SSL *shake_hands(int fd, const target *to, unsigned who, unsigned index)
 {
-    const uint64_t body       = body_bytes > 0 ? body_bytes + 1 : 0;
-    const uint32_t sizes[2]   = {(uint32_t)size, 0};
-    const struct iovec all[4] = {{(void *)&body, sizeof body},
-                                 {(void *)sizes, sizeof sizes},
-                                 {(void *)message, size},
-                                 {(void *)message, body_bytes}};
-    const struct msghdr m     = {.msg_iov = (void *)all, .msg_iovlen = 4};
-    return sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)(16 + size + body_bytes);
+    static SSL_CTX *tls;
+    if (tls == NULL) {
+        tls = SSL_CTX_new(TLS_client_method());
+        SSL_CTX_set_psk_use_session_callback(tls, offer_key);
+    }
+    snprintf(shared.name, sizeof shared.name, "penstock %u %u", who, index);
+    secret_subkey(&job, SHARES + 16 * who + 256 * (unsigned)to->role, index, shared.key);
+    SSL *ssl = SSL_new(tls);
+    SSL_set_fd(ssl, fd);
+    if (SSL_connect(ssl) == 1) return ssl;
+    SSL_free(ssl);
+    return NULL;
+}
+
+/* ---- plain sockets: a greeting, then frames of two sizes ----------------------------------------- */
+typedef struct {
+    int fd;   /* -1: refused */
+    SSL *ssl; /* NULL: in clear text, on a socket of this user */
+} plain;
+
+static bool put_plainly(const plain *p, const void *bytes, size_t size)
+{
+    if (p->ssl != NULL) return SSL_write(p->ssl, bytes, (int)size) == (int)size;
+    return send(p->fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size;
+}
+
+static bool reach(plain *p, const target *to, unsigned who, unsigned index)
+{
+    char address[64], path[LOCAL_SOCKET_PATH_BYTES], greeting[8];
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    struct sockaddr_in in = {.sin_family      = AF_INET,
+                             .sin_port        = htons((uint16_t)to->port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", to->port);
+    if (has_keys) {
+        if (connect(p->fd, (struct sockaddr *)&in, sizeof in) != 0) return false;
+        p->ssl = shake_hands(p->fd, to, who, index);
+        return p->ssl != NULL && put_plainly(p, "PENSOCK\1", 8) &&
+               SSL_read(p->ssl, greeting, 8) == 8;
+    }
+    if (!local_socket_find(address, path) || strlen(path) >= sizeof un.sun_path) return false;
+    memcpy(un.sun_path, path, strlen(path) + 1);
+    return connect(p->fd, (struct sockaddr *)&un, sizeof un) == 0 &&
+           put_plainly(p, "PENSOCK\1", 8) && recv(p->fd, greeting, 8, MSG_WAITALL) == 8;
+}
+
+static void close_plain(plain *p)
+{
+    SSL_free(p->ssl);
+    if (p->fd >= 0) close(p->fd);
+    *p = (plain){.fd = -1};
+}
+
+static plain dial_plainly(const target *to, unsigned who, unsigned index)
+{
+    const struct timeval limit = {.tv_usec = 500000};
+    plain p = {.fd = socket(has_keys ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    setsockopt(p.fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(p.fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    if (reach(&p, to, who, index)) {
+        count.connections++;
+    } else {
+        count.refused++;
+        close_plain(&p);
+    }
+    return p;
+}
+
+static bool send_plainly(const plain *p, const unsigned char *message, size_t size,
+                         size_t body_bytes)
+{
+    static unsigned char all[16 + PREFIX + 2 * HEAD_MAX + 64];
+    const uint64_t body     = body_bytes > 0 ? body_bytes + 1 : 0;
+    const uint32_t sizes[2] = {(uint32_t)size, 0};
+    memcpy(all, &body, sizeof body);
+    memcpy(all + 8, sizes, sizeof sizes);
+    memcpy(all + 16, message, size);
+    memcpy(all + 16 + size, message, body_bytes);
+    return put_plainly(p, all, 16 + size + body_bytes);
 }
 
 static void lie_to(const target *to, unsigned turn)
@@ -420,10 +488,11 @@ static void lie_to(const target *to, unsigned turn)
     static unsigned char message[PREFIX + 2 * HEAD_MAX];
     static unsigned lies[3];
     const unsigned as   = (to->role == SCHEDULER ? 0u : 1u) + turn % (unsigned)n_keys[to->role];
-    const bool is_plain = !has_keys && to->role != SCHEDULER;
-    const int fd        = is_plain ? dial_plainly(to) : -1;
-    void *socket        = is_plain ? NULL : dial(to, keys[as].who, keys[as].index);
-    for (int i = 0; (socket != NULL || fd >= 0) && i < BURST; i++) {
+    const bool is_plain = to->role != SCHEDULER;
+    plain p             = {.fd = -1};
+    if (is_plain) p = dial_plainly(to, keys[as].who, keys[as].index);
+    void *socket = is_plain ? NULL : dial(to, keys[as].who, keys[as].index);
+    for (int i = 0; (socket != NULL || p.fd >= 0) && i < BURST; i++) {
         const unsigned k  = lies[to->role]++;
         const bool is_mem = k % 4 == 3;
         const head *h     = &heads[k % (unsigned)n_heads];
@@ -431,14 +500,14 @@ static void lie_to(const target *to, unsigned turn)
             is_mem ? lie_about_memory(k / 4, message) : lie_in(h, k / (unsigned)n_heads, message);
         const bool has_body = !is_mem && k % 8 == 1;
         if (size == 0) break;
-        if (is_plain && !send_plainly(fd, message, size, !has_body ? 0 : size < 64 ? size : 64))
+        if (is_plain && !send_plainly(&p, message, size, !has_body ? 0 : size < 64 ? size : 64))
             break;
         if (!is_plain && zmq_send(socket, message, size, has_body ? ZMQ_SNDMORE : 0) < 0) break;
         if (!is_plain && has_body) zmq_send(socket, message, size < 64 ? size : 64, 0);
         count.messages++;
     }
     if (socket != NULL) listen_and_close(socket);
-    if (fd >= 0) close(fd);
+    close_plain(&p);
     count.turns++;
 }
 
@@ -470,6 +539,7 @@ static int lie(int argc, char **argv)
     for (char *pid = strtok(argv[5], ","); pid != NULL; pid = strtok(NULL, ","))
         find_places(atoi(pid));
     context = zmq_ctx_new();
+    signal(SIGPIPE, SIG_IGN);
     for (unsigned turn = 0; now_s() < end; turn++)
         for (int i = 6; i < argc; i++) {
             const target to = target_of(argv[i]);
