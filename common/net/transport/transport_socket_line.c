@@ -266,7 +266,7 @@ line_found line_take(line *l, const transport_options *o, transport_event *event
 {
     l->in_at += l->used;
     l->used = 0;
-    if (l->is_cut) return LINE_NONE;
+    if (l->is_cut || l->in == NULL) return LINE_NONE;
     if (!l->is_greeted && !take_greeting(l)) return give_up(l, event, why_not_greeted(l));
     if (!l->is_greeted || !skip(l)) return LINE_NONE;
     if (!l->now.is_known && unused(l) >= FRAME_BYTES) {
