@@ -116,7 +116,7 @@ server:/x $tmp nfs4 rw 0 0"
     local number='[0-9]+\.[0-9]'
     pen doctor --store "$tmp" --fail-on never >"$tmp/out"
     grep -qE "^  ok +transports +one connection over TCP here: $number Gbit/s with TLS 1.3, $number in clear text; with transport=zmq $number with CURVE, $number in clear text" "$tmp/out" || { cat "$tmp/out"; return 1; }
-    ! grep -E "transports.* 0\.0 " "$tmp/out"
+    ! grep -E "transports.* 0\.0 " "$tmp/out" || return 1
 }
 
 @test "JSON has the same findings" {
