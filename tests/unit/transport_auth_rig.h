@@ -31,6 +31,16 @@ static inline uint64_t now_ms(void)
     return clock_ms(&clock_real);
 }
 
+static inline long resident_kib(void)
+{
+    long pages = 0;
+    FILE *f    = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%*d %ld", &pages), 1);
+    fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
 static inline bool next(transport *t, transport_event *event, uint64_t wait_ms)
 {
     const uint64_t until = now_ms() + wait_ms;
