@@ -39,7 +39,9 @@ static size_t read_whole(const uint8_t *text, size_t size)
     if (memcmp(text, hello, size < at ? size : at) != 0) {
         const bool is_tls = size >= 2 && (text[0] == 21 || text[0] == 22) && text[1] == 3;
         expected[0] =
-            (found){.note  = "a connection that does not speak the workers' protocol",
+            (found){.note  = text[0] == TRANSPORT_ZMQ_FIRST
+                                 ? TRANSPORT_DIFFERS
+                                 : "a connection that does not speak the workers' protocol",
                     .other = is_tls ? "the other end encrypts, but this side does not" : NULL};
         return 1;
     }

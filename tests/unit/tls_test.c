@@ -423,6 +423,40 @@ static void test_tls_dialler_trusts_no_certificate(void **state)
     check_dialler_refuses(true);
 }
 
+/* ---- ends with another setting `transport` ------------------------------------------------------- */
+static void check_differs(auth *listener, auth *dialler, transport_carrier listens,
+                          transport_carrier dials)
+{
+    transport_options at = {0}, to = {0};
+    transport *one, *other;
+    transport_event event = {0};
+    auth_listen(listener, &at);
+    auth_dial(dialler, AUTH_SERVER, &to);
+    at.carrier = listens;
+    to.carrier = dials;
+    assert_int_equal(transport_listen("tcp://127.0.0.1:0", &at, &one, NULL), PEN_OK);
+    assert_int_equal(transport_dial(transport_address(one), &to, &other, NULL), PEN_OK);
+    transport *sockets = listens == TRANSPORT_SOCKET ? one : other;
+    for (const uint64_t until = now_ms() + PATIENCE_MS; now_ms() < until;) {
+        transport_event unused;
+        next(sockets == one ? other : one, &unused, 1);
+        if (next(sockets, &event, 1) && event.kind == TRANSPORT_REFUSED) break;
+    }
+    assert_int_equal(event.kind, TRANSPORT_REFUSED);
+    assert_string_equal(event.note, TRANSPORT_DIFFERS);
+    transport_close(other, 0);
+    transport_close(one, 0);
+}
+
+static void test_tls_end_of_zeromq_is_told_from_a_stranger(void **state)
+{
+    (void)state;
+    check_differs(server, worker, TRANSPORT_SOCKET, TRANSPORT_ZMQ);
+    check_differs(server, worker, TRANSPORT_ZMQ, TRANSPORT_SOCKET);
+    check_differs(NULL, NULL, TRANSPORT_SOCKET, TRANSPORT_ZMQ);
+    check_differs(NULL, NULL, TRANSPORT_ZMQ, TRANSPORT_SOCKET);
+}
+
 /* ---- between two members ------------------------------------------------------------------------- */
 enum { SIDE_BYTES = 1 << 20, MESSAGES = 5, BODY_BYTES = 40000 };
 
@@ -747,6 +781,7 @@ int main(void)
         cmocka_unit_test(test_tls_flood_of_key_updates_costs_little_memory),
         cmocka_unit_test(test_tls_dialler_refuses_a_listener_without_the_key),
         cmocka_unit_test(test_tls_dialler_trusts_no_certificate),
+        cmocka_unit_test(test_tls_end_of_zeromq_is_told_from_a_stranger),
         cmocka_unit_test(test_tls_members_talk_through_a_relay),
         cmocka_unit_test(test_tls_bit_flipped_in_any_record_is_found_and_named),
         cmocka_unit_test(test_tls_truncated_handshake_is_none),

@@ -73,8 +73,11 @@ static inline auth *open_auth(int job, auth_role role, int32_t rank)
 {
     auth *g;
     pen_error why;
-    const auth_options o = {
-        .encryption = AUTH_ON, .secret_file = path[job], .role = role, .rank = rank};
+    const auth_options o = {.encryption                    = AUTH_ON,
+                            .transport                     = AUTH_TRANSPORT_ZMQ,
+                            /* of "tcp://" */ .secret_file = path[job],
+                            .role                          = role,
+                            .rank                          = rank};
     if (auth_open(&o, &g, &why) != PEN_OK) fail_msg("%s", why.text);
     return g;
 }

@@ -340,14 +340,17 @@ test_transport_socket_other_protocols_are_refused_and_named_by_their_address(voi
     static const struct {
         const char *bytes;
         size_t size;
+        const char *note;
     } other[] = {
-        {"GET / HTTP/1.1\r\n\r\n", 18}, {"\xff\0\0\0\0\0\0\0\1\x7f\3", 11}, {"PENSOCK\2", 8}};
+        {"GET / HTTP/1.1\r\n\r\n", 18, "a connection that does not speak the workers' protocol"},
+        {"\xff\0\0\0\0\0\0\0\1\x7f\3", 11, TRANSPORT_DIFFERS},
+        {"PENSOCK\2", 8, "a connection that does not speak the workers' protocol"}};
     transport *l = listen_here();
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
         const int fd = plain_connect(port_of(l));
         put(fd, other[i].bytes, other[i].size);
         const transport_event event = expect(l, TRANSPORT_REFUSED);
-        assert_string_equal(event.note, "a connection that does not speak the workers' protocol");
+        assert_string_equal(event.note, other[i].note);
         assert_int_equal(strncmp(event.from, "127.0.0.1:", 10), 0);
         assert_int_equal(event.peer, 0);
         assert_true(closes_within(l, fd, PATIENCE_MS));

@@ -42,11 +42,12 @@ enum {
 
 struct tls {
     int fd;
-    tls_context *context; /* a listener's until the connection is made, then NULL */
+    tls_context *context; /* BORROWED; used until the connection is made */
     SSL *ssl;             /* NULL: the first message has not arrived */
     bool listens, is_up, is_over;
     bool may_read, is_refused; /* one call to recv(); it was asked for more */
     bool holds, has_alert;     /* of the other end */
+    bool has_read, speaks_zmq; /* its first byte has come; and was that of ZeroMQ */
     const char *fault;
     transport_identity is;
     uint32_t records;
@@ -91,7 +92,11 @@ static int bio_read(BIO *bio, char *data, int n)
     errno       = EAGAIN;
     if (t->may_read && n > 0) got = recv(t->fd, data, (size_t)n, MSG_DONTWAIT);
     t->may_read = false;
-    if (got > 0) return (int)got;
+    if (got > 0) {
+        t->speaks_zmq |= !t->has_read && *(const uint8_t *)data == TRANSPORT_ZMQ_FIRST;
+        t->has_read = true;
+        return (int)got;
+    }
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
         t->is_refused = true;
         BIO_set_retry_read(bio);
@@ -303,7 +308,7 @@ void tls_free(tls *t)
 }
 
 /* ---- the handshake ------------------------------------------------------------------------------- */
-typedef enum { HELLO_PARTIAL, HELLO_WHOLE, HELLO_OVER, HELLO_NOT_TLS } hello_state;
+typedef enum { HELLO_PARTIAL, HELLO_WHOLE, HELLO_OVER, HELLO_ZMQ, HELLO_NOT_TLS } hello_state;
 
 /* Whether the first record is there; the kernel reports no more until it is. */
 static hello_state look_at_hello(const tls *t)
@@ -311,6 +316,7 @@ static hello_state look_at_hello(const tls *t)
     uint8_t start[HEADER_BYTES + HELLO_BYTES];
     const ssize_t n = recv(t->fd, start, sizeof start, MSG_PEEK | MSG_DONTWAIT);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return HELLO_OVER;
+    if (n >= 1 && start[0] == TRANSPORT_ZMQ_FIRST) return HELLO_ZMQ;
     if (n >= 1 && start[0] != SSL3_RT_HANDSHAKE) return HELLO_NOT_TLS;
     if (n >= 2 && start[1] != SSL3_VERSION_MAJOR) return HELLO_NOT_TLS;
     const size_t body = n >= HEADER_BYTES ? (size_t)start[3] << 8 | start[4] : 0;
@@ -329,6 +335,7 @@ static hello_state look_at_hello(const tls *t)
 static const char *why_it_failed(const tls *t)
 {
     const int reason = ERR_GET_REASON(ERR_peek_last_error());
+    if (t->speaks_zmq) return TRANSPORT_DIFFERS;
     if (t->listens) return "a connection without a key of this job";
     if (t->is_over && !t->has_alert) return NULL;
     return reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_UNEXPECTED_MESSAGE ||
@@ -361,6 +368,7 @@ tls_state tls_shake(tls *t, const char **note)
         switch (look_at_hello(t)) {
         case HELLO_PARTIAL: return TLS_SHAKING;
         case HELLO_OVER: return TLS_FAILED;
+        case HELLO_ZMQ: *note = TRANSPORT_DIFFERS; return TLS_FAILED;
         case HELLO_NOT_TLS:
             *note = "a connection without a key of this job";
             (void)!send(t->fd, not_tls, sizeof not_tls, MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -60,6 +60,12 @@ typedef enum {
     TRANSPORT_SOCKET, /* plain sockets, as of "socket://" addresses; with keys, TLS 1.3 */
 } transport_carrier;
 
+enum {
+    TRANSPORT_ZMQ_FIRST = 0xff
+}; /* the first byte that an end of ZeroMQ sends, and no other end here */
+#define TRANSPORT_DIFFERS                                                                          \
+    "the other end speaks ZeroMQ, this side does not: transport must be the same for all"
+
 /* What a "tcp://" address stands for; other transports ignore it. */
 typedef enum {
     TRANSPORT_TCP, /* TCP: encrypted with keys, otherwise open to all */

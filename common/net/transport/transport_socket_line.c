@@ -179,6 +179,8 @@ static const char *why_not_greeted(const line *l)
     const uint8_t *here = l->in + l->in_at;
     const bool is_tls =
         unused(l) >= 2 && (here[0] == ALERT || here[0] == HANDSHAKE) && here[1] == 3;
+    if (here[0] == TRANSPORT_ZMQ_FIRST)
+        return TRANSPORT_DIFFERS; /* one byte is here: it differed */
     return is_tls && l->tls == NULL ? "the other end encrypts, but this side does not"
                                     : "a connection that does not speak the workers' protocol";
 }
