@@ -58,19 +58,6 @@ between_hosts() { # calls|step BYTES FLAGS...
     median "$tmp/run0.out"
 }
 
-addresses() { for k in $(seq 0 $((hosts - 1))); do host_address "node$k"; done; }
-
-# The slowest host's GB/s.
-limit() {
-    local k
-    for k in $(seq 0 $((hosts - 1))); do
-        # shellcheck disable=SC2046
-        begin_on "node$k" "limit$k" "$BUILD/bin/limits/limit_socket" ring "$k" 7900 1048576 2 $(addresses) </dev/null
-    done
-    for k in $(seq 0 $((hosts - 1))); do ends "limit$k" 0 60 >&2; done
-    sed 's/.*GBps":\([0-9.]*\).*/\1/' "$tmp"/limit*.out | sort -g | head -1
-}
-
 on_loopback() { # BYTES FLAGS...
     "$penstock" run --standalone --nproc-per-node 2 --local-sockets no --shared-memory no "${@:2}" \
         "$programs/timed" calls "$1" "$((2 * $(times "$1")))" 2>"$tmp/loopback.err" >"$tmp/loopback.out" ||
@@ -117,7 +104,7 @@ for size in $sizes; do
             push-pull) push_pull "$size" "${way/clear/tcp}" ;;
             esac
         done
-        case $what in hosts | steps) limit ;; esac
+        case $what in hosts | steps) cable_limit "$hosts" ;; esac
     done | paste -d' ' $([[ $what != hosts && $what != steps ]] || echo -) - - - | python3 -c "$summary" "$what" "$size" "$hosts" "$rate"
 done
 case $what in hosts | steps) hosts_stop ;; esac

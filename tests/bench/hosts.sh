@@ -41,19 +41,6 @@ ours() { # BYTES
     median "$tmp/run0.out"
 }
 
-addresses() { for k in $(seq 0 $((hosts - 1))); do host_address "node$k"; done; }
-
-# The slowest host's GB/s.
-limit() {
-    local k
-    for k in $(seq 0 $((hosts - 1))); do
-        # shellcheck disable=SC2046
-        begin_on "node$k" "limit$k" "$BUILD/bin/limits/limit_socket" ring "$k" 7900 1048576 2 $(addresses) </dev/null
-    done
-    for k in $(seq 0 $((hosts - 1))); do ends "limit$k" 0 60 >&2; done
-    sed 's/.*GBps":\([0-9.]*\).*/\1/' "$tmp"/limit*.out | sort -g | head -1
-}
-
 gloo() { # BYTES: the best algorithm's time
     local algorithm k folder best=""
     [ -x "$BUILD/bin/peers/bench_gloo" ] || { echo 0; return; }
@@ -119,7 +106,7 @@ fi
 for size in $sizes; do
     for _ in $(seq "$pairs"); do
         case $what in
-        rate) echo "$(ours "$size") $(gloo "$size") $(limit)" ;;
+        rate) echo "$(ours "$size") $(gloo "$size") $(cable_limit "$hosts")" ;;
         delay) echo "$(ours "$size") $(gloo "$size")" ;;
         unix) echo "$(on_one_host "$size" shared shared) $(on_one_host "$size" first second)" ;;
         esac

@@ -18,6 +18,7 @@
 #   join_line NAME                 -> $line, printed by the launcher NAME for the other machines
 #   cable node1 down|up            unplugs its cable, or plugs it in
 #   drop_port node1 PORT|A-B       node1 no longer answers at these TCP ports: it drops packets silently
+#   cable_limit COUNT              GB/s that plain sockets reach between them
 #   hosts_stop
 #
 # Processes carry the test's MARK, also the first of each host, whose end kills all others of the host: job_teardown
@@ -192,4 +193,15 @@ hosts_stop() {
     done
     kill -9 "$bridge_pid"
     exec {numbers_fd}>&-
+}
+
+# GB/s of plain sockets, each of that many hosts to the next, all at once: of the slowest.
+cable_limit() { # COUNT
+    local k addresses=()
+    for ((k = 0; k < $1; k++)); do addresses+=("$(host_address "node$k")"); done
+    for ((k = 0; k < $1; k++)); do
+        begin_on "node$k" "limit$k" "$BUILD/bin/limits/limit_socket" ring "$k" 7900 1048576 2 "${addresses[@]}" </dev/null
+    done
+    for ((k = 0; k < $1; k++)); do ends "limit$k" 0 60 >&2; done
+    sed 's/.*GBps":\([0-9.]*\).*/\1/' "$tmp"/limit*.out | sort -g | head -1
 }

@@ -164,6 +164,10 @@ static bool lets_in(auth_role listener, auth_role role, int32_t rank)
     transport_identity is;
     const bool is_in = at.keys->admits(at.keys->user, to.keys->own_public, &is);
     if (is_in) assert_true(auth_is(&is, role, rank));
+    uint8_t shared[TRANSPORT_KEY_BYTES]; /* of TLS: the same are let in */
+    assert_int_equal(at.keys->shares(at.keys->user, to.keys->self, shared), is_in);
+    if (is_in) assert_memory_equal(shared, to.keys->shared, TRANSPORT_KEY_BYTES);
+    if (is_in) assert_true(auth_is(&to.keys->self, role, rank));
     auth_close(l);
     auth_close(d);
     return is_in;
@@ -182,6 +186,58 @@ static void test_auth_admits_the_roles_that_a_role_serves(void **state)
     }
     assert_true(lets_in(AUTH_SCHEDULER, AUTH_TOOL, -1));
     assert_true(lets_in(AUTH_SERVER, AUTH_WORKER, 16383));
+}
+
+static void test_auth_key_of_both_ends_differs_for_each_rank_role_and_listener(void **state)
+{
+    (void)state;
+    static const struct {
+        auth_role role;
+        int32_t rank;
+        auth_role listener;
+    } of[] = {{AUTH_WORKER, 0, AUTH_SERVER},    {AUTH_WORKER, 1, AUTH_SERVER},
+              {AUTH_SERVER, 0, AUTH_SERVER},    {AUTH_WORKER, 0, AUTH_WORKER},
+              {AUTH_WORKER, 0, AUTH_SCHEDULER}, {AUTH_WORKER, -1, AUTH_SERVER}};
+    enum { N = sizeof of / sizeof *of };
+    uint8_t key[N][TRANSPORT_KEY_BYTES];
+    for (size_t i = 0; i < N; i++) {
+        transport_options o = {0};
+        auth *g             = open_as(of[i].role, of[i].rank);
+        auth_dial(g, of[i].listener, &o);
+        memcpy(key[i], o.keys->shared, TRANSPORT_KEY_BYTES);
+        assert_memory_not_equal(key[i], o.keys->own, TRANSPORT_KEY_BYTES);
+        auth_close(g);
+        for (size_t k = 0; k < i; k++) assert_memory_not_equal(key[i], key[k], TRANSPORT_KEY_BYTES);
+    }
+}
+
+static void test_auth_transport_says_what_carries_control_and_data(void **state)
+{
+    (void)state;
+    static const struct {
+        auth_transport transport;
+        transport_carrier control, data;
+        bool has_lanes;
+    } of[] = {{AUTH_TRANSPORT_AUTO, TRANSPORT_ZMQ, TRANSPORT_SOCKET, false},
+              {AUTH_TRANSPORT_TCP, TRANSPORT_SOCKET, TRANSPORT_SOCKET, false},
+              {AUTH_TRANSPORT_ZMQ, TRANSPORT_ZMQ, TRANSPORT_ZMQ, true}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        auth *g;
+        transport_options control = {0}, data = {0}, own = {0};
+        const auth_options o = {.encryption  = AUTH_ON,
+                                .secret_file = path,
+                                .role        = AUTH_SERVER,
+                                .transport   = (int)of[i].transport};
+        assert_int_equal(auth_open(&o, &g, NULL), PEN_OK);
+        auth_dial(g, AUTH_SCHEDULER, &control);
+        auth_dial(g, AUTH_SERVER, &data);
+        auth_listen(g, &own);
+        assert_int_equal(control.carrier, of[i].control);
+        assert_int_equal(data.carrier, of[i].data);
+        assert_int_equal(own.carrier, of[i].data);
+        assert_true(of[i].has_lanes || auth_lanes(g) == 1);
+        auth_close(g);
+    }
 }
 
 static void test_auth_refuses_other_roles_ranks_beyond_the_job_and_strangers(void **state)
@@ -242,6 +298,8 @@ int main(void)
         cmocka_unit_test(test_auth_without_a_required_secret_names_the_remedy),
         cmocka_unit_test(test_auth_of_none_leaves_options_alone),
         cmocka_unit_test(test_auth_admits_the_roles_that_a_role_serves),
+        cmocka_unit_test(test_auth_key_of_both_ends_differs_for_each_rank_role_and_listener),
+        cmocka_unit_test(test_auth_transport_says_what_carries_control_and_data),
         cmocka_unit_test(test_auth_refuses_other_roles_ranks_beyond_the_job_and_strangers),
         cmocka_unit_test(test_auth_refuses_a_role_or_rank_other_than_the_keys),
         cmocka_unit_test(test_auth_keys_of_ranks_and_roles_are_all_different),
