@@ -69,7 +69,7 @@ is_counted() {
     besieged encrypted --encryption on
     is_counted encrypted
     [ "$(cat "$tmp/encrypted.mib")" -lt 400 ] # no stranger gets far enough to use memory
-    grep -qE 'refused .*: a connection (without a key of this job|that ended without a message)' \
+    grep -qE 'refused .*: a connection (without a key of this job|that ended without a message)|refused .*: the other end speaks ZeroMQ, this side does not' \
         "$tmp/log/$launched_job/attempt_0/server-0.err"
 }
 

@@ -440,7 +440,9 @@ static void check_differs(auth *listener, auth *dialler, transport_carrier liste
     for (const uint64_t until = now_ms() + PATIENCE_MS; now_ms() < until;) {
         transport_event unused;
         next(sockets == one ? other : one, &unused, 1);
-        if (next(sockets, &event, 1) && event.kind == TRANSPORT_REFUSED) break;
+        if (next(sockets, &event, 1) && event.kind == TRANSPORT_REFUSED &&
+            strcmp(event.note, "a connection that ended without a message") != 0)
+            break; /* one of ZeroMQ may end before it has sent its first byte */
     }
     assert_int_equal(event.kind, TRANSPORT_REFUSED);
     assert_string_equal(event.note, TRANSPORT_DIFFERS);
