@@ -143,7 +143,7 @@ typedef enum { SCHEDULER_AUTO, SCHEDULER_EXTERNAL, SCHEDULER_HOSTED } worker_sch
     X(device,           ENUM, "host",   0,    0,        worker_device_choices,                                         \
       "Where the SDK allocates memory: on the host, or on CUDA device local_rank modulo the number of devices; auto is cuda if there is one.") \
     X(device_backend,   ENUM, "auto",   0,    0,        worker_device_backend_choices,                                 \
-      "How members on one host wait for each other's devices; auto is hostflag if two share one, else stream.")        \
+      "How members on one host wait for each other's devices; auto is hostflag if two share one, else spin.")        \
     SETTING_HOST(X) SETTING_HOST_ID(X) SETTING_RANK(X) SETTING_WORLD_SIZE(X)                                           \
     X(local_rank,       I64,  "-1",     -1,   1048576,  NULL,                                                          \
       "Rank among the workers of this machine; -1 reads LOCAL_RANK or asks the scheduler.")                            \

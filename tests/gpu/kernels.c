@@ -4,6 +4,7 @@
 #include "members.h"
 #include "tests/support/step_suite.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -403,6 +404,31 @@ static int peer_trial(member *self, const void *arg)
     return ok ? 0 : 1;
 }
 
+/* ---- contexts -------------------------------------------------------------------------------------- */
+
+/* An event may be recorded in any context, one after the other; but others hold the handle of a shared one. */
+static int context_trial(member *self, const void *arg)
+{
+    (void)self, (void)arg;
+    int (*create)(void **context, unsigned flags, int device) = NULL;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW), *context = NULL;
+    device_stream first, second;
+    device_event_ref ref;
+    pen_error why       = {0};
+    device_event *plain = device_cuda.event_new(), *shared = device_cuda.event_new();
+    *(void **)&create = dlsym(driver, "cuCtxCreate_v2");
+    bool ok           = create != NULL && device_cuda.stream_new(0, &first, &why) == PEN_OK &&
+              device_cuda.event_share(shared, &ref, &why) == PEN_OK;
+    ok = ok && create(&context, 0, 0) == 0 && device_cuda.stream_new(0, &second, &why) == PEN_OK;
+    ok = ok && device_cuda.event_record(plain, first, &why) == PEN_OK &&
+         device_cuda.event_record(plain, second, &why) == PEN_OK &&
+         device_cuda.event_record(shared, first, &why) == PEN_OK && wait_for(plain) &&
+         wait_for(shared);
+    ok = ok && device_cuda.event_record(shared, second, &why) == PEN_UNSUPPORTED;
+    printf("%s\n", why.text);
+    return ok ? 0 : 1;
+}
+
 /* ---- forbidden to the host ------------------------------------------------------------------------- */
 
 static sigjmp_buf after_touch;
@@ -437,9 +463,10 @@ int main(int argc, char **argv)
     if (strcmp(what, "step") == 0) return members_run(1, 120, step_trials, NULL);
     if (strcmp(what, "update") == 0) return members_run(1, 120, update_trials, NULL);
     if (strcmp(what, "stream") == 0) return members_run(1, 60, stream_trials, NULL);
+    if (strcmp(what, "context") == 0) return members_run(1, 60, context_trial, NULL);
     members_devices = strcmp(what, "peer") == 0 ? 2 : 1;
     if (members_devices == 2) return members_run(1, 60, peer_trial, NULL);
     if (strcmp(what, "touch") == 0) return members_run(1, 60, touch_trial, NULL);
-    fprintf(stderr, "usage: kernels fold|sum|step|update|copy|flag|stream|peer|touch\n");
+    fprintf(stderr, "usage: kernels fold|sum|step|update|copy|flag|stream|context|peer|touch\n");
     return 2;
 }

@@ -213,6 +213,14 @@ look for a kernel that does not end, or raise deadline_ms"
 	END
 }
 
+@test "a collective that is under way, also a first one, does not end the capture of another stream" {
+    local devices
+    for devices in 1 2; do
+        CUDA_ON_HOST_DEVICES=$devices pen run --standalone --no-prefix --nproc-per-node 2 --device cuda "$programs/on_device" beside >"$tmp/beside"
+        sort -u "$tmp/beside" | diff - <(printf '%s\n' "sum 4 16 sum 900000")
+    done
+}
+
 @test "pen_wait_stream() makes a stream wait for a collective, and not the host" {
     CUDA_ON_HOST_DEVICES=2 pen run --standalone --no-prefix --job "$job" --nproc-per-node 2 --device cuda "$programs/on_device" follow >"$tmp/follow"
     sort -u "$tmp/follow" | diff - <(printf '%s\n' "caps 1" "sum 4 16 sum 900000")

@@ -763,6 +763,8 @@ static void the_safe_path_is_chosen_from_the_uuids(void **state)
     assert_int_equal(device_sync_choose(DEVICE_SYNC_AUTO, uuid, ranks, 3, &sync, NULL), PEN_OK);
     assert_string_equal(sync->name, "hostflag");
     assert_int_equal(device_sync_choose(DEVICE_SYNC_AUTO, own, ranks, 3, &sync, NULL), PEN_OK);
+    assert_string_equal(sync->name, "spin");
+    assert_int_equal(device_sync_choose(DEVICE_SYNC_STREAM, uuid, ranks, 3, &sync, NULL), PEN_OK);
     assert_string_equal(sync->name, "stream");
     assert_int_equal(device_sync_choose(DEVICE_SYNC_SPIN, own, ranks, 3, &sync, NULL), PEN_OK);
     assert_string_equal(sync->name, "spin");

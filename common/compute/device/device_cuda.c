@@ -7,6 +7,9 @@
  * Contexts.  Work runs in the context of its stream; for stream 0 in the one that was entered, else in that of its
  *            pointer's device.  The caller's own context is preserved.  Without one the primary context is used, as in
  *            CUDA's own runtime.
+ * Captures.  While a program captures a stream into a graph, CUDA forbids calls such as cuEventQuery and cuMemAlloc to
+ *            all threads in mode GLOBAL, which is what threads begin in.  Ours touch no captured stream, so they are
+ *            in mode RELAXED while they are in a context.
  */
 #include "common/compute/device/device_cuda.h"
 
@@ -187,12 +190,17 @@ pen_status cuda_primary_context(int device, CUcontext *context, pen_error *why)
 }
 
 static _Thread_local int entered; /* enter() and cuda_enter_for() calls not left yet */
+static _Thread_local CUstreamCaptureMode mode_outside;
 
 pen_status cuda_push(CUcontext context, const char *what, pen_error *why)
 {
     pen_status status = cuda_failed(cuda_driver.cuCtxPushCurrent(context), what, why);
-    if (status == PEN_OK) entered++;
-    return status;
+    if (status != PEN_OK) return status;
+    if (entered++ == 0) {
+        mode_outside = CU_STREAM_CAPTURE_MODE_RELAXED;
+        cuda_driver.cuThreadExchangeStreamCaptureMode(&mode_outside);
+    }
+    return PEN_OK;
 }
 
 pen_status cuda_enter(int wanted, pen_error *why)
@@ -211,8 +219,8 @@ pen_status cuda_enter(int wanted, pen_error *why)
 void cuda_leave(void)
 {
     CUcontext context;
+    if (--entered == 0) cuda_driver.cuThreadExchangeStreamCaptureMode(&mode_outside);
     cuda_driver.cuCtxPopCurrent(&context);
-    entered--;
 }
 
 bool cuda_is_own_stream(device_stream stream)

@@ -15,11 +15,11 @@
     X(cuInit) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetUuid) X(cuDeviceGetAttribute)        \
     X(cuDeviceCanAccessPeer) X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent)                        \
     X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuCtxGetDevice) X(cuCtxEnablePeerAccess)              \
-    X(cuPointerGetAttribute) X(cuMemGetAddressRange) X(cuMemAlloc) X(cuMemFree) X(cuMemsetD8)      \
+    X(cuPointerGetAttribute) X(cuMemGetAddressRange) X(cuMemAlloc) X(cuMemFree)                    \
     X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyAsync) X(cuIpcGetMemHandle)                       \
     X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle)    \
     X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuStreamWaitEvent)       \
-    X(cuStreamIsCapturing) X(cuStreamSynchronize) X(cuStreamGetCtx) X(cuStreamCreate) X(cuStreamDestroy)                  \
+    X(cuStreamIsCapturing) X(cuThreadExchangeStreamCaptureMode) X(cuStreamSynchronize) X(cuStreamGetCtx) X(cuStreamCreate) X(cuStreamDestroy)                  \
     X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemsetD8Async) X(cuModuleLoadData)             \
     X(cuModuleGetFunction) X(cuLaunchKernel) X(cuGetErrorString)                      \
     X(cuDeviceGetName) X(cuDeviceTotalMem) X(cuDeviceGetPCIBusId) X(cuDeviceGetP2PAttribute)
@@ -47,7 +47,7 @@ void cuda_uuid(int device, uint8_t out[16]);
 /* ---- contexts: device_cuda.c --------------------------------------------------------------------- */
 
 pen_status cuda_primary_context(int device, CUcontext *context, pen_error *why);
-/* Makes a context current until cuda_leave(). */
+/* Makes a context current until cuda_leave(), for calls that captures of other streams allow. */
 pen_status cuda_push(CUcontext context, const char *what, pen_error *why);
 pen_status cuda_enter(int wanted, pen_error *why);
 void cuda_leave(void);

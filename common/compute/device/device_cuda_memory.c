@@ -17,6 +17,18 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects handles and
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
+/* On a stream of its own: the default one would wait for the program's work, and refuses while a stream is captured. */
+static CUresult zero_now(CUdeviceptr data, size_t bytes)
+{
+    CUstream stream = NULL;
+    CUresult result = cuda_driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) return result;
+    result = cuda_driver.cuMemsetD8Async(data, 0, bytes, stream);
+    if (result == CUDA_SUCCESS) result = cuda_driver.cuStreamSynchronize(stream);
+    cuda_driver.cuStreamDestroy(stream);
+    return result;
+}
+
 void *cuda_alloc(size_t bytes, int device, pen_error *why)
 {
     CUdeviceptr data  = 0;
@@ -24,8 +36,7 @@ void *cuda_alloc(size_t bytes, int device, pen_error *why)
     if (cuda_enter(device, why) != PEN_OK) return NULL;
     CUresult result = cuda_driver.cuMemAlloc(&data, size);
     if (result == CUDA_SUCCESS) {
-        result = cuda_driver.cuMemsetD8(data, 0, size);
-        if (result == CUDA_SUCCESS) result = cuda_driver.cuStreamSynchronize(NULL);
+        result = zero_now(data, size);
         if (result != CUDA_SUCCESS) cuda_driver.cuMemFree(data);
     }
     cuda_leave();

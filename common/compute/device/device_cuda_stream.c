@@ -66,12 +66,17 @@ void cuda_event_free(device_event *event)
     free(event);
 }
 
-/* Creates it in the current context. */
+/* Creates it in the current context.  A shared one stays in its first: others hold its handle. */
 static pen_status event_open(device_event *event, pen_error *why)
 {
     CUcontext context = NULL;
     cuda_driver.cuCtxGetCurrent(&context);
     if (event->handle != NULL && event->context == context) return PEN_OK;
+    if (event->handle != NULL && event->is_shared)
+        return why_set(
+            why, PEN_UNSUPPORTED,
+            "other processes wait for events of the CUDA context that the group's first call "
+            "used; this stream belongs to another context");
     event_close(event);
     event->context     = context;
     const unsigned how = CU_EVENT_DISABLE_TIMING | (event->is_shared ? CU_EVENT_INTERPROCESS : 0);

@@ -18,6 +18,7 @@
  *     stuck     a gradient that its stream reaches a second late
  *     sum       all ranks sum 1 + their rank on their devices; prints the devices seen and the values
  *     captured  calls with a stream that is being captured; prints their sentences
+ *     beside    while the SDK's threads carry a first collective, the program captures another stream; prints the sum
  *     follow    two ranks: a request whose stream is held up until pen_wait_stream() has returned; prints its result
  * Settings are the SDK's. Printed values were read from the device.
  */
@@ -441,6 +442,23 @@ static int captured(pen_ctx *ctx)
     return 0;
 }
 
+static void beside(pen_ctx *ctx)
+{
+    const struct timespec moment = {0, 100000000};
+    float *in = device_memory(ctx), *out = device_memory(ctx);
+    const pen_opts o = {.stream = stream};
+    void *other, *graph = NULL;
+    pen_req req;
+    cuda_lite_must(cuda_lite.stream_new(&other, 1), "cuStreamCreate");
+    fill(in, 1, 1);
+    TRY(pen_all_reduce(pen_world(ctx), in, out, N, PEN_F32, PEN_SUM, &o, &req));
+    cuda_lite_must(cuda_lite.capture_begin(other, 0), "cuStreamBeginCapture");
+    nanosleep(&moment, NULL);
+    cuda_lite_must(cuda_lite.capture_end(other, &graph), "cuStreamEndCapture");
+    TRY(pen_wait(&req, NULL));
+    show("sum", out);
+}
+
 static _Atomic int is_released;
 
 static void hold_up(void *user)
@@ -499,6 +517,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "stuck") == 0) stuck(ctx);
     if (strcmp(what, "sum") == 0) sum(ctx);
     if (strcmp(what, "captured") == 0) return captured(ctx);
+    if (strcmp(what, "beside") == 0) beside(ctx);
     if (strcmp(what, "follow") == 0) follow(ctx);
     fflush(stdout);
     return pen_finalize(ctx) == PEN_OK ? 0 : 1;

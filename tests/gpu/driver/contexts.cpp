@@ -231,7 +231,24 @@ static bool is_context(CUcontext context)
 {
     for (int i = 0; i < driver.devices; i++)
         if (context == &driver.context[i] && context->is_retained) return true;
+    for (const CUctx_st &c : driver.made)
+        if (context == &c) return true;
     return false;
+}
+
+/* Of CUDA 12 and 13 alike. */
+API cuCtxCreate_v2(CUcontext *context, unsigned, CUdevice device)
+{
+    const CUresult result = usable(false);
+    if (result != CUDA_SUCCESS) return result;
+    if (!is_device_number(device)) return CUDA_ERROR_INVALID_DEVICE;
+    guard held(driver.lock);
+    driver.made.push_back({device, 0, true, nullptr});
+    *context           = &driver.made.back();
+    (*context)->legacy = new CUstream_st{*context, false, false, false, {}};
+    driver.streams.push_back((*context)->legacy);
+    stack.push_back(*context);
+    return CUDA_SUCCESS;
 }
 
 API cuCtxGetCurrent(CUcontext *context)
@@ -319,6 +336,10 @@ API cuGetErrorString(CUresult error, const char **text)
         {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "host memory is not registered"},
         {CUDA_ERROR_NOT_PERMITTED, "operation not permitted"},
         {CUDA_ERROR_NOT_SUPPORTED, "operation not supported"},
+        {CUDA_ERROR_ALREADY_MAPPED, "resource already mapped"},
+        {CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+         "peer access is not supported between these two devices"},
+        {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"},
     };
     const auto found = texts.find(error);
     *text            = found == texts.end() ? nullptr : found->second;

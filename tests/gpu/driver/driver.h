@@ -13,8 +13,9 @@
  * Strict     where CUDA leaves it open: calls without a context or on stale handles fail; a kernel
  *            that would touch anything but device or pinned memory fails as on the device; a page
  *            cannot be pinned twice.
- * Settings   CUDA_ON_HOST_SEED (1), CUDA_ON_HOST_DEVICES (1), CUDA_ON_HOST_MIB per device (2048);
- *            CUDA_VISIBLE_DEVICES as the real driver reads it; GPU-2 and MIG-2 name device 2.
+ *            A capture in mode GLOBAL forbids waits, queries and allocations to threads in that
+ *            mode; memory of another process cannot be mapped over an older mapping (208).
+ * Settings   ../README.md
  * It cannot show machine code and PTX, the device's memory model, two concurrent kernels in one
  * process, links between devices, speed.
  */
@@ -44,7 +45,7 @@ typedef std::unique_lock<std::mutex> guard;
 
 /* ---- contexts.cpp -------------------------------------------------------------------------------- */
 
-/* Every device has only its primary context. */
+/* Of a device: its primary context, or one that cuCtxCreate_v2 made. */
 struct CUctx_st {
     int device;
     uint32_t peers; /* a bit for each device whose memory its kernels may touch */
@@ -57,6 +58,7 @@ struct driver_state {
     std::mutex lock;
     std::condition_variable changed; /* work was enqueued or done, or is awaited */
     CUctx_st context[DEVICES_MAX];
+    std::list<CUctx_st> made; /* by cuCtxCreate_v2 */
     int devices, physical[DEVICES_MAX];
     size_t device_bytes;
     CUresult lost; /* the error that ended all work */
@@ -78,14 +80,23 @@ CUresult usable(bool with);
 void count(const void *caller, const std::string &name, size_t n = 1);
 void count_copy(const void *caller, const char *direction, size_t bytes);
 /* A call that does not return before the device has done its work. */
-#define COUNT_SYNC() count(CALLER, "sync." + api_name(__func__))
+#define COUNT_SYNC() COUNT_CALL("sync.")
 /* A call that asks whether it has. */
-#define COUNT_POLL() count(CALLER, "poll." + api_name(__func__))
+#define COUNT_POLL() COUNT_CALL("poll.")
+/* Neither is allowed during a capture that holds for the calling thread. */
+#define COUNT_CALL(kind)                                                                           \
+    do {                                                                                           \
+        count(CALLER, kind + api_name(__func__));                                                  \
+        if (breaks_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;                        \
+    } while (0)
 std::string api_name(const char *function); /* without the version that cuda.h adds */
 
 /* The file that an environment variable names, with the process's number for %p; NULL: none. */
 FILE *open_report(const char *variable);
 void counts_report();
+
+/* ---- failures.cpp ----------------------------------------------------------------------------------- */
+CUresult failure_of(const char *call); /* what a test wants this call to return */
 
 /* ---- sites.cpp --------------------------------------------------------------------------------------- */
 enum site_order {
@@ -109,6 +120,7 @@ struct block {
     int device;
     uint64_t id, offset, file; /* offset in that file */
     int opened;
+    uint64_t owner = 0; /* IMPORTED: id in its process */
 };
 
 CUresult memory_start();
@@ -116,6 +128,8 @@ CUresult memory_start();
 /* The block that contains all of [at, at + bytes); NULL: not in one block of a device or of pinned
  * host memory. */
 const block *memory_find(uintptr_t at, size_t bytes);
+/* A word of this process's devices, or of pinned memory, as a kernel sees it. */
+uint64_t memory_peek(uintptr_t at);
 bool memory_is_of_device(uintptr_t at); /* allocated or not */
 int memory_device(uintptr_t at);        /* whose memory this is; -1: the host's */
 
@@ -152,8 +166,14 @@ struct CUstream_st {
     bool is_destroyed;
     bool is_late; /* its work begins a while after it was enqueued */
     std::deque<work> queue;
-    bool is_captured = false; /* work is refused: the SDK must have asked before */
+    bool is_captured         = false; /* work is refused: the SDK must have asked before */
+    bool is_spoiled          = false; /* a forbidden call has ended the capture */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const void *capturer     = nullptr; /* of the thread that began it */
 };
+
+/* Whether a capture forbids a call to this thread; the capture is lost then. */
+bool breaks_capture();
 
 void streams_start(unsigned seed, long late_ms);
 

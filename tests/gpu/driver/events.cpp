@@ -179,8 +179,8 @@ static_assert(sizeof(event_handle) <= sizeof(CUipcEventHandle), "fits");
 
 API cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
 {
-    const CUresult result = usable(false);
-    if (result != CUDA_SUCCESS) return result;
+    const CUresult planned = failure_of(__func__), result = usable(false);
+    if (planned != CUDA_SUCCESS || result != CUDA_SUCCESS) return planned ? planned : result;
     struct stat about;
     guard held(driver.lock);
     if (events.count(event) == 0 || event->slot < 0) return CUDA_ERROR_INVALID_HANDLE;
@@ -219,8 +219,8 @@ static bool may_open(const event_handle &theirs)
 API cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
 {
     event_handle theirs;
-    const CUresult result = usable(true);
-    if (result != CUDA_SUCCESS) return result;
+    const CUresult planned = failure_of(__func__), result = usable(true);
+    if (planned != CUDA_SUCCESS || result != CUDA_SUCCESS) return planned ? planned : result;
     memcpy(&theirs, &handle, sizeof theirs);
     if (theirs.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
     event_words *mapped = may_open(theirs) ? map_table(theirs) : nullptr;

@@ -4,6 +4,9 @@
 #include "common/compute/device/kernels/kernels_step.h"
 #include "driver.h"
 
+#include <cstring>
+#include <utility>
+
 /* ---- the memory that a kernel touches -------------------------------------------------------------- */
 
 static extent array(const void *at, uint64_t bytes)
@@ -185,6 +188,7 @@ struct CUmod_st {
 struct CUfunc_st {
     CUcontext context;
     const kernel_row *row;
+    bool is_loaded;
 };
 
 static std::list<CUmod_st> modules; /* until the process ends */
@@ -211,7 +215,7 @@ API cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
         if (strcmp(row.name, name) != 0) continue;
         if (module->file != nullptr && strcmp(module->file, row.file) != 0) break;
         module->file = row.file;
-        functions.push_back({module->context, &row});
+        functions.push_back({module->context, &row, false});
         *function = &functions.back();
         return CUDA_SUCCESS;
     }
@@ -247,6 +251,25 @@ static size_t host_bytes(const extents &touched)
     return sum;
 }
 
+/* A kernel that waits leaves the device to other streams: here it begins when its wait would end. */
+static std::function<bool()> when_flags_came(const kernel_flag_wait &k)
+{
+    const auto until = timer::now() + std::chrono::nanoseconds(k.timeout_ns);
+    return [=] {
+        bool all = true;
+        for (int i = 0; i < k.n && all; i++)
+            all = memory_peek((uintptr_t)k.flags + (uintptr_t)i * KERNEL_FLAG_BYTES) >= k.value;
+        return all || memory_peek((uintptr_t)k.abort) != 0 || timer::now() > until;
+    };
+}
+
+/* Lazy loading: the first launch of a kernel may wait for the device. */
+static void load(guard &held, CUfunction f)
+{
+    static const bool is_lazy = getenv("CUDA_ON_HOST_LAZY") != nullptr;
+    if (is_lazy && !std::exchange(f->is_loaded, true)) drain_all(held, f->context);
+}
+
 API cuLaunchKernel(CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                    CUstream handle, void **arguments, void **)
@@ -268,8 +291,14 @@ API cuLaunchKernel(CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid
     const extents touched = f->row->reach(from);
     count(CALLER, "kernel");
     count(CALLER, "kernel.host.bytes", host_bytes(touched));
-    enqueue(s, touched, [=] {
-        if (may_run(f, touched)) f->row->run(argument.data(), dim3(grid_x), dim3(block_x));
-    });
-    return CUDA_SUCCESS;
+    load(held, f);
+    kernel_flag_wait wait;
+    if (is_wait) memcpy(&wait, from, sizeof wait);
+    enqueue(
+        s, touched,
+        [=] {
+            if (may_run(f, touched)) f->row->run(argument.data(), dim3(grid_x), dim3(block_x));
+        },
+        is_wait ? when_flags_came(wait) : std::function<bool()>());
+    return driver.lost;
 }

@@ -12,10 +12,12 @@
 #include <utility>
 
 static const size_t RANGE = (size_t)64 << 30; /* of addresses */
+enum { OPENINGS = 1 << 16 };
 
 static uintptr_t range, next_place;
 static int file = -1;
 static uint64_t file_inode, ids;
+static bool reuses;                       /* CUDA_ON_HOST_REUSE: freed addresses at once */
 static std::map<uintptr_t, block> blocks; /* by their beginning; they do not overlap */
 static size_t used[DEVICES_MAX];
 static extents opened; /* what the device's work can touch now, but for blocks made since */
@@ -30,17 +32,31 @@ CUresult memory_start()
 {
     struct stat about;
     file = memfd_create("memory of the played devices", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, (off_t)RANGE) != 0 || fstat(file, &about) != 0)
+    if (file < 0 || ftruncate(file, (off_t)(RANGE + OPENINGS * sizeof(int))) != 0 ||
+        fstat(file, &about) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     void *at = mmap(nullptr, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     range = next_place = (uintptr_t)at;
     file_inode         = about.st_ino;
     ids                = (uint64_t)getpid() << 32;
+    reuses             = getenv("CUDA_ON_HOST_REUSE") != nullptr;
     return CUDA_SUCCESS;
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------ */
+
+uint64_t memory_peek(uintptr_t at)
+{
+    const auto found = blocks.upper_bound(at);
+    uint64_t word    = 0;
+    if (found == blocks.begin()) return 0;
+    const block &b = std::prev(found)->second;
+    if (at + 8 > b.at + b.bytes) return 0;
+    if (b.kind == OWN)
+        return pread(file, &word, 8, (off_t)(b.offset + (at - b.at))) == 8 ? word : 0;
+    return b.kind == IMPORTED ? 0 : *(volatile uint64_t *)at;
+}
 
 bool memory_is_of_device(uintptr_t at)
 {
@@ -111,6 +127,7 @@ void memory_open(const extents &touched)
 /* With an inaccessible page behind it. Freed addresses are reused only after all others. */
 static uintptr_t find_place(size_t bytes)
 {
+    if (reuses) next_place = range;
     const size_t wanted = whole_pages(bytes) + PAGE;
     for (int rounds = 0; rounds < 2; next_place = range, rounds++) {
         while (next_place + wanted <= range + RANGE) {
@@ -173,6 +190,23 @@ API cuMemAlloc(CUdeviceptr *to, size_t bytes)
     return CUDA_SUCCESS;
 }
 
+/* How often other processes have opened each allocation, by its id: a table behind the memory, in the same file. They
+ * must close it before it is freed. */
+static std::atomic<int> *openings(int from)
+{
+    void *at = mmap(nullptr, OPENINGS * sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED, from,
+                    (off_t)RANGE);
+    return at != MAP_FAILED ? (std::atomic<int> *)at : nullptr;
+}
+
+static void count_opening(int from, uint64_t id, int more)
+{
+    std::atomic<int> *table = openings(from);
+    if (table == nullptr) return;
+    table[id % OPENINGS] += more;
+    munmap((void *)table, OPENINGS * sizeof(int));
+}
+
 /* The driver waits for the device before it takes memory away. */
 API cuMemFree(CUdeviceptr at)
 {
@@ -185,6 +219,10 @@ API cuMemFree(CUdeviceptr at)
     const block *b = block_at(at, OWN);
     if (b == nullptr) return CUDA_ERROR_INVALID_VALUE; /* another thread was faster */
     used[b->device] -= b->bytes;
+    if (std::atomic<int> *table = openings(file)) {
+        if (table[b->id % OPENINGS] > 0) count(CALLER, "free.while_mapped");
+        munmap((void *)table, OPENINGS * sizeof(int));
+    }
     fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)b->offset,
               (off_t)whole_pages(b->bytes));
     take_away(block(*b));
@@ -236,19 +274,20 @@ API cuPointerGetAttribute(void *value, CUpointer_attribute name, CUdeviceptr at)
 
 struct memory_handle {
     int32_t pid, file, physical;
-    uint64_t inode, offset, bytes;
+    uint64_t inode, offset, bytes, id;
 };
 static_assert(sizeof(memory_handle) <= sizeof(CUipcMemHandle), "fits");
 
 API cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
 {
-    const CUresult result = usable(true);
-    if (result != CUDA_SUCCESS) return result;
+    const CUresult planned = failure_of(__func__), result = usable(true);
+    if (planned != CUDA_SUCCESS || result != CUDA_SUCCESS) return planned ? planned : result;
     guard held(driver.lock);
     const block *b = block_at(at, OWN);
     if (b == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const memory_handle mine = {(int32_t)getpid(), file,      driver.physical[b->device],
-                                file_inode,        b->offset, b->bytes};
+    const memory_handle mine = {
+        (int32_t)getpid(), file, driver.physical[b->device], file_inode, b->offset,
+        b->bytes,          b->id};
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &mine, sizeof mine);
     return CUDA_SUCCESS;
@@ -270,10 +309,12 @@ static CUresult import(const memory_handle &theirs, uintptr_t *to)
     snprintf(path, sizeof path, "/proc/%d/fd/%d", theirs.pid, theirs.file);
     const int from = open(path, O_RDWR | O_CLOEXEC);
     *to            = find_place(theirs.bytes);
-    const block b  = {*to,   theirs.bytes,  IMPORTED,     importing_device(theirs.physical),
-                      ++ids, theirs.offset, theirs.inode, 1};
+    const block b  = {*to,      theirs.bytes,  IMPORTED,     importing_device(theirs.physical),
+                      ++ids,    theirs.offset, theirs.inode, 1,
+                      theirs.id};
     const bool ok  = from >= 0 && *to != 0 && fstat(from, &about) == 0 &&
                     about.st_ino == theirs.inode && put(b, from);
+    if (ok) count_opening(from, theirs.id, 1);
     if (from >= 0) close(from);
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -282,14 +323,18 @@ API cuIpcOpenMemHandle(CUdeviceptr *to, CUipcMemHandle handle, unsigned flags)
 {
     COUNT_SYNC();
     memory_handle theirs;
-    const CUresult result = usable(true);
-    if (result != CUDA_SUCCESS) return result;
+    const CUresult planned = failure_of(__func__), result = usable(true);
+    if (planned != CUDA_SUCCESS || result != CUDA_SUCCESS) return planned ? planned : result;
     memcpy(&theirs, &handle, sizeof theirs);
     if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
     if (theirs.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT; /* not in its own process */
     guard held(driver.lock);
     for (auto &[at, b] : blocks) {
-        if (b.kind != IMPORTED || b.file != theirs.inode || b.offset != theirs.offset) continue;
+        if (b.kind != IMPORTED || b.file != theirs.inode ||
+            b.offset >= theirs.offset + theirs.bytes || theirs.offset >= b.offset + b.bytes)
+            continue;
+        if (b.owner != theirs.id)
+            return CUDA_ERROR_ALREADY_MAPPED; /* freed since, and allocated again */
         b.opened++;
         *to = at;
         return CUDA_SUCCESS;

@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 static const auto POLL = std::chrono::microseconds(20); /* for work of another process */
 
@@ -170,6 +171,29 @@ static CUresult find_stream(CUstream handle, CUstream *stream)
     return CUDA_ERROR_INVALID_HANDLE;
 }
 
+static thread_local CUstreamCaptureMode mode_now = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    std::swap(*mode, mode_now);
+    return CUDA_SUCCESS;
+}
+
+bool breaks_capture()
+{
+    guard held(driver.lock);
+    bool breaks = false;
+    for (CUstream s : driver.streams) {
+        const bool is_own = s->capturer == &mode_now;
+        const bool holds  = mode_now == CU_STREAM_CAPTURE_MODE_GLOBAL
+                                ? is_own || s->mode == CU_STREAM_CAPTURE_MODE_GLOBAL
+                                : mode_now == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && is_own;
+        if (!s->is_captured || s->mode == CU_STREAM_CAPTURE_MODE_RELAXED || !holds) continue;
+        s->is_spoiled = breaks = true;
+    }
+    return breaks;
+}
+
 /* Strict: captured streams take no work at all. */
 CUresult stream_of(CUstream handle, CUstream *stream)
 {
@@ -207,11 +231,13 @@ static CUresult with_stream(bool with, CUresult (*find)(CUstream, CUstream *), C
     return result == CUDA_SUCCESS ? work(s) : result;
 }
 
-API cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode)
+API cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
 {
-    return with_stream(true, stream_of, handle, [](CUstream s) {
+    return with_stream(true, stream_of, handle, [=](CUstream s) {
         if (s == s->context->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         s->is_captured = true;
+        s->mode        = mode;
+        s->capturer    = &mode_now;
         return CUDA_SUCCESS;
     });
 }
@@ -222,7 +248,8 @@ API cuStreamEndCapture(CUstream handle, CUgraph *graph)
         if (!s->is_captured) return CUDA_ERROR_ILLEGAL_STATE;
         s->is_captured = false;
         *graph         = nullptr;
-        return CUDA_SUCCESS;
+        return std::exchange(s->is_spoiled, false) ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                                                   : CUDA_SUCCESS;
     });
 }
 

@@ -13,7 +13,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { SPIN_DEFAULT_NS = 2000000000, STAGING_STEP = 2 << 20 };
+/* A stream may reach its signal late: what the program enqueued before runs first, and may load code. */
+static const uint64_t spin_default_ns = 60000000000;
+
+enum { STAGING_STEP = 2 << 20 };
 
 /* ---- teams ------------------------------------------------------------------------------------------ */
 
@@ -53,7 +56,7 @@ pen_status device_team_create(device_place *place, uint64_t id, const char *cons
                        .rank     = rank,
                        .own_slot = -1,
                        .device   = options->device};
-    if (t->options.spin_ns == 0) t->options.spin_ns = SPIN_DEFAULT_NS;
+    if (t->options.spin_ns == 0) t->options.spin_ns = spin_default_ns;
     pen_status status = PEN_NO_MEMORY;
     if (make_arrays(t)) {
         memcpy(t->ranks, ranks, (size_t)size * sizeof *ranks);
@@ -307,19 +310,22 @@ static pen_status arrival_stage(device_op *op, pen_error *why)
     return status;
 }
 
-/* Until all are ready, no member moves data: a member that cannot take part tells the others, which wait for it. */
-static pen_status refuse(device_team *team, pen_status status)
+/* Until all are ready, no member moves data: a member that cannot take part, whatever its driver lacks, tells the
+ * others, which wait for it.  All take another path then. */
+static pen_status refuse(device_team *team, pen_status status, pen_error *why)
 {
-    if (status != PEN_UNSUPPORTED || team->is_ready) return status;
+    const bool is_driver_s = status == PEN_UNSUPPORTED || status == PEN_UNREACHABLE ||
+                             status == PEN_DEVICE || status == PEN_NO_MEMORY;
+    if (!is_driver_s || team->is_ready) return status;
     team->is_refused = true;
     atomic_store(&device_own_slot(team)->refused, 1);
-    return status;
+    return why->status = PEN_UNSUPPORTED;
 }
 
 static pen_status setup_stage(device_op *op, pen_error *why)
 {
     device_team *team = op->team;
-    pen_status status = refuse(team, device_setup(team, op->call->stream, why));
+    pen_status status = refuse(team, device_setup(team, op->call->stream, why), why);
     if (status == PEN_OK && !op->has_enqueued) status = offer(op, why);
     if (status == PEN_OK) op->stage = AT_READY;
     return status;
@@ -335,7 +341,7 @@ static pen_status gave_up(const device_op *op, pen_error *why)
         if (atomic_load(&op->team->slot[i]->refused) != 0 && !op->team->is_ready) {
             why_set(why, PEN_UNSUPPORTED, "rank %d cannot share its device with others",
                     op->team->ranks[i]);
-            return refuse(op->team, PEN_UNSUPPORTED);
+            return refuse(op->team, PEN_UNSUPPORTED, why);
         }
         return why_set(why, PEN_PEER_LOST, "rank %d gave up %s%s (call %" PRIu64 ")",
                        op->team->ranks[i], which < op->seq ? "the call before " : "",

@@ -57,7 +57,7 @@ typedef struct {
     device_sync_choice sync;
     int device;                  /* number of the device; -1: that of the first call's buffers */
     uint64_t one_shot_bytes;     /* calls up to this size go through the pool; 0: measured */
-    uint64_t spin_ns;            /* SPIN: longest wait of a kernel; 0: 2 s */
+    uint64_t spin_ns;            /* SPIN: longest wait of a kernel; 0: 60 s */
     const nccl_table *nccl;      /* nccl_find() on CUDA; NULL: not available */
     bool may_reorder;            /* deterministic=no: float sums in any order */
     const schedule_table *rules; /* of the setting coll_algorithm; may be NULL.  BORROWED */

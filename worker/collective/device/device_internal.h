@@ -35,6 +35,7 @@ typedef enum {
     SETUP_NONE,
     SETUP_SHARED,
     SETUP_MAPPED,
+    SETUP_OPENED,
     SETUP_TESTED,
     SETUP_MEASURED
 } device_setup_state;
@@ -67,7 +68,7 @@ typedef struct {
     _Atomic uint64_t mark;
     _Atomic uint32_t refused; /* the first call found that devices cannot carry the group */
     int32_t unreached;        /* RANK whose memory the test did not reach; -1: none */
-    int32_t unopened;         /* RANK whose events could not be mapped; -1: none */
+    int32_t unopened;         /* RANK whose events this one cannot share, or map; -1: none */
     double barrier_ns, bandwidth;
     device_entry entry[2];
 } device_slot;

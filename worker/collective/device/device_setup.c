@@ -2,19 +2,20 @@
  *
  * DESIGN
  * Stages.    Each returns OK, AGAIN or an error, and never waits.  Members follow each other's progress in shared
- *            memory: SETUP_SHARED (pool and events can be mapped), SETUP_MAPPED (it has mapped those of the others),
- *            SETUP_TESTED (its links work), SETUP_MEASURED.
+ *            memory: SETUP_SHARED (its pool can be mapped), SETUP_MAPPED (it has mapped those of the others, and its
+ *            events can be), SETUP_OPENED (it has mapped those of the others), SETUP_TESTED (its links work),
+ *            SETUP_MEASURED.
  * Links.     Drivers may report a working link that silently loses data.  So each member writes a pattern into the
  *            pool of every peer on another device and reads it back before any data of the program goes there.
  * Alike.     All decide alike, because decisions use only what all members published: the worst barrier and the worst
  *            bandwidth give the threshold of one-shot calls, and a bad link anywhere fails all with the same sentence.
- *            Events that one member cannot map (CUDA does not promise it for devices that its process does not see)
- *            make all use the method that needs none, unless device_backend names another.
+ * Refusal.   A driver that shares or maps nothing, as between containers, fails no call: all take another path.
+ *            Events are shared only for the method that needs them: CUDA does not promise that a process can map those
+ *            of devices that it does not see.
  */
 #include "worker/collective/device/device_internal.h"
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
 #include "common/base/why.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,9 +59,6 @@ static pen_status make_memory(device_team *team, pen_error *why)
     for (int i = 0; i < 2; i++) {
         team->own_event[i] = ops->event_new();
         if (team->own_event[i] == NULL) return no_event(why);
-        pen_status status =
-            ops->event_share(team->own_event[i], &device_own_slot(team)->event[i], why);
-        if (status != PEN_OK) return status;
     }
     team->end = ops->event_new();
     return team->end == NULL ? no_event(why) : PEN_OK;
@@ -97,25 +95,29 @@ static pen_status map_peer(device_team *team, int who, pen_error *why)
                              DEVICE_FLAGS_BYTES + 2 * (size_t)DEVICE_POOL_BYTES, why);
 }
 
-/* An event that the device does not open is noted for all members, and no error here. */
+/* Events that cannot be shared or mapped are noted for all members, and are no error here. */
+static void share_events(device_team *team)
+{
+    device_slot *own = device_own_slot(team);
+    for (int i = 0; i < 2; i++)
+        if (team->ops->event_share(team->own_event[i], &own->event[i], NULL) != PEN_OK)
+            own->unopened = team->ranks[team->rank];
+}
+
 static pen_status map_events(device_team *team, int who, pen_error *why)
 {
     const device_ref pool = team->slot[who]->pool;
-    pen_error reason      = {0};
     for (int i = 0; i < 2; i++) {
         const device_event_ref event = team->slot[who]->event[i];
         pen_status status            = device_check_process(team, who, &pool, event.process, why);
         if (status != PEN_OK) return status;
-        team->events[2 * who + i] = team->ops->event_map(&event, &reason);
-        if (team->events[2 * who + i] != NULL) continue;
-        if (reason.status != PEN_DEVICE) return why_set(why, reason.status, "%s", reason.text);
-        device_own_slot(team)->unopened = team->ranks[who];
-        return PEN_OK;
+        team->events[2 * who + i] = team->ops->event_map(&event, NULL);
+        if (team->events[2 * who + i] == NULL) device_own_slot(team)->unopened = team->ranks[who];
     }
     return PEN_OK;
 }
 
-static pen_status choose_sync(device_team *team, device_sync_choice choice, pen_error *why)
+static pen_status choose_sync(device_team *team, pen_error *why)
 {
     uint8_t uuid[DEVICE_ARRAYS_MAX][16];
     team->is_one_device = true;
@@ -123,40 +125,48 @@ static pen_status choose_sync(device_team *team, device_sync_choice choice, pen_
         memcpy(uuid[i], team->slot[i]->uuid, sizeof uuid[i]);
         team->is_one_device = team->is_one_device && is_same_device(team, i);
     }
-    return device_sync_choose(choice, (const uint8_t(*)[16])uuid, team->ranks, team->size,
-                              &team->sync, why);
+    return device_sync_choose(team->options.sync, (const uint8_t(*)[16])uuid, team->ranks,
+                              team->size, &team->sync, why);
 }
 
 static pen_status map_stage(device_team *team, device_stream stream, pen_error *why)
 {
     (void)stream;
     if (!all_are(team, SETUP_SHARED)) return PEN_AGAIN;
-    pen_status status = choose_sync(team, team->options.sync, why);
+    pen_status status = choose_sync(team, why);
     for (int i = 0; i < team->size && status == PEN_OK; i++) status = map_peer(team, i, why);
-    for (int i = 0; i < team->size && status == PEN_OK && team->sync->needs_events; i++)
-        if (i != team->rank) status = map_events(team, i, why);
-    if (status == PEN_OK) publish(team, SETUP_MAPPED);
-    return status;
+    if (status != PEN_OK) return status;
+    if (team->sync->needs_events) share_events(team);
+    publish(team, SETUP_MAPPED);
+    return PEN_OK;
 }
 
 static pen_status events_stage(device_team *team, device_stream stream, pen_error *why)
 {
     (void)stream;
-    const bool is_named = team->options.sync == DEVICE_SYNC_STREAM;
-    int i               = 0;
+    pen_status status = PEN_OK;
     if (!all_are(team, SETUP_MAPPED)) return PEN_AGAIN;
-    while (i < team->size && team->slot[i]->unopened < 0) i++;
-    if (i == team->size) return PEN_OK;
-    if (is_named)
-        return why_set(why, PEN_UNSUPPORTED,
-                       "device_backend=stream, but rank %d cannot open the events of rank %d's "
-                       "device; use --visible-devices all or device_backend=auto",
-                       team->ranks[i], team->slot[i]->unopened);
-    if (team->rank == 0)
-        log_notice("device calls use hostflag: rank %d cannot open the events of rank %d's device; "
-                   "--visible-devices all may help",
-                   team->ranks[i], team->slot[i]->unopened);
-    return choose_sync(team, DEVICE_SYNC_HOSTFLAG, why);
+    for (int i = 0; i < team->size && status == PEN_OK && team->sync->needs_events; i++)
+        if (i != team->rank && team->slot[i]->unopened != team->ranks[i])
+            status = map_events(team, i, why);
+    if (status == PEN_OK) publish(team, SETUP_OPENED);
+    return status;
+}
+
+static pen_status opened_stage(device_team *team, device_stream stream, pen_error *why)
+{
+    (void)stream;
+    if (!all_are(team, SETUP_OPENED)) return PEN_AGAIN;
+    for (int i = 0; i < team->size; i++) {
+        const int rank = team->ranks[i], whose = team->slot[i]->unopened;
+        if (whose >= 0)
+            return why_set(
+                why, PEN_UNSUPPORTED,
+                "device_backend=%s, but rank %d cannot %s the events of rank %d's device; "
+                "use --visible-devices all or device_backend=auto",
+                team->sync->name, rank, whose == rank ? "share" : "open", whose);
+    }
+    return PEN_OK;
 }
 
 /* Where this member writes in the pool of each peer: no other member writes there, and no call has begun. */
@@ -246,6 +256,11 @@ static pen_status bandwidth_stage(device_team *team, device_stream stream, pen_e
         status = team->ops->event_done(team->end, why);
         if (status != PEN_OK) return status;
     }
+    if (team->sync->has_waits &&
+        __atomic_load_n(&team->stop->result, __ATOMIC_ACQUIRE) != DEVICE_FLAG_CAME)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "the device of rank %d does not see what others write into its memory",
+                       team->ranks[team->rank]);
     const uint64_t now = clock_ns(&clock_real);
     if (team->rounds == 2) {
         device_own_slot(team)->bandwidth =
@@ -308,9 +323,9 @@ static pen_status nccl_stage(device_team *team, device_stream stream, pen_error 
 /* ---- all stages ------------------------------------------------------------------------------------- */
 
 typedef pen_status (*stage_fn)(device_team *team, device_stream stream, pen_error *why);
-static const stage_fn stages[] = {share_stage,     map_stage,     events_stage,
-                                  test_stage,      verdict_stage, barrier_stage,
-                                  bandwidth_stage, settle_stage,  nccl_stage};
+static const stage_fn stages[] = {share_stage,  map_stage,     events_stage,  opened_stage,
+                                  test_stage,   verdict_stage, barrier_stage, bandwidth_stage,
+                                  settle_stage, nccl_stage};
 
 pen_status device_setup(device_team *team, device_stream stream, pen_error *why)
 {

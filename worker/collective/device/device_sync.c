@@ -5,7 +5,9 @@
  * stream    Streams wait for events of the others, shared between processes.  Waiting for an event that is not recorded
  *           yet would end too early or never, so each host first publishes in shared memory that it has recorded.
  * spin      Kernels set and read flags in device memory.  A waiting kernel occupies its device, so no two members may
- *           share one.  The wait ends at a deadline, or when the host aborts it.
+ *           share one.  The wait ends at a deadline, or when the host aborts it.  It is enqueued when all members have
+ *           enqueued their signals: so it waits for work that is on its way, in whatever order a host enqueues the
+ *           calls of several groups, and also where one queue of the device holds several streams.
  */
 #include "worker/collective/device/device_internal.h"
 
@@ -98,6 +100,7 @@ static pen_status spin_signal(device_team *team, uint64_t step, device_stream st
 static pen_status spin_passed(device_team *team, uint64_t step, device_stream stream,
                               pen_error *why)
 {
+    if (!all_published(team, step)) return PEN_AGAIN;
     const device_flag_wait wait = {.flags      = team->pool,
                                    .abort      = &team->stop->abort,
                                    .result     = &team->stop->result,
@@ -135,7 +138,8 @@ pen_status device_sync_choose(device_sync_choice choice, const uint8_t (*uuid)[1
     int first = 0, second = 0;
     const bool is_shared = find_shared(uuid, size, &first, &second);
     if (choice == DEVICE_SYNC_AUTO || choice == DEVICE_SYNC_NCCL)
-        choice = is_shared ? DEVICE_SYNC_HOSTFLAG : DEVICE_SYNC_STREAM;
+        choice =
+            is_shared ? DEVICE_SYNC_HOSTFLAG : DEVICE_SYNC_SPIN; /* needs no events of others */
     const device_sync *chosen = device_sync_all[choice - DEVICE_SYNC_HOSTFLAG];
     if (is_shared && chosen->needs_own_device)
         return why_set(
