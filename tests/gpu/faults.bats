@@ -67,3 +67,26 @@ went_through_host() {
     same_steps host lazy
     nothing_is_left
 }
+
+@test "memory that workers free and allocate again at the same addresses: no collective works on what was there before" {
+    local devices
+    for devices in 1 2; do
+        CUDA_ON_HOST_REUSE=1 CUDA_ON_HOST_DEVICES=$devices pen run --standalone --no-prefix --nproc-per-node 2 \
+            "$programs/on_device" renew device=cuda >"$tmp/renew" 2>"$tmp/renew.err"
+        sort -u "$tmp/renew" | sort -V | diff - <(for i in {0..15}; do echo "sum $((2 * i + 2)) $((2 * i + 14)) sum $((200000 * i + 700000))"; done)
+        ! grep 'through the host' "$tmp/renew.err" || return 1
+    done
+    nothing_is_left
+}
+
+@test "no memory of a device is freed while another worker maps it" {
+    local name
+    CUDA_ON_HOST_COUNTS=$tmp/counts.%p job sums 1
+    CUDA_ON_HOST_COUNTS=$tmp/counts.%p job apart 2
+    for name in allreduce zero1 zero3; do
+        CUDA_ON_HOST_COUNTS=$tmp/counts.%p CUDA_ON_HOST_DEVICES=2 units "$name" -- mode=$name device=cuda lazy=1 steps=3 rows=40
+    done
+    [ "$(cat "$tmp"/counts.* | grep -c '^sdk.sync.cuIpcOpenMemHandle ')" = 10 ]
+    cat "$tmp"/counts.* | grep free.while && return 1
+    nothing_is_left
+}

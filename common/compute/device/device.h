@@ -20,7 +20,7 @@ typedef struct {
     uint64_t offset; /* of the pointer within the allocation */
     /* random per process: distinguishes equal pids in two containers */
     uint64_t process;
-    uint64_t base; /* start of the allocation in that process */
+    uint64_t base, bytes; /* of the allocation, in that process */
     int32_t pid, device;
     uint8_t handle[64]; /* cudaIpcMemHandle_t, or a segment_ref */
 } device_ref;
@@ -73,6 +73,7 @@ typedef struct {
      * from alloc(). */
     pen_status (*share)(const void *data, size_t bytes, device_ref *ref, pen_error *why);
     /* Counted: a second map of an allocation returns the same mapping.  A ref of this process gives the pointer itself.
+     * Ends mappings of allocations that must have been freed, since this one is where they were.
      * UNREACHABLE: the process or the allocation is gone. */
     pen_status (*map)(const device_ref *ref, void **data, pen_error *why);
     void (*unmap)(const device_ref *ref);

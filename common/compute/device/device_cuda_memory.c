@@ -141,6 +141,7 @@ pen_status cuda_share(const void *data, size_t bytes, device_ref *ref, pen_error
                         .offset  = (CUdeviceptr)data - base,
                         .process = device_process(),
                         .base    = base,
+                        .bytes   = size,
                         .pid     = getpid(),
                         .device  = cuda_device(data)};
     memcpy(ref->handle, &handle, sizeof handle);
@@ -149,9 +150,9 @@ pen_status cuda_share(const void *data, size_t bytes, device_ref *ref, pen_error
 
 typedef struct mapping {
     struct mapping *next;
-    uint64_t process, id;
+    uint64_t process, id, there, bytes; /* there: in that process */
     CUcontext context;
-    CUdeviceptr base;
+    CUdeviceptr base; /* 0: closed, since its owner has freed it */
     int count;
 } mapping;
 
@@ -166,14 +167,35 @@ static mapping **find_mapping(const device_ref *ref, CUcontext context)
     return at;
 }
 
+static void close_mapping(mapping *m)
+{
+    if (m->base != 0) cuda_driver.cuIpcCloseMemHandle(m->base);
+    m->base = 0;
+}
+
+/* A process has no two allocations at one address: it has freed the older one, without waiting for anyone.  The driver
+ * would map the new one to what is left of that, or not at all (error 208). */
+static void close_older(const device_ref *ref, CUcontext context)
+{
+    for (mapping *m = mappings; m != NULL; m = m->next)
+        if (m->process == ref->process && m->context == context && m->id != ref->id &&
+            m->there < ref->base + ref->bytes && ref->base < m->there + m->bytes)
+            close_mapping(m);
+}
+
 /* With the lock held. */
 static CUresult open_mapping(const device_ref *ref, CUcontext context, mapping **at)
 {
     CUipcMemHandle handle;
     mapping *m = calloc(1, sizeof *m);
     if (m == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *m = (mapping){.process = ref->process, .id = ref->id, .context = context};
+    *m = (mapping){.process = ref->process,
+                   .id      = ref->id,
+                   .there   = ref->base,
+                   .bytes   = ref->bytes,
+                   .context = context};
     memcpy(&handle, ref->handle, sizeof handle);
+    close_older(ref, context);
     CUresult result =
         cuda_driver.cuIpcOpenMemHandle(&m->base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (result == CUDA_SUCCESS)
@@ -235,7 +257,7 @@ void cuda_unmap(const device_ref *ref)
     mapping **at = find_mapping(ref, context), *m = *at;
     if (m != NULL && --m->count == 0) {
         *at = m->next;
-        cuda_driver.cuIpcCloseMemHandle(m->base);
+        close_mapping(m);
         free(m);
     }
     pthread_mutex_unlock(&lock);

@@ -19,6 +19,7 @@
  *     sum       all ranks sum 1 + their rank on their devices; prints the devices seen and the values
  *     captured  calls with a stream that is being captured; prints their sentences
  *     beside    while the SDK's threads carry a first collective, the program captures another stream; prints the sum
+ *     renew     collectives on memory that is freed and allocated again after each, larger and smaller; prints the sums
  *     follow    two ranks: a request whose stream is held up until pen_wait_stream() has returned; prints its result
  * Settings are the SDK's. Printed values were read from the device.
  */
@@ -459,6 +460,23 @@ static void beside(pen_ctx *ctx)
     show("sum", out);
 }
 
+static void renew(pen_ctx *ctx)
+{
+    static const size_t floats[] = {N, 3 * N, N, 2 * N};
+    const pen_opts o             = {.stream = stream};
+    for (int round = 0; round < 4 * ROUNDS; round++) {
+        float *in  = pen_alloc(ctx, floats[round % 4] * sizeof(float), PEN_CUDA);
+        float *out = pen_alloc(ctx, floats[(round + 1) % 4] * sizeof(float), PEN_CUDA);
+        if (in == NULL || out == NULL) fail();
+        fill(in, (float)round, 1);
+        TRY(pen_all_reduce(pen_world(ctx), in, out, N, PEN_F32, PEN_SUM, &o, NULL));
+        show("sum", out);
+        pen_free(in);
+        pen_free(out);
+        TRY(pen_barrier(pen_world(ctx), NULL, NULL));
+    }
+}
+
 static _Atomic int is_released;
 
 static void hold_up(void *user)
@@ -518,6 +536,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "sum") == 0) sum(ctx);
     if (strcmp(what, "captured") == 0) return captured(ctx);
     if (strcmp(what, "beside") == 0) beside(ctx);
+    if (strcmp(what, "renew") == 0) renew(ctx);
     if (strcmp(what, "follow") == 0) follow(ctx);
     fflush(stdout);
     return pen_finalize(ctx) == PEN_OK ? 0 : 1;

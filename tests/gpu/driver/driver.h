@@ -120,7 +120,8 @@ struct block {
     int device;
     uint64_t id, offset, file; /* offset in that file */
     int opened;
-    uint64_t owner = 0; /* IMPORTED: id in its process */
+    uint64_t owner = 0;     /* IMPORTED: id in its process */
+    int pid = 0, from = -1; /* IMPORTED: that process, and its file */
 };
 
 CUresult memory_start();

@@ -302,19 +302,27 @@ static int importing_device(int physical)
     return context_now()->device;
 }
 
-static CUresult import(const memory_handle &theirs, uintptr_t *to)
+/* The file of another process's memory; -1: the process is gone, or it is another one. */
+static int open_file(int pid, int number, uint64_t inode)
 {
     char path[64];
     struct stat about;
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", theirs.pid, theirs.file);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, number);
     const int from = open(path, O_RDWR | O_CLOEXEC);
+    if (from < 0 || (fstat(from, &about) == 0 && about.st_ino == inode)) return from;
+    close(from);
+    return -1;
+}
+
+static CUresult import(const memory_handle &theirs, uintptr_t *to)
+{
+    const int from = open_file(theirs.pid, theirs.file, theirs.inode);
     *to            = find_place(theirs.bytes);
-    const block b  = {*to,      theirs.bytes,  IMPORTED,     importing_device(theirs.physical),
-                      ++ids,    theirs.offset, theirs.inode, 1,
-                      theirs.id};
-    const bool ok  = from >= 0 && *to != 0 && fstat(from, &about) == 0 &&
-                    about.st_ino == theirs.inode && put(b, from);
-    if (ok) count_opening(from, theirs.id, 1);
+    const block b  = {*to,       theirs.bytes,  IMPORTED,     importing_device(theirs.physical),
+                      ++ids,     theirs.offset, theirs.inode, 1,
+                      theirs.id, theirs.pid,    theirs.file};
+    const bool ok  = from >= 0 && *to != 0 && put(b, from);
+    if (ok) count_opening(from, b.owner, 1);
     if (from >= 0) close(from);
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -353,7 +361,11 @@ API cuIpcCloseMemHandle(CUdeviceptr at)
     guard held(driver.lock);
     block *b = block_at(at, IMPORTED);
     if (b == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (--b->opened == 0) take_away(block(*b));
+    if (--b->opened > 0) return CUDA_SUCCESS;
+    const int from = open_file(b->pid, b->from, b->file);
+    if (from >= 0) count_opening(from, b->owner, -1);
+    if (from >= 0) close(from);
+    take_away(block(*b));
     return CUDA_SUCCESS;
 }
 

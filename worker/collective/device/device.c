@@ -31,8 +31,9 @@ static bool make_arrays(device_team *t)
     return t->arrays != NULL;
 }
 
-static void free_team(device_team *t)
+void device_team_free(device_team *t)
 {
+    if (t->arrays != NULL) device_close_peers(t);
     free(t->retired);
     free(t->unused);
     free(t->arrays);
@@ -62,18 +63,17 @@ pen_status device_team_create(device_place *place, uint64_t id, const char *cons
         memcpy(t->ranks, ranks, (size_t)size * sizeof *ranks);
         status = device_open_peers(t, address, why);
         if (status == PEN_OK) status = device_take_slot(t, why);
-        if (status != PEN_OK) device_close_peers(t);
     } else {
         why_set(why, PEN_NO_MEMORY, "no memory for a team of devices");
     }
     if (status == PEN_OK)
         *team = t;
     else
-        free_team(t);
+        device_team_free(t);
     return status;
 }
 
-static bool has_left(const device_team *team, int who)
+bool device_has_left(const device_team *team, int who)
 {
     const device_control *control = team->peer[who];
     return atomic_load(&control->team[team->slot[who] - control->slot]) != team->id;
@@ -83,7 +83,7 @@ static bool has_left(const device_team *team, int who)
 static bool peers_have_ended(const device_team *team)
 {
     for (int i = 0; i < team->size; i++)
-        if (i != team->rank && team->slot[i] != NULL && !has_left(team, i) &&
+        if (i != team->rank && team->slot[i] != NULL && !device_has_left(team, i) &&
             atomic_load(&team->slot[i]->ended) < team->last)
             return false;
     return true;
@@ -128,14 +128,17 @@ void device_team_destroy(device_team *team)
         is_drained = drain(team);
     }
     await_peers(team);
-    if (team->setup > 0 || team->pool != NULL) {
+    const bool has_memory = is_drained && (team->setup > 0 || team->pool != NULL);
+    if (has_memory) {
         const bool has_entered = team->ops->enter(team->device, NULL) == PEN_OK;
-        if (is_drained) device_setup_undo(team);
+        device_unmap_peers(team);
         if (has_entered) team->ops->leave();
     }
     device_leave_slot(team);
-    device_close_peers(team);
-    free_team(team);
+    if (has_memory)
+        device_place_take(team->place, team);
+    else
+        device_team_free(team);
 }
 
 const char *device_team_text(const device_team *team)
@@ -197,12 +200,9 @@ static pen_status staging(device_team *team, device_staging *s, size_t bytes, pe
     if (s->bytes >= bytes) return PEN_OK;
     size_t more = STAGING_STEP;
     while (more < bytes) more *= 2;
-    if (!team->is_unsettled)
-        team->ops->free(s->data);
-    else if (VEC_MORE(team->retired, team->n_retired))
-        team->retired[team->n_retired++] = s->data;
-    else
+    if (!VEC_MORE(team->retired, team->n_retired))
         return why_set(why, PEN_NO_MEMORY, "no memory for staging");
+    if (s->data != NULL) team->retired[team->n_retired++] = s->data;
     s->bytes = 0;
     s->data  = team->ops->alloc(more, team->device, why);
     if (s->data == NULL) return PEN_NO_MEMORY;

@@ -5,6 +5,7 @@
 #include "common/system/segment.h"
 #include "worker/collective/device/device.h"
 #include "worker/collective/device/device_sync.h"
+#include <pthread.h>
 #include <stdatomic.h>
 
 enum {
@@ -85,7 +86,9 @@ struct device_place {
     device_control *control; /* its mapping */
     segment_ref ref;
     char address[128];
-    unsigned next; /* slots are taken in turn, so a slot just left stays readable for long */
+    pthread_mutex_t lock; /* protects what follows, and which slots are taken */
+    unsigned next;        /* slots are taken in turn, so a slot just left stays readable for long */
+    device_team *leaving; /* have ended, but other members may still map their memory */
 };
 
 typedef struct {
@@ -101,6 +104,8 @@ typedef struct { /* memory of the team; grows */
 
 struct device_team {
     device_place *place;
+    device_team *next_leaving;
+    uint64_t leave_by_ms;
     const device_ops *ops;
     device_options options;
     uint64_t id, last; /* last: seq of the last call begun */
@@ -131,9 +136,10 @@ struct device_team {
     device_staging in, out;
     bool is_stopped;   /* device_team_stop() */
     bool is_unsettled; /* a call has ended in stream order: only `end` tells whether it is done */
-    char **retired; /* staging memory that the device may still use; freed by device_setup_undo() */
+    char *
+        *retired; /* smaller staging memory: the device may still use it, and others still map it */
     size_t n_retired;
-    device_ref *unused; /* the same for mappings of peers' memory */
+    device_ref *unused; /* mappings of peers' memory that the device may still use */
     size_t n_unused;
     device_mapping *mapped; /* [size * DEVICE_CACHED] */
     uint64_t uses;
@@ -173,16 +179,25 @@ static inline pen_status device_team_copy(const device_team *team, stat_traffic 
     return device_copy(team->ops, what, team->options.stats, to, from, bytes, stream, why);
 }
 
+/* ---- device.c ------------------------------------------------------------------------------------ */
+bool device_has_left(const device_team *team, int who);
+void device_team_free(
+    device_team *team); /* what device_team_create() made, but not its memory on the device */
+
 /* ---- device_place.c ------------------------------------------------------------------------------ */
 bool device_find_peers(device_team *team); /* finds all slots; false: some do not exist yet */
 pen_status device_open_peers(device_team *team, const char *const *address, pen_error *why);
 void device_close_peers(device_team *team);
 pen_status device_take_slot(device_team *team, pen_error *why);
 void device_leave_slot(device_team *team);
+/* Takes the team, which has left its slot.  Its memory is freed when the last other member has left, too: memory that
+ * another process maps must not be freed.  At the latest after DEVICE_DRAIN_MS: a member that is gone never leaves. */
+void device_place_take(device_place *place, device_team *team);
 
 /* ---- device_setup.c: the setup by the first call ---------------------------------------------------- */
 pen_status device_setup(device_team *team, device_stream stream, pen_error *why); /* OK, AGAIN */
-void device_setup_undo(device_team *team);
+void device_unmap_peers(device_team *team);
+void device_free_memory(device_team *team);
 
 /* ---- device_map.c: memory of other members --------------------------------------------------------- */
 /* A member may name a pointer of this process only if it is this process. */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static const uint64_t control_magic = 0x3143564445564450u; /* changes with the layout */
 
@@ -24,10 +25,63 @@ static pen_status make_control(device_place *p, pen_error *why)
     return status;
 }
 
+/* ---- teams that have ended ------------------------------------------------------------------------ */
+
+static bool all_have_left(const device_team *team)
+{
+    for (int i = 0; i < team->size; i++)
+        if (i != team->rank && team->slot[i] != NULL && !device_has_left(team, i)) return false;
+    return true;
+}
+
+static void free_left(device_place *place)
+{
+    const uint64_t now = clock_ms(&clock_real);
+    device_team **at   = &place->leaving;
+    while (*at != NULL) {
+        device_team *team = *at;
+        if (!all_have_left(team) && now < team->leave_by_ms) {
+            at = &team->next_leaving;
+            continue;
+        }
+        *at                    = team->next_leaving;
+        const bool has_entered = team->ops->enter(team->device, NULL) == PEN_OK;
+        device_free_memory(team);
+        if (has_entered) team->ops->leave();
+        device_team_free(team);
+    }
+}
+
+void device_place_take(device_place *place, device_team *team)
+{
+    pthread_mutex_lock(&place->lock);
+    team->leave_by_ms  = clock_ms(&clock_real) + DEVICE_DRAIN_MS;
+    team->next_leaving = place->leaving;
+    place->leaving     = team;
+    free_left(place);
+    pthread_mutex_unlock(&place->lock);
+}
+
+/* The members of a job end at about the same time. */
+static void await_leavers(device_place *place)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    const uint64_t until        = clock_ms(&clock_real) + DEVICE_SETTLE_MS;
+    while (place->leaving != NULL && clock_ms(&clock_real) < until) {
+        free_left(place);
+        if (place->leaving != NULL) nanosleep(&pause, NULL);
+    }
+    for (device_team *t = place->leaving; t != NULL; t = t->next_leaving) t->leave_by_ms = 0;
+    free_left(place);
+}
+
+/* ---- the place ------------------------------------------------------------------------------------- */
+
 pen_status device_place_create(device_place **place, pen_error *why)
 {
     device_place *p = calloc(1, sizeof *p);
     if (p == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the state of devices");
+    pthread_mutex_init(&p->lock, NULL);
     pen_status status = make_control(p, why);
     if (status != PEN_OK) {
         device_place_destroy(p);
@@ -44,6 +98,8 @@ pen_status device_place_create(device_place **place, pen_error *why)
 void device_place_destroy(device_place *place)
 {
     if (place == NULL) return;
+    await_leavers(place);
+    pthread_mutex_destroy(&place->lock);
     if (place->control != NULL) segment_unmap(&place->ref);
     segment_free(place->memory);
     free(place);
@@ -120,7 +176,7 @@ bool device_find_peers(device_team *team)
 
 /* ---- own slots ------------------------------------------------------------------------------------ */
 
-pen_status device_take_slot(device_team *team, pen_error *why)
+static pen_status take_slot(device_team *team, pen_error *why)
 {
     device_control *control = team->place->control;
     if (team->id == 0) return why_set(why, PEN_INVALID_ARGUMENT, "invalid group id 0");
@@ -140,6 +196,15 @@ pen_status device_take_slot(device_team *team, pen_error *why)
     }
     return why_set(why, PEN_UNSUPPORTED, "at most %d groups on devices at a time; free some",
                    DEVICE_TEAMS);
+}
+
+pen_status device_take_slot(device_team *team, pen_error *why)
+{
+    pthread_mutex_lock(&team->place->lock);
+    free_left(team->place);
+    pen_status status = take_slot(team, why);
+    pthread_mutex_unlock(&team->place->lock);
+    return status;
 }
 
 /* The slot keeps its contents until it is taken again, for peers that have not seen the end yet. */

@@ -337,7 +337,7 @@ pen_status device_setup(device_team *team, device_stream stream, pen_error *why)
     return PEN_OK;
 }
 
-void device_setup_undo(device_team *team)
+void device_unmap_peers(device_team *team)
 {
     const device_ops *ops = team->ops;
     if (team->nccl != NULL) team->options.nccl->close(team->nccl);
@@ -350,6 +350,11 @@ void device_setup_undo(device_team *team)
         for (int j = 0; j < 2; j++)
             if (team->events[2 * i + j] != NULL) ops->event_free(team->events[2 * i + j]);
     }
+}
+
+void device_free_memory(device_team *team)
+{
+    const device_ops *ops = team->ops;
     for (int i = 0; i < 2; i++)
         if (team->own_event[i] != NULL) ops->event_free(team->own_event[i]);
     if (team->end != NULL) ops->event_free(team->end);
