@@ -96,9 +96,9 @@ play() {
     zero3) units "$2" -- mode=zero3 device=cuda lazy=1 max_reuse=0 prefetch_backward=post look=1 ;;
     micro) units "$2" -- mode=zero2 device=cuda accum=3 accum_reduce=last ;;
     allreduce) units "$2" -- mode=allreduce own=1 device=cuda lazy=1 look=1 ;;
-    ahead) units "$2" -- mode=allreduce own=1 ahead=1 device=cuda bucket_bytes=40000 ;;
-    host-ahead) units "$2" -- mode=allreduce own=1 ahead=1 ;;
-    zero1) units "$2" -- mode=zero1 own=1 ahead=1 device=cuda bucket_bytes=40000 ;;
+    ahead) units "$2" --nproc-per-node 3 -- mode=allreduce own=1 ahead=1 device=cuda bucket_bytes=40000 bad=1 ;;
+    host-ahead) units "$2" --nproc-per-node 3 -- mode=allreduce own=1 ahead=1 bad=1 ;;
+    zero1) units "$2" --nproc-per-node 3 -- mode=zero1 own=1 ahead=1 device=cuda bucket_bytes=40000 bad=1 ;;
     zero2) units "$2" -- mode=zero2 ahead=1 device=cuda accum=2 bucket_bytes=40000 ;;
     host-zero2) units "$2" -- mode=zero2 ahead=1 accum=2 bucket_bytes=40000 ;;
     lamb) units "$2" -- mode=zero1 own=1 ahead=1 device=cuda optim=lamb ;;

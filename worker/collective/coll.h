@@ -67,7 +67,10 @@ typedef struct coll_call {
     double scale;             /* multiplies this member's input */
     const char *label;        /* "" when none */
     void *stream;             /* of the device, when in and out are its memory */
-    bool on_device;           /* in and out are device memory, on all members or on none */
+    /* [n_after] it waits for these when it begins, not before; BORROWED until the call has ended */
+    device_event *const *after;
+    uint32_t n_after;
+    bool on_device; /* in and out are device memory, on all members or on none */
     bool is_staged; /* in and out are now copies of that in host memory; the same on all members */
     bool in_stream_order; /* ends when its work is enqueued; see above */
     bool

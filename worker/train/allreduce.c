@@ -45,6 +45,8 @@ typedef struct {
     pen_ctx *ctx;
     group_calls group_calls;
     place place;
+    device_stream
+        beside; /* where it is made whole which gradients are not finite; NULL on the host */
     update_state *update_state;
     solo *solo;         /* in a group of one; else NULL */
     reducer *reducer;   /* in a larger group; else NULL */
@@ -105,6 +107,9 @@ static pen_status choose_place(trainer *t, pen_error *why)
     if (t->n > 1 && group_calls_lowest(&t->group_calls, own, &all, "where to train", why) != PEN_OK)
         return why->status;
     if (place_open(t->ctx, all != 0, &t->place, why) != PEN_OK) return why->status;
+    if (place_is_device(&t->place) &&
+        t->place.ops->stream_new(t->place.device, &t->beside, why) != PEN_OK)
+        return why->status;
     t->ctx->is_on_device = place_is_device(&t->place);
     return PEN_OK;
 }
@@ -269,12 +274,16 @@ static void allreduce_ready(strategy *s, pen_tensor *x, const void *grad)
 static void mark_own_bad(trainer *t)
 {
     pen_error why;
-    float *room = reducer_room(t->reducer, 0, t->place.stream);
-    if (room != NULL &&
-        place_copy(&t->place, TRAFFIC_OTHER, room + t->group_calls.group->rank,
-                   update_state_own_bad(t->update_state), sizeof *room, &why) != PEN_OK)
-        reducer_fail(t->reducer, &why);
-    reducer_ready(t->reducer, 0, t->place.stream);
+    place beside      = t->place;
+    beside.stream     = t->beside;
+    float *room       = reducer_room(t->reducer, 0, t->beside);
+    pen_status status = PEN_OK;
+    if (place_is_device(&beside)) status = reducer_join(t->reducer, t->beside, &why);
+    if (status == PEN_OK && room != NULL)
+        status = place_copy(&beside, TRAFFIC_OTHER, room + t->group_calls.group->rank,
+                            update_state_own_bad(t->update_state), sizeof *room, &why);
+    if (status != PEN_OK) reducer_fail(t->reducer, &why);
+    reducer_ready(t->reducer, 0, t->beside);
 }
 
 /* ---- the step, at its end -------------------------------------------------------------------- */
@@ -660,6 +669,7 @@ static void allreduce_close(strategy *s)
     free(t->ranks);
     free(t->at);
     group_calls_fini(&t->group_calls);
+    if (t->beside != NULL) t->place.ops->stream_free(t->beside);
     place_close(&t->place);
     free(t);
 }

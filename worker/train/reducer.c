@@ -3,6 +3,7 @@
 
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
+#include "common/containers/vec.h"
 #include "common/trace/trace.h"
 
 #include <pthread.h>
@@ -28,26 +29,29 @@ typedef struct {
     uint32_t left;     /* how many of them are not ready */
     bool is_summed;    /* under the lock */
     size_t *counts;    /* [size] elements of each member's part; NULL: no owners */
+    /* On a device, of the program's streams that write gradients of it: the stream and its newest event. */
+    device_stream *writer;
+    device_event **written;
+    uint32_t n_writers, n_written; /* in this step; events there are */
     char label[COLL_LABEL_BYTES];
 } bucket;
 
 struct reducer {
     reducer_setup setup;
     place place;
-    device_event *freed,
-        *written;                /* on a device: all sums have read `in`; a gradient was written */
-    float *in, *out;             /* without buffers */
-    size_t elements;             /* of each */
-    size_t largest, largest_own; /* elements of a bucket, and of this member's part of one */
-    void *arrays;                /* one block for all arrays below */
-    size_t *start;               /* [n] of each gradient, in `in` */
-    size_t *sum_start;           /* [n] of its sum, in `out` */
-    size_t *counts;              /* [n * size]; NULL: no owners */
-    uint32_t *laid;              /* [n] gradients in the order of the buckets */
-    uint32_t *where;             /* [n] bucket of each gradient */
-    uint32_t *order;             /* [n] gradients in the order they became ready */
-    uint64_t *gradient;          /* [n] elements */
-    bucket *bucket;              /* [n] at most */
+    device_event *freed;               /* on a device: all sums have read `in` */
+    float *in, *out;                   /* without buffers */
+    size_t elements;                   /* of each */
+    size_t largest, largest_own;       /* elements of a bucket, and of this member's part of one */
+    void *arrays;                      /* one block for all arrays below */
+    size_t *start;                     /* [n] of each gradient, in `in` */
+    size_t *sum_start;                 /* [n] of its sum, in `out` */
+    size_t *counts;                    /* [n * size]; NULL: no owners */
+    uint32_t *laid;                    /* [n] gradients in the order of the buckets */
+    uint32_t *where;                   /* [n] bucket of each gradient */
+    uint32_t *order;                   /* [n] gradients in the order they became ready */
+    uint64_t *gradient;                /* [n] elements */
+    bucket *bucket;                    /* [n] at most */
     uint32_t n_buckets, n_ready, next; /* next: how many sums have started */
     uint32_t n_first, next_first;      /* reducer_set_first(): of this step, of the next */
 
@@ -202,7 +206,12 @@ static void lay_by_owner(reducer *r, bucket *b)
 static bucket *new_bucket(reducer *r, size_t start, uint32_t first)
 {
     bucket *b = &r->bucket[r->n_buckets];
-    *b        = (bucket){.owner = r, .start = start, .first = first};
+    *b        = (bucket){.owner     = r,
+                         .start     = start,
+                         .first     = first,
+                         .writer    = b->writer,
+                         .written   = b->written,
+                         .n_written = b->n_written};
     if (r->counts != NULL) b->counts = r->counts + (size_t)r->n_buckets * (size_t)r->setup.size;
     r->n_buckets++;
     return b;
@@ -289,14 +298,21 @@ pen_status reducer_arrange(reducer *r, const uint32_t *order, pen_error *why)
 }
 
 /* ---- create and destroy ---------------------------------------------------------------------- */
+static void free_writers(const reducer *r, bucket *b)
+{
+    for (uint32_t i = 0; i < b->n_written; i++) free_event(r, b->written[i]);
+    free(b->written);
+    free(b->writer);
+}
+
 void reducer_destroy(reducer *r)
 {
     if (r == NULL) return;
     free_buffers(r);
+    for (uint32_t i = 0; r->bucket != NULL && i < r->setup.n; i++) free_writers(r, &r->bucket[i]);
     place_free(&r->place, r->in, true);
     place_free(&r->place, r->out, true);
     free_event(r, r->freed);
-    free_event(r, r->written);
     if (r->out != NULL) count_bytes(r, -(int64_t)(2 * r->elements * sizeof *r->in));
     free(r->arrays);
     pthread_mutex_destroy(&r->lock);
@@ -339,8 +355,7 @@ pen_status reducer_create(const reducer_setup *setup, reducer **out, pen_error *
         return why_set(why, PEN_NO_MEMORY, "no memory for the buckets of %u gradients", setup->n);
     }
     if (setup->n > 0) memcpy(r->gradient, setup->elements, setup->n * sizeof *r->gradient);
-    if (make_room(r, why) != PEN_OK || make_event(r, &r->freed, why) != PEN_OK ||
-        make_event(r, &r->written, why) != PEN_OK) {
+    if (make_room(r, why) != PEN_OK || make_event(r, &r->freed, why) != PEN_OK) {
         reducer_destroy(r);
         return why->status;
     }
@@ -359,6 +374,7 @@ void reducer_begin(reducer *r)
     r->failure.status    = PEN_OK;
     for (uint32_t b = 0; b < r->n_buckets; b++) {
         r->bucket[b].left      = r->bucket[b].n;
+        r->bucket[b].n_writers = 0;
         r->bucket[b].is_summed = false;
     }
     if (place_is_device(&r->place) && place_record(&r->place, r->freed, &why) != PEN_OK)
@@ -413,15 +429,17 @@ static void end_call(void *user, pen_status status, const pen_error *why)
 static void sum_bucket(reducer *r, bucket *b)
 {
     pen_error why;
-    const coll_call call = {.kind   = b->counts != NULL ? COLL_REDUCE_SCATTER : COLL_ALL_REDUCE,
-                            .op     = PEN_SUM,
-                            .dtype  = PEN_F32,
-                            .n      = b->elements,
-                            .in     = b->in,
-                            .out    = b->out,
-                            .counts = b->counts,
-                            .scale  = 1,
-                            .stream = r->place.stream,
+    const coll_call call = {.kind    = b->counts != NULL ? COLL_REDUCE_SCATTER : COLL_ALL_REDUCE,
+                            .op      = PEN_SUM,
+                            .dtype   = PEN_F32,
+                            .n       = b->elements,
+                            .in      = b->in,
+                            .out     = b->out,
+                            .counts  = b->counts,
+                            .scale   = 1,
+                            .stream  = r->place.stream,
+                            .after   = b->written,
+                            .n_after = b->n_writers,
                             .in_stream_order = place_is_device(&r->place),
                             .traffic         = TRAFFIC_GRAD,
                             .label           = b->label};
@@ -444,16 +462,45 @@ static bucket *in_turn(const reducer *r, uint32_t i)
     return &r->bucket[i < first ? i : r->n_buckets - 1 - (i - first)];
 }
 
+/* The sum of the bucket will wait for what is in the stream now.  The place's stream must not wait yet: sums of earlier
+ * buckets come to it later. */
+static pen_status note_writer(const reducer *r, bucket *b, device_stream stream, pen_error *why)
+{
+    uint32_t k = 0;
+    while (k < b->n_writers && b->writer[k] != stream) k++;
+    if (k == b->n_written) {
+        device_event *event = NULL;
+        if (make_event(r, &event, why) != PEN_OK) return why->status;
+        if (!VEC_MORE(b->written, k) || !VEC_MORE(b->writer, k)) {
+            free_event(r, event);
+            return why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
+        }
+        b->written[b->n_written++] = event;
+    }
+    if (k == b->n_writers) b->writer[b->n_writers++] = stream;
+    return pinned_pair_record(r->place.set, b->written[k], stream, why);
+}
+
 void reducer_ready(reducer *r, uint32_t i, device_stream stream)
 {
     pen_error why;
-    if (place_is_device(&r->place) &&
-        place_order(&r->place, r->written, stream, r->place.stream, &why) != PEN_OK)
+    bucket *b = &r->bucket[r->where[i]];
+    if (place_is_device(&r->place) && stream != r->place.stream &&
+        note_writer(r, b, stream, &why) != PEN_OK)
         reducer_fail(r, &why);
     r->order[r->n_ready++] = i;
-    r->bucket[r->where[i]].left--;
+    b->left--;
     while (r->next < r->n_buckets && in_turn(r, r->next)->left == 0)
         sum_bucket(r, in_turn(r, r->next++));
+}
+
+pen_status reducer_join(reducer *r, device_stream stream, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    for (uint32_t i = 0; i < r->n_buckets && status == PEN_OK; i++)
+        for (uint32_t k = 0; k < r->bucket[i].n_writers && status == PEN_OK; k++)
+            status = pinned_pair_stream_waits(r->place.set, stream, r->bucket[i].written[k], why);
+    return status;
 }
 
 pen_status reducer_wait(reducer *r, pen_error *why)

@@ -16,7 +16,8 @@
  *   reducer_set_first() sums the last buckets in reverse: the gradients that became ready last belong to the layers that
  * the next forward pass needs first.
  *   On a device (place.h) nothing waits for the device: gradients are written by work on the program's streams, sums are
- * enqueued on the place's stream behind it, and a call has ended when its sum is enqueued.
+ * enqueued on the place's stream behind it, and a call has ended when its sum is enqueued.  The stream waits for a bucket's
+ * gradients when the sums before it are enqueued, so that none waits for gradients of later buckets.
  * Threads: one at a time calls begin, room, ready, wait and arrange; sums end on any thread.
  */
 #ifndef WORKER_TRAIN_REDUCER_H
@@ -60,6 +61,8 @@ void reducer_fail(reducer *r, const pen_error *why); /* reducer_wait() returns t
 float *reducer_room(reducer *r, uint32_t i, device_stream stream);
 /* It is written, or will be by work enqueued on `stream` before; once per step. */
 void reducer_ready(reducer *r, uint32_t i, device_stream stream);
+/* On a device: work enqueued on `stream` from here on runs after that which writes the gradients that are ready. */
+pen_status reducer_join(reducer *r, device_stream stream, pen_error *why);
 pen_status reducer_wait(reducer *r, pen_error *why); /* for all calls; the first failure */
 /* Own sum, from wait to the next begin; with n_buffers only in summed().  On a device: for work on the place's stream. */
 const float *reducer_sum(const reducer *r, uint32_t i);

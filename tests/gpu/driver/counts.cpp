@@ -89,3 +89,10 @@ void counts_report()
     for (const auto &[name, n] : counted) fprintf(file, "%s %llu\n", name.c_str(), n);
     fclose(file);
 }
+
+void log_work(const std::string &line)
+{
+    static FILE *file = open_report("CUDA_ON_HOST_LOG");
+    guard held(lock);
+    if (file != nullptr && fprintf(file, "%s\n", line.c_str()) > 0) fflush(file);
+}

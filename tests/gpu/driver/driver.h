@@ -95,6 +95,10 @@ std::string api_name(const char *function); /* without the version that cuda.h a
 FILE *open_report(const char *variable);
 void counts_report();
 
+/* A line in the file CUDA_ON_HOST_LOG: what was enqueued, in the order of the calls. */
+void log_work(const std::string &line);
+std::string name_of(CUstream stream);
+
 /* ---- failures.cpp ----------------------------------------------------------------------------------- */
 CUresult failure_of(const char *call); /* what a test wants this call to return */
 
@@ -161,6 +165,8 @@ struct work {
     extents touched;
 };
 
+int next_stream(); /* they are numbered as they are made */
+
 struct CUstream_st {
     CUcontext context;
     bool is_blocking; /* synchronised with the legacy stream */
@@ -171,6 +177,7 @@ struct CUstream_st {
     bool is_spoiled          = false; /* a forbidden call has ended the capture */
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     const void *capturer     = nullptr; /* of the thread that began it */
+    int number               = next_stream();
 };
 
 /* Whether a capture forbids a call to this thread; the capture is lost then. */

@@ -29,6 +29,7 @@ struct CUevent_st {
     int slot; /* in the table that other processes map; -1: not shared */
     std::shared_ptr<event_words> words;
     CUstream recorded_in; /* the last time, in this process; may be gone */
+    std::string recorder = "another process";
 };
 
 /* Whether this wait does not take place. The stream that recorded the event is late from now on; if that is one of
@@ -118,6 +119,8 @@ API cuEventRecord(CUevent event, CUstream handle)
     const uint64_t n   = ++words->recorded;
     s->is_late         = s->is_late || words->is_late;
     event->recorded_in = s;
+    event->recorder    = name_of(s);
+    log_work(name_of(s) + " records");
     enqueue(s, {}, [=] { words->done[n % RING] = n; });
     return CUDA_SUCCESS;
 }
@@ -136,6 +139,7 @@ API cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
     const auto words = event->words;
     const uint64_t n = words->recorded;
     count(CALLER, "stream_wait");
+    log_work(name_of(s) + " waits for " + event->recorder);
     if (leaves_out(order, event)) return CUDA_SUCCESS;
     enqueue(s, {}, {}, [=] { return words->is_done(n); });
     return CUDA_SUCCESS;

@@ -290,6 +290,7 @@ API cuLaunchKernel(CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid
     const std::vector<char> argument(from, from + f->row->bytes);
     const extents touched = f->row->reach(from);
     count(CALLER, "kernel");
+    log_work(name_of(s) + " runs " + f->row->name);
     count(CALLER, "kernel.host.bytes", host_bytes(touched));
     load(held, f);
     kernel_flag_wait wait;

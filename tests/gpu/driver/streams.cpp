@@ -12,6 +12,18 @@
 static const auto POLL = std::chrono::microseconds(20); /* for work of another process */
 
 static std::mt19937 chance;
+
+int next_stream()
+{
+    static std::atomic<int> made;
+    return made++;
+}
+
+std::string name_of(CUstream stream)
+{
+    return "stream" + std::to_string(stream->number);
+}
+
 static std::chrono::milliseconds lateness;
 static uint64_t enqueued;
 static int waiting; /* threads that wait for the device: no delays then */

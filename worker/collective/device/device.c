@@ -31,15 +31,6 @@ static bool make_arrays(device_team *t)
     return t->arrays != NULL;
 }
 
-void device_team_free(device_team *t)
-{
-    if (t->arrays != NULL) device_close_peers(t);
-    free(t->retired);
-    free(t->unused);
-    free(t->arrays);
-    free(t);
-}
-
 pen_status device_team_create(device_place *place, uint64_t id, const char *const *address,
                               const int *ranks, int size, int rank, const device_options *options,
                               device_team **team, pen_error *why)
@@ -71,12 +62,6 @@ pen_status device_team_create(device_place *place, uint64_t id, const char *cons
     else
         device_team_free(t);
     return status;
-}
-
-bool device_has_left(const device_team *team, int who)
-{
-    const device_control *control = team->peer[who];
-    return atomic_load(&control->team[team->slot[who] - control->slot]) != team->id;
 }
 
 /* Peers may still read what the last call put into the pool. */

@@ -179,17 +179,14 @@ static inline pen_status device_team_copy(const device_team *team, stat_traffic 
     return device_copy(team->ops, what, team->options.stats, to, from, bytes, stream, why);
 }
 
-/* ---- device.c ------------------------------------------------------------------------------------ */
-bool device_has_left(const device_team *team, int who);
-void device_team_free(
-    device_team *team); /* what device_team_create() made, but not its memory on the device */
-
 /* ---- device_place.c ------------------------------------------------------------------------------ */
 bool device_find_peers(device_team *team); /* finds all slots; false: some do not exist yet */
 pen_status device_open_peers(device_team *team, const char *const *address, pen_error *why);
 void device_close_peers(device_team *team);
 pen_status device_take_slot(device_team *team, pen_error *why);
 void device_leave_slot(device_team *team);
+bool device_has_left(const device_team *team, int who);
+void device_team_free(device_team *team); /* not its memory on the device */
 /* Takes the team, which has left its slot.  Its memory is freed when the last other member has left, too: memory that
  * another process maps must not be freed.  At the latest after DEVICE_DRAIN_MS: a member that is gone never leaves. */
 void device_place_take(device_place *place, device_team *team);

@@ -1,4 +1,4 @@
-/* device_place.c - the control segment of a process: a slot for each team, and those of peers. */
+/* device_place.c - the control segment of a process: a slot for each team, and those of peers; the end of teams. */
 #include "worker/collective/device/device_internal.h"
 
 #include "common/base/clock.h"
@@ -26,6 +26,21 @@ static pen_status make_control(device_place *p, pen_error *why)
 }
 
 /* ---- teams that have ended ------------------------------------------------------------------------ */
+
+bool device_has_left(const device_team *team, int who)
+{
+    const device_control *control = team->peer[who];
+    return atomic_load(&control->team[team->slot[who] - control->slot]) != team->id;
+}
+
+void device_team_free(device_team *t)
+{
+    if (t->arrays != NULL) device_close_peers(t);
+    free(t->retired);
+    free(t->unused);
+    free(t->arrays);
+    free(t);
+}
 
 static bool all_have_left(const device_team *team)
 {

@@ -81,7 +81,11 @@ static int path_missing(engine_call *c, int *ranks, int cap)
 static call_state choose(engine_call *c, coll_state path)
 {
     (void)path;
-    return engine_choose_path(c);
+    const call_state next = engine_choose_path(c);
+    for (uint32_t i = 0; i < c->call.n_after; i++)
+        if (c->ops->stream_wait(c->call.stream, c->call.after[i], &c->why) != PEN_OK)
+            return CALL_FAULTING;
+    return next;
 }
 
 static pen_status start_vote(engine_call *c)
