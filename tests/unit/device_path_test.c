@@ -98,9 +98,21 @@ static int nccl_without = -1;            /* this member has none */
 static const device_ops *rig_ops = &device_cpu;
 static device_stop *rig_stop; /* of member 0 */
 
+static bool is_rung[MEMBERS]; /* another member has rung since this one looked */
+static int members[MEMBERS];
+
+static void ring_others(void *user)
+{
+    for (int i = 0; i < MEMBERS; i++)
+        if (i != *(int *)user) is_rung[i] = true;
+}
+
 static device_options options_of(const way *w, int rank)
 {
+    members[rank] = rank;
     return (device_options){.ops            = rig_ops,
+                            .ring           = ring_others,
+                            .user           = &members[rank],
                             .stop           = rank == 0 ? rig_stop : NULL,
                             .sync           = w->sync,
                             .nccl           = rank == nccl_without ? NULL : nccl_for_teams,
@@ -694,6 +706,31 @@ static void a_member_that_gives_up_ends_the_call_of_all_and_leaves_inputs_intact
     check_abort(&ways[0], 1, COLL_BROADCAST);
 }
 
+/* Their own devices work at once, so only another member can give them something to do. */
+static void members_that_look_only_when_another_has_rung_come_to_the_end(void **state)
+{
+    static rig r;
+    const job j = {.kind = COLL_ALL_REDUCE, .dtype = PEN_F32, .op = PEN_SUM, .n = 300};
+    (void)state;
+    for (int w = 0; w < WAYS; w++) {
+        rig_open(&r, 3, &ways[w]);
+        for (int call = 0; call < 3; call++) {
+            prepare(&j, &r);
+            r.seq++;
+            for (int i = 0; i < 3; i++) start(&r, i);
+            for (int i = 0; i < 3; i++) is_rung[i] = true;
+            for (int turn = 0; turn < TURNS; turn++) {
+                const int i = turn % 3;
+                if (!is_rung[i]) continue;
+                is_rung[i] = false;
+                for (int k = 0; k < 50; k++) advance(&r, i); /* as long as its own work goes on */
+            }
+            for (int i = 0; i < 3; i++) assert_int_equal(r.state[i], COLL_DONE);
+        }
+        rig_close(&r);
+    }
+}
+
 static void spinning_is_refused_where_two_ranks_share_a_device(void **state)
 {
     static rig r;
@@ -1048,6 +1085,7 @@ int main(void)
         cmocka_unit_test(a_mismatch_is_the_same_sentence_everywhere_and_changes_no_input),
         cmocka_unit_test(mismatched_counts_are_reported),
         cmocka_unit_test(a_member_that_gives_up_ends_the_call_of_all_and_leaves_inputs_intact),
+        cmocka_unit_test(members_that_look_only_when_another_has_rung_come_to_the_end),
         cmocka_unit_test(spinning_is_refused_where_two_ranks_share_a_device),
         cmocka_unit_test(memory_that_one_member_cannot_share_is_unsupported_on_all),
         cmocka_unit_test(the_safe_path_is_chosen_from_the_uuids),

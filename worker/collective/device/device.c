@@ -178,6 +178,7 @@ static void arrive(device_op *op)
         }
     }
     atomic_store_explicit(&entry->arrived, op->seq, memory_order_release);
+    device_ring(op->team);
 }
 
 static pen_status staging(device_team *team, device_staging *s, size_t bytes, pen_error *why)
@@ -458,6 +459,7 @@ static void give_up(device_op *op)
 {
     device_team *team = op->team;
     atomic_store(&device_own_slot(op->team)->given_up, op->seq);
+    device_ring(team);
     device_team_stop(team);
     settle(op);
     if (op->has_written) {

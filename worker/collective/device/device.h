@@ -63,6 +63,9 @@ typedef struct {
     const schedule_table *rules; /* of the setting coll_algorithm; may be NULL.  BORROWED */
     stat_set *stats;             /* counts copies over the host's boundary; NULL: nothing does */
     device_stop *stop;           /* of ops->host_alloc(), outlives the team; NULL: the team's own */
+    /* Runs when the other members can see something new of this one; NULL: they look often enough. */
+    void (*ring)(void *user);
+    void *user;
 } device_options;
 
 pen_status device_place_create(device_place **place, pen_error *why);

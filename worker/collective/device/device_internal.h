@@ -171,6 +171,11 @@ typedef struct {
 
 _Static_assert(sizeof(device_op) <= COLL_OP_BYTES, "an op fits into what the engine gives");
 
+static inline void device_ring(const device_team *team)
+{
+    if (team->options.ring != NULL) team->options.ring(team->options.user);
+}
+
 /* Any copy of a team. */
 static inline pen_status device_team_copy(const device_team *team, stat_traffic what, void *to,
                                           const void *from, size_t bytes, device_stream stream,

@@ -26,6 +26,7 @@ enum { ROUNDS = 8, PATTERN_BYTES = 128 };
 static void publish(device_team *team, device_setup_state state)
 {
     atomic_store_explicit(&device_own_slot(team)->setup, state, memory_order_release);
+    device_ring(team);
 }
 
 static bool all_are(const device_team *team, device_setup_state state)

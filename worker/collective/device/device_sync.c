@@ -17,6 +17,7 @@
 static void publish(device_team *team, uint64_t step)
 {
     atomic_store_explicit(&team->slot[team->rank]->step, step, memory_order_release);
+    device_ring(team);
 }
 
 static bool all_published(const device_team *team, uint64_t step)

@@ -143,6 +143,9 @@ bool engine_drive(coll_engine *e, pen_group *g, engine_follower *f)
     if (c != NULL && c->state == CALL_ENDED) finish(e, c, PEN_OK, NULL);
     if (has_failed) end_all(e, g);
     if (stops) g->device_is_stopped = true;
+    did |= g->has_rung;
+    g->has_rung  = false;
+    g->idle_ns   = did ? 0 : g->idle_ns != 0 ? g->idle_ns : clock_ns(&clock_real);
     g->is_driven = false;
     pthread_cond_broadcast(&e->ended);
     return did;
@@ -160,6 +163,9 @@ void engine_add_links(const pen_group *g, engine_links *links)
         g->carrier == GROUP_WIRE || (g->carrier == GROUP_HIER && hier_is_on_mesh(g->hier));
     links->wire |= on_mesh;
     links->node |= !on_mesh;
-    links->polled |= c != NULL && (c->path == &coll_path_device ||
-                                   c->path == &coll_path_self_device || c->call.on_device);
+    if (c == NULL ||
+        (c->path != &coll_path_device && c->path != &coll_path_self_device && !c->call.on_device))
+        return;
+    links->polled = true;
+    if (g->idle_ns > links->idle_ns) links->idle_ns = g->idle_ns;
 }

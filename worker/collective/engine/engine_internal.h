@@ -24,6 +24,7 @@
 
 enum {
     ENGINE_NAP_US       = 5000, /* longest sleep: deadlines and failures are checked after it */
+    ENGINE_POLL_US      = 500,  /* how long a device is asked again and again, before naps */
     ENGINE_NAP_POLL_US  = 100,  /* with two kinds of link (a thread sleeps on one), or a device */
     ENGINE_SPIN_US      = 50,   /* on the mesh, before a sleep */
     ENGINE_ECHO_MS      = 200,  /* time for a peer that gave up to report why */
@@ -150,6 +151,7 @@ struct coll_engine {
 typedef struct {
     bool node, wire, polled; /* doorbell, mesh, a link without a wake-up */
     bool may_spin;           /* its thread has nothing else to do */
+    uint64_t idle_ns;        /* since when nothing has happened on a link that is polled */
 } engine_links;
 bool engine_mesh_advance(coll_engine *e);
 /* Wakes other threads that sleep on the mesh: messages that this thread read may be for them. */

@@ -87,7 +87,15 @@ bool coll_engine_may_use_nccl(const coll_engine *e, const device_ops *ops)
     return e->world_size > 1 && nccl_of(e, ops) != NULL;
 }
 
-static device_options options_of(const coll_engine *e, const pen_group *g, const device_ops *ops)
+/* Members that sleep on the doorbell of shared memory also wait for what a member shows of its device. */
+static void ring_members(void *user)
+{
+    pen_group *g = user;
+    g->has_rung  = true;
+    if (g->node != NULL) node_team_ring(g->node);
+}
+
+static device_options options_of(const coll_engine *e, pen_group *g, const device_ops *ops)
 {
     device_options o = {.ops         = ops,
                         .device      = -1,
@@ -96,6 +104,8 @@ static device_options options_of(const coll_engine *e, const pen_group *g, const
                         .rules       = e->table,
                         .nccl        = nccl_of(e, ops),
                         .stop        = g->stop,
+                        .ring        = ring_members,
+                        .user        = g,
                         .stats       = e->setup.stats};
     return o;
 }

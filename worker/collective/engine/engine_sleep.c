@@ -81,6 +81,10 @@ void engine_nap(coll_engine *e, engine_seen seen, engine_links links)
     const bool on_node = links.node && e->place != NULL, on_wire = links.wire && e->mesh != NULL;
     const bool is_polled = links.polled || (on_node && on_wire);
     const long us        = is_polled ? ENGINE_NAP_POLL_US : ENGINE_NAP_US;
+    if (links.polled && clock_ns(&clock_real) < links.idle_ns + ENGINE_POLL_US * 1000) {
+        if (!e->has_core) sched_yield();
+        return;
+    }
     if (on_node) {
         if (on_wire) sleep_on_mesh(e, seen.mesh, 0);
         node_sleep(e->place, seen.node, (uint64_t)us);

@@ -50,6 +50,7 @@ struct pen_group {
     bool was_on_device;         /* the newest call */
     bool device_carries;        /* devices carry the group's calls */
     bool device_is_stopped;     /* after the group has failed */
+    bool has_rung;              /* its device has done something in this turn of the driver */
     struct engine_stage
         *stages; /* host memory for calls on device memory; its copies may be in progress */
     uint64_t path_seq, device_seq; /* calls that each has carried: a team's count up by one */
@@ -61,6 +62,7 @@ struct pen_group {
     struct engine_call *head; /* a list, in call order */
     int waiters;              /* threads that wait for a call of the group, and drive it */
     bool is_driven;           /* a thread is inside the path */
+    uint64_t idle_ns;         /* since when drivers have found nothing to do; 0: not now */
     bool has_failed;          /* for good; every later call fails with: */
     pen_error failure;
     struct device_stop *stop; /* for kernels; see coll_stop_word(); of: */

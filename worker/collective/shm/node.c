@@ -139,7 +139,7 @@ static pen_status node_start(void *team, void *memory, const coll_call *call, ui
     atomic_store_explicit(&node_own_slot(t)->saved, seq << 32, memory_order_release);
     pen_status status = publish(op, why);
     if (status == PEN_OK)
-        node_ring_peers(t);
+        node_team_ring(t);
     else
         node_end(op, COLL_FAILED);
     return status;

@@ -68,6 +68,8 @@ void node_team_set_order(node_team *team, const reduce_order *order);
 void node_refuse(node_place *place, uint64_t id);
 bool node_team_is_refused(const node_team *team);
 
+void node_team_ring(const node_team *team); /* wakes the other members; any thread */
+
 /* Sleeps until the doorbell rings after `seen` was read, or for timeout_us.  Thread: any, several at once.
  * An advance() that stops in the middle of work, to release the lock to others, rings its own doorbell.
  *   seen = node_doorbell(place);  if (nothing to do) node_sleep(place, seen, timeout_us); */

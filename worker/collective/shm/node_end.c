@@ -23,7 +23,7 @@ coll_state node_end(node_op *op, coll_state state)
     if (t->scratch_bytes > SCRATCH_KEPT_BYTES) node_drop_scratch(t);
     if (state != COLL_DONE) {
         atomic_store(&node_own_slot(t)->revoked, op->seq);
-        node_ring_peers(t);
+        node_team_ring(t);
     }
     atomic_store_explicit(&node_own_slot(t)->ended, op->seq, memory_order_release);
     op->stage = NODE_OVER;

@@ -169,7 +169,6 @@ pen_status node_open_peer(const char *address, node_peer *peer, pen_error *why);
 bool node_is_alive(pid_t pid);
 
 /* ---- node_team.c ----------------------------------------------------------------------------- */
-void node_ring_peers(const node_team *team);
 bool node_find_peers(node_team *team); /* true: all have created their slots */
 pen_status node_need_window(node_team *team, size_t bytes, pen_error *why);
 pen_status node_need_scratch(node_team *team, size_t bytes, pen_error *why);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void node_ring_peers(const node_team *team)
+void node_team_ring(const node_team *team)
 {
     for (int i = 0; i < team->size; i++)
         if (i != team->rank) node_ring(team->peer[i].control);

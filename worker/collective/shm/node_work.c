@@ -267,7 +267,7 @@ static bool turn(node_op *op, size_t *moved, bool *is_lost)
         did = true;
     }
     did |= try_take(op);
-    if (did && worked_matters(op)) node_ring_peers(op->team);
+    if (did && worked_matters(op)) node_team_ring(op->team);
     return did;
 }
 
