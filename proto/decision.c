@@ -95,13 +95,13 @@ bool decision_inputs_equal(const wire_inputs *a, int32_t rank_a, const wire_inpu
 /* In chunk order, so that the sum has the same bits for any partitioning. */
 static double add_sums(const plan *p, const double *const *sums)
 {
-    double total = 0;
+    sum_tree tree = {0};
     for (uint32_t c = 0; c < p->n_chunks; c++) {
         const plan_chunk *chunk = &p->chunk[c];
-        for (uint32_t b = 0; b < chunk->blocks; b++)
-            total += sums[chunk->partition][chunk->first_block + b];
+        if (chunk->blocks > 0)
+            sum_tree_add(&tree, sums[chunk->partition] + chunk->first_block, chunk->blocks);
     }
-    return total;
+    return sum_of_lanes(tree.lane);
 }
 
 /* Of the first vote that counts: all decided partitions have the same contributors. */

@@ -1,7 +1,7 @@
 /* decision.h - the verdict of one step over the whole model: apply or skip, and how much to clip.
  *
- * A pure function of the prepare votes and the inputs.  Sums are added in (registration, block) order in double, so
- * workers, scheduler and simulator derive the same bits.
+ * A pure function of the prepare votes and the inputs.  Sums are added in double, in the tree of arithmetic.h over
+ * (registration, block), so workers, scheduler, simulator and devices derive the same bits.
  */
 #ifndef PROTO_DECISION_H
 #define PROTO_DECISION_H

@@ -51,6 +51,36 @@ ARITHMETIC step_decision step_decide(double total, bool is_bad, double weight_su
     return d;
 }
 
+/* The sums of squares of blocks, of a model or of a tensor, are added in a fixed tree, which a device adds as fast as it reads: number i to
+ * lane i % SUM_LANES, in order, then each lane of the second half to the one half the lanes before it, and so on. */
+enum { SUM_LANES = 256 };
+
+ARITHMETIC double sum_of_lanes(double *lane)
+{
+    for (int half = SUM_LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    return lane[0];
+}
+
+#ifndef __cplusplus
+typedef struct {
+    double lane[SUM_LANES];
+    uint64_t n;
+} sum_tree; /* zeroed */
+
+static inline void sum_tree_add(sum_tree *t, const double *x, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) t->lane[t->n++ % SUM_LANES] += x[i];
+}
+
+static inline double sum_in_tree(const double *x, uint64_t n)
+{
+    sum_tree t = {0};
+    sum_tree_add(&t, x, n);
+    return sum_of_lanes(t.lane);
+}
+#endif
+
 /* LAMB's factor of the rate.  A NaN norm gives a NaN ratio, which shows in the whole tensor. */
 ARITHMETIC double step_trust_ratio(double param_norm, double update_norm)
 {

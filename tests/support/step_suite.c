@@ -3,6 +3,7 @@
 
 #include "common/compute/optim/optim.h"
 #include "tests/support/golden_optim.h"
+#include "tests/support/sum_reference.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,9 +318,9 @@ static void expect(const decide_case *c, double total, device_verdict *v)
 
 static bool decide_one(arena *a, const decide_case *c, uint32_t *stop, bool is_first)
 {
-    enum { SUMS = 100 };
-    pen_error why  = {0};
-    double total   = 0, sums[SUMS];
+    enum { SUMS = 3000 };
+    pen_error why = {0};
+    double sums[SUMS];
     a->used        = 0;
     const size_t n = random_below(SUMS) + 1, sums_at = place(a, sizeof sums, 0);
     const size_t bad_at = place(a, sizeof(uint32_t), 0), own_at = place(a, sizeof(uint32_t), 0);
@@ -330,9 +331,8 @@ static bool decide_one(arena *a, const decide_case *c, uint32_t *stop, bool is_f
     for (size_t i = 0; i < n; i++) {
         sums[i] = (double)fabsf(random_float()) * (c->is_huge ? 1e308 : 1e3);
         if (c->is_huge) sums[i] += 1e308;
-        total += sums[i];
     }
-    if (c->is_huge && n < 2) total = sums[0] = (double)INFINITY;
+    if (c->is_huge && n < 2) sums[0] = (double)INFINITY;
     memcpy(here(a, sums_at), sums, sizeof sums);
     memcpy(here(a, bad_at), &bad, sizeof bad);
     memcpy(here(a, own_at), &own, sizeof own);
@@ -352,7 +352,7 @@ static bool decide_one(arena *a, const decide_case *c, uint32_t *stop, bool is_f
                              .verdict    = there(a, at)};
     if (!send(a) || !ok(a->d->ops->decide(&d, NULL, &why), &why) || !fetch(a)) return false;
     device_verdict want = {.bad_chunk = bad, .own_bad = own, .applied = is_first ? 0 : 41};
-    expect(c, total, &want);
+    expect(c, sum_reference(sums, n), &want);
     memcpy(here(a, at), &want, sizeof want);
     return is_alike(a, "a verdict");
 }
@@ -564,8 +564,8 @@ static pen_status update(trainer *t, pen_error *why)
 
 static void host_step(trainer *t, const step_kind *kind)
 {
-    const arena *a = &t->a;
-    double total = 0, *sums = here(a, t->sums);
+    const arena *a      = &t->a;
+    double *sums        = here(a, t->sums);
     uint32_t bad        = DEVICE_ALL_FINITE;
     device_verdict want = {.own_bad = DEVICE_ALL_FINITE, .applied = t->applied};
     for (int i = 0; i < TENSORS; i++)
@@ -573,7 +573,6 @@ static void host_step(trainer *t, const step_kind *kind)
                           sums + t->tensor[i].first_sum) &&
             bad == DEVICE_ALL_FINITE)
             bad = (uint32_t)i;
-    for (size_t i = 0; i < t->blocks; i++) total += sums[i];
     const decide_case c = {.weight_sum = 3,
                            .loss_scale = 2,
                            .clip       = 1.5,
@@ -581,7 +580,7 @@ static void host_step(trainer *t, const step_kind *kind)
                            .outcome    = kind->is_stopped             ? DEVICE_ABANDONED
                                          : kind->is_bad && kind->skip ? (int32_t)PEN_SKIPPED_NONFINITE
                                                                       : (int32_t)PEN_APPLIED};
-    expect(&c, total, &want);
+    expect(&c, sum_reference(sums, t->blocks), &want);
     want.bad_chunk = bad;
     memcpy(here(a, t->bad), &bad, sizeof bad);
     memcpy(here(a, t->verdict), &want, sizeof want);

@@ -36,13 +36,6 @@ pen_status cpu_norm(const device_norm_span *spans, size_t n, uint32_t *bad, devi
     return PEN_OK;
 }
 
-static double total_of(const double *sums, uint64_t n)
-{
-    double total = 0;
-    for (uint64_t i = 0; i < n; i++) total += sums[i];
-    return total;
-}
-
 pen_status cpu_decide(const device_decide *d, device_stream stream, pen_error *why)
 {
     (void)stream, (void)why;
@@ -53,7 +46,7 @@ pen_status cpu_decide(const device_decide *d, device_stream stream, pen_error *w
                         .applied   = d->last != NULL ? d->last->applied : 0};
     if (d->stop == NULL || *(volatile const uint32_t *)d->stop == 0) {
         const step_decision made =
-            step_decide(total_of(d->sums, d->n_sums), v.bad_chunk != DEVICE_ALL_FINITE,
+            step_decide(sum_in_tree(d->sums, d->n_sums), v.bad_chunk != DEVICE_ALL_FINITE,
                         d->weight_sum, d->loss_scale, d->clip, d->skip);
         v.outcome = made.outcome;
         v.norm    = made.norm;
@@ -103,8 +96,8 @@ pen_status cpu_roots(const double *param_sums, const double *update_sums, size_t
                      double *norms, device_stream stream, pen_error *why)
 {
     (void)stream, (void)why;
-    norms[0] = sqrt(total_of(param_sums, n_blocks));
-    norms[1] = sqrt(total_of(update_sums, n_blocks));
+    norms[0] = sqrt(sum_in_tree(param_sums, n_blocks));
+    norms[1] = sqrt(sum_in_tree(update_sums, n_blocks));
     return PEN_OK;
 }
 

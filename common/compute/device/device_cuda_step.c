@@ -8,6 +8,7 @@
 #ifdef PENSTOCK_CUDA
 
 #include "common/base/why.h"
+#include "common/compute/arithmetic.h"
 #include "common/compute/device/device_check.h"
 #include "common/compute/device/kernels/kernels_step.h"
 #include <string.h>
@@ -101,14 +102,14 @@ pen_status cuda_norm(const device_norm_span *spans, size_t n, uint32_t *bad, dev
 
 pen_status cuda_decide(const device_decide *d, device_stream stream, pen_error *why)
 {
-    return launch(DECIDE, (void *)d, 1, KERNEL_NORM_THREADS, d->verdict, stream, why);
+    return launch(DECIDE, (void *)d, 1, SUM_LANES, d->verdict, stream, why);
 }
 
 pen_status cuda_roots(const double *param_sums, const double *update_sums, size_t n_blocks,
                       double *norms, device_stream stream, pen_error *why)
 {
     kernel_roots k = {.sums = {param_sums, update_sums}, .n = n_blocks, .norms = norms};
-    return launch(ROOTS, &k, 1, KERNEL_NORM_THREADS, norms, stream, why);
+    return launch(ROOTS, &k, 2, SUM_LANES, norms, stream, why);
 }
 
 /* ---- the update ----------------------------------------------------------------------------------- */

@@ -45,7 +45,7 @@ typedef struct {
     int64_t applied; /* updates so far, with this one */
 } device_verdict;
 
-/* *verdict = the decision of this step: step_decide() of the sums, added in their order. */
+/* *verdict = the decision of this step: step_decide() of the sums, added as arithmetic.h says. */
 typedef struct {
     const double *sums; /* in registration order */
     uint64_t n_sums;

@@ -2,6 +2,7 @@
 #include "common/compute/optim/optim.h"
 
 #include "common/base/why.h"
+#include "common/compute/arithmetic.h"
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -164,13 +165,6 @@ void optim_norms(const optim_ops *ops, const optim_hyper *hyper, const optim_spa
     simd()->lamb_norms(&u, param_sums, update_sums);
 }
 
-static double root_of_sum(const double *sums, size_t n)
-{
-    double total = 0;
-    for (size_t i = 0; i < n; i++) total += sums[i];
-    return sqrt(total);
-}
-
 static void measure(const optim_ops *ops, const optim_hyper *hyper, optim_span *spans,
                     size_t n_spans, double *scratch)
 {
@@ -183,8 +177,8 @@ static void measure(const optim_ops *ops, const optim_hyper *hyper, optim_span *
         optim_norms(ops, hyper, &spans[i], param_sums + done, update_sums + done);
         done += blocks_of(&spans[i]);
     }
-    const double param_norm  = root_of_sum(param_sums, blocks);
-    const double update_norm = root_of_sum(update_sums, blocks);
+    const double param_norm  = sqrt(sum_in_tree(param_sums, blocks));
+    const double update_norm = sqrt(sum_in_tree(update_sums, blocks));
     for (size_t i = 0; i < n_spans; i++) {
         spans[i].param_norm  = param_norm;
         spans[i].update_norm = update_norm;

@@ -1,7 +1,6 @@
 /* step.cu - the rest of a step on the device: weighed gradients, sums of squares, the decision, and LAMB's norms.
  *
- * The order of every sum is that of the host, so the long ones have one thread each: what it adds next is already on its
- * way from memory.
+ * The order of every sum is that of the host.
  */
 #include "common/compute/arithmetic.h"
 #include "common/compute/device/kernels/kernels_step.h"
@@ -116,41 +115,38 @@ extern "C" __global__ void __launch_bounds__(KERNEL_NORM_THREADS)
     }
 }
 
-static __device__ double sum_in_order(const double *x, uint64_t n)
+/* One thread of a block goes on, when all have come.  Tests run the threads one after the other: the last one. */
+#ifdef __CUDACC__
+#define KERNEL_GOES_ON() (__syncthreads(), threadIdx.x == 0)
+#else
+#define KERNEL_GOES_ON() (threadIdx.x == blockDim.x - 1)
+#endif
+
+/* The lanes of arithmetic.h, by SUM_LANES threads. */
+static __device__ void sum_to_lanes(const double *x, uint64_t n, double *lane)
 {
-    enum { AHEAD = 32 };
-    double now[AHEAD], next[AHEAD], total = 0;
-    uint64_t i = 0;
-    if (n >= AHEAD)
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) next[j] = x[j];
-    for (; i + AHEAD <= n; i += AHEAD) {
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) now[j] = next[j];
-        if (i + 2 * AHEAD <= n)
-#pragma unroll
-            for (int j = 0; j < AHEAD; j++) next[j] = x[i + AHEAD + j];
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) total += now[j];
-    }
-    for (; i < n; i++) total += x[i];
-    return total;
+    double sum = 0;
+#pragma unroll 8
+    for (uint64_t i = threadIdx.x; i < n; i += SUM_LANES) sum += x[i];
+    lane[threadIdx.x] = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(KERNEL_NORM_THREADS)
+extern "C" __global__ void __launch_bounds__(SUM_LANES)
     roots(const __grid_constant__ kernel_roots k)
 {
-    const unsigned i = threadIdx.x;
-    if (blockIdx.x == 0 && i < 2)
-        k.norms[i] = sqrt(sum_in_order(i == 0 ? k.sums[0] : k.sums[1], k.n));
+    __shared__ double lane[SUM_LANES];
+    sum_to_lanes(blockIdx.x == 0 ? k.sums[0] : k.sums[1], k.n, lane);
+    if (KERNEL_GOES_ON()) k.norms[blockIdx.x] = sqrt(sum_of_lanes(lane));
 }
 
 /* ---- the decision --------------------------------------------------------------------------------- */
 
-extern "C" __global__ void __launch_bounds__(KERNEL_NORM_THREADS)
+extern "C" __global__ void __launch_bounds__(SUM_LANES)
     decide(const __grid_constant__ device_decide d)
 {
-    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    __shared__ double lane[SUM_LANES];
+    sum_to_lanes(d.sums, d.n_sums, lane);
+    if (!KERNEL_GOES_ON()) return;
     device_verdict v;
     v.outcome   = DEVICE_ABANDONED;
     v.bad_chunk = *d.bad;
@@ -162,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(KERNEL_NORM_THREADS)
     v.applied   = d.last != nullptr ? d.last->applied : 0;
     if (d.stop == nullptr || *(const volatile uint32_t *)d.stop == 0) {
         const step_decision made =
-            step_decide(sum_in_order(d.sums, d.n_sums), v.bad_chunk != DEVICE_ALL_FINITE,
+            step_decide(sum_of_lanes(lane), v.bad_chunk != DEVICE_ALL_FINITE,
                         d.weight_sum, d.loss_scale, d.clip, d.skip);
         v.outcome = made.outcome;
         v.norm    = made.norm;
