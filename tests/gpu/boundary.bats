@@ -98,6 +98,17 @@ verdict=48
     nothing_is_left
 }
 
+@test "host memory is page-locked when something passes it: where gradients are summed on devices, only that of values" {
+    local mode
+    for mode in allreduce zero1 zero3; do
+        crossings $mode 2 2 -- mode=$mode own=1 device=cuda lazy=1
+        echo "$mode: $(count $mode sdk.locked.bytes) of $((2 * model)) bytes"
+        [ "$(count $mode sdk.locked.bytes)" -lt $((3 * model)) ] # first values of both workers; gradients would be as much again
+    done
+    crossings ps 2 1 --servers 1 -- mode=ps-bsp own=1 device=cuda
+    [ "$(count ps sdk.locked.bytes)" -ge $((2 * model)) ]
+}
+
 # It takes memory until it has enough, and gathers what it dropped once more, for the backward pass.
 @test "bytes of a step: zero3 with servers copies values up for each use" {
     crossings zero3-servers 2 1 --servers 2 -- mode=zero3 device=cuda

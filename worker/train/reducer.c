@@ -113,6 +113,23 @@ static void keep_failure(reducer *r, pen_status status, const pen_error *why)
     r->failure.status = status;
 }
 
+/* Call with the lock.  On a device all at once: how far its host runs ahead decides how many are in use, and to allocate
+ * waits for the device. */
+static buffer *make_buffers(reducer *r, pen_error *why)
+{
+    buffer *first = make_buffer(r, why);
+    r->n_made += first != NULL;
+    const uint32_t most = r->n_buckets < r->setup.n_buffers ? r->n_buckets : r->setup.n_buffers;
+    while (first != NULL && place_is_device(&r->place) && r->n_made < most) {
+        buffer *x = make_buffer(r, why);
+        if (x == NULL) break; /* as few as there is memory for */
+        x->next = r->free;
+        r->free = x;
+        r->n_made++;
+    }
+    return first;
+}
+
 static void take_buffer(reducer *r, bucket *b)
 {
     pen_error why;
@@ -123,9 +140,8 @@ static void take_buffer(reducer *r, bucket *b)
     if (x != NULL) {
         r->free = x->next;
     } else {
-        x = make_buffer(r, &why);
+        x = make_buffers(r, &why);
         if (x == NULL) keep_failure(r, why.status, &why);
-        r->n_made += x != NULL;
     }
     pthread_mutex_unlock(&r->lock);
     b->buffer = x;

@@ -385,6 +385,7 @@ API cuMemHostAlloc(void **to, size_t bytes, unsigned)
     *to = aligned_alloc(PAGE, whole_pages(bytes));
     if (*to == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     memset(*to, 0xff, bytes);
+    count(CALLER, "locked.bytes", bytes);
     guard held(driver.lock);
     pin((uintptr_t)*to, bytes, ALLOCATED_HOST);
     return CUDA_SUCCESS;
@@ -423,6 +424,7 @@ API cuMemHostRegister(void *at, size_t bytes, unsigned)
     if (memory_is_of_device((uintptr_t)at)) return CUDA_ERROR_INVALID_VALUE;
     if (is_registered((uintptr_t)at, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     pin((uintptr_t)at, bytes, REGISTERED_HOST);
+    count(CALLER, "locked.bytes", bytes);
     return CUDA_SUCCESS;
 }
 

@@ -2,14 +2,16 @@
 #include "worker/tensor/device_copy/pinned_pair.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/why.h"
 #include "common/containers/list.h"
 #include "common/system/segment.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-enum { POLL_NS = 20000, LAST_WAIT_MS = 10000 };
+enum { POLL_NS = 20000, LAST_WAIT_MS = 10000, PAGE_BYTES = 4096 };
 
 /* ---- all of them ------------------------------------------------------------------------------- */
 pen_status pinned_pairs_open(pinned_pair_set *set, const device_ops *ops, int device,
@@ -67,24 +69,29 @@ void pinned_pairs_hurry(pinned_pair_set *set)
 
 /* ---- one ----------------------------------------------------------------------------------------- */
 /* Other workers of the host can map segments.  Small segments share pages, and only whole pages can be locked. */
-static bool take_segment(pinned_pair_set *set, pinned_pair *t)
+static pen_status take_host(pinned_pair *t, pen_error *why)
 {
-    pen_error why;
-    if (t->bytes < SEGMENT_ALONE_BYTES) return false;
-    t->host = segment_alloc(t->bytes, &why);
-    if (t->host == NULL) return false;
-    t->is_segment = set->ops->pin(t->host, t->bytes, &why) == PEN_OK;
-    if (!t->is_segment) segment_free(t->host);
-    return t->is_segment;
+    const size_t whole = (t->bytes / PAGE_BYTES + 1) * PAGE_BYTES;
+    if (t->bytes >= SEGMENT_ALONE_BYTES) t->host = segment_alloc(t->bytes, why);
+    t->is_segment = t->host != NULL;
+    if (t->host != NULL) return PEN_OK;
+    t->host = aligned_alloc(PAGE_BYTES, whole);
+    if (t->host == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for a tensor's %zu bytes on the host", whole);
+    memset(t->host, 0, whole);
+    return PEN_OK;
 }
 
-static pen_status take_host(pinned_pair_set *set, pinned_pair *t, pen_error *why)
+/* A strategy that works on the device may never copy.  Copies are right without it, but slower: the driver moves them
+ * through memory of its own. */
+static void lock_host(const pinned_pair_set *set, pinned_pair *t)
 {
-    pen_status status = set->ops->enter(set->device, why);
-    if (status != PEN_OK) return status;
-    if (!take_segment(set, t)) t->host = set->ops->host_alloc(t->bytes, why);
-    set->ops->leave();
-    return t->host != NULL ? PEN_OK : why->status;
+    static atomic_bool has_said;
+    pen_error why;
+    if (t->is_locked || t->bytes == 0) return;
+    t->is_locked = set->ops->pin(t->host, t->bytes, &why) == PEN_OK;
+    if (!t->is_locked && !atomic_exchange(&has_said, true))
+        log_notice("copies of tensors are slow: host memory cannot be page-locked (%s)", why.text);
 }
 
 static pen_status take_device(pinned_pair_set *set, pinned_pair *t, void *device, pen_error *why)
@@ -105,7 +112,7 @@ pinned_pair *pinned_pair_new(pinned_pair_set *set, void *device, size_t bytes, p
         if (t->used == NULL || t->moved == NULL)
             status = why_set(why, PEN_NO_MEMORY, "no memory for events of a device");
     }
-    if (status == PEN_OK) status = take_host(set, t, why);
+    if (status == PEN_OK) status = take_host(t, why);
     if (status == PEN_OK) status = take_device(set, t, device, why);
     if (status == PEN_OK) return t;
     pinned_pair_free(set, t);
@@ -114,14 +121,15 @@ pinned_pair *pinned_pair_new(pinned_pair_set *set, void *device, size_t bytes, p
 
 static void give_host_back(const pinned_pair_set *set, pinned_pair *t)
 {
-    pen_error why;
-    if (t->host == NULL || set->ops->enter(set->device, &why) != PEN_OK) return;
-    if (t->is_segment)
+    if (t->is_locked) {
+        if (set->ops->enter(set->device, NULL) != PEN_OK) return;
         set->ops->unpin(t->host);
+        set->ops->leave();
+    }
+    if (t->is_segment)
+        segment_free(t->host);
     else
-        set->ops->host_free(t->host);
-    set->ops->leave();
-    if (t->is_segment) segment_free(t->host);
+        free(t->host);
 }
 
 /* False: the device hangs and may still write, so the memory must stay. */
@@ -203,6 +211,7 @@ static pen_status move(const pinned_pair_set *set, pinned_pair *t, void *to, con
 {
     pen_status status = set->ops->enter(set->device, why);
     if (status != PEN_OK) return status;
+    lock_host(set, t);
     status = set->ops->stream_wait(stream, t->used, why);
     if (status == PEN_OK)
         status = device_copy(set->ops, what, set->stats, to, from, t->bytes, stream, why);

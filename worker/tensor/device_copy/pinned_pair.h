@@ -4,7 +4,7 @@
  * memory of one size on both sides, and two events: `used` marks the newest work of the program's
  * stream on the device side, `moved` the end of the newest copy.  Copies use two streams of our
  * own, one for each direction, so that they overlap with the program's kernels and with each other.
- * The host side is page-locked for that.
+ * The host side is page-locked for that, before its first copy: until then it takes no memory.
  *   down   waits for the work on the program's stream so far, then copies to the host
  *   up     waits for `used`, then copies to the device; pinned_pair_see() makes the program's stream wait for it
  * Returned pairs are kept for the next request of their size, because page-locking takes longer
@@ -25,7 +25,7 @@ typedef struct pinned_pair {
     void *host, *device;
     size_t bytes;
     device_event *used, *moved;
-    bool owns_device, is_segment;
+    bool owns_device, is_segment, is_locked; /* locked: its pages */
     bool is_old;      /* the host side is newer */
     bool is_host_old; /* the device side is newer */
     bool is_moving;   /* `moved` may not have ended */
