@@ -1,4 +1,4 @@
-/* bandwidth.c - all_reduce of 256 MiB f32 and its bound:  bandwidth MEMBERS [MIN_SHARE]
+/* bandwidth.c - all_reduce of 256 MiB f32 and its bound:  bandwidth MEMBERS [MIN_SHARE [MIB]]
  *
  * Bound    t >= 2nS/B: n inputs are read and n outputs written once. B is the better of two copies inside the device
  *          by one process in the same run (bytes read + bytes written): the copy kernel of 16-byte words, and the
@@ -17,7 +17,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { ROUNDS = 15, S = 256 << 20 };
+enum { ROUNDS = 15 };
+static size_t S = 256 << 20; /* bytes */
 
 static int compare(const void *a, const void *b)
 {
@@ -68,9 +69,9 @@ static int measure_bound(member *self, const void *arg)
     const double copied    = by_driver != NULL ? time_copy(to, from, by_driver) : 0;
     const double best      = copied > 0 && copied < by_kernel ? copied : by_kernel;
     if (!(best > 0)) return 1;
-    result[0] = 2.0 * S / best;
+    result[0] = 2.0 * (double)S / best;
     printf("memory           %.0f GB/s (copy kernel %.0f, cudaMemcpyD2D %.0f)\n", result[0] / 1e9,
-           2.0 * S / by_kernel / 1e9, copied > 0 ? 2.0 * S / copied / 1e9 : 0);
+           2.0 * (double)S / by_kernel / 1e9, copied > 0 ? 2.0 * (double)S / copied / 1e9 : 0);
     return 0;
 }
 
@@ -191,15 +192,16 @@ static int measure_nccl(member *self, const void *arg)
 
 static void report(const char *name, double seconds, int size)
 {
-    const double bound = 2.0 * size * S / result[0];
+    const double bound = 2.0 * size * (double)S / result[0];
     printf("%-16s %.3f ms, algorithm bandwidth %.0f GB/s, %.2f of the bound of %.3f ms\n", name,
-           seconds * 1e3, S / seconds / 1e9, bound / seconds, bound * 1e3);
+           seconds * 1e3, (double)S / seconds / 1e9, bound / seconds, bound * 1e3);
 }
 
 int main(int argc, char **argv)
 {
     const int size     = argc > 1 ? atoi(argv[1]) : 2;
     const double least = argc > 2 ? atof(argv[2]) : 0;
+    if (argc > 3) S = (size_t)atoi(argv[3]) << 20;
     if (size < 2 || size > MEMBERS_MAX) return 2;
     result = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (result == MAP_FAILED) return 1;
@@ -212,5 +214,5 @@ int main(int argc, char **argv)
         report("NCCL", result[2], size);
     else
         printf("NCCL             did not run with %d members on one device\n", size);
-    return 2.0 * size * S / result[0] / result[1] >= least ? 0 : 1;
+    return 2.0 * size * (double)S / result[0] / result[1] >= least ? 0 : 1;
 }

@@ -157,13 +157,12 @@ extern "C" __global__ void __launch_bounds__(SUM_LANES)
     v.gscale    = 0;
     v.applied   = d.last != nullptr ? d.last->applied : 0;
     if (d.stop == nullptr || *(const volatile uint32_t *)d.stop == 0) {
-        const step_decision made =
-            step_decide(sum_of_lanes(lane), v.bad_chunk != DEVICE_ALL_FINITE,
-                        d.weight_sum, d.loss_scale, d.clip, d.skip);
-        v.outcome = made.outcome;
-        v.norm    = made.norm;
-        v.clip    = made.clip;
-        v.gscale  = made.gscale;
+        const step_decision made = step_decide(sum_of_lanes(lane), v.bad_chunk != DEVICE_ALL_FINITE,
+                                               d.weight_sum, d.loss_scale, d.clip, d.skip);
+        v.outcome                = made.outcome;
+        v.norm                   = made.norm;
+        v.clip                   = made.clip;
+        v.gscale                 = made.gscale;
         v.applied += made.outcome == PEN_APPLIED ? 1 : 0;
     }
     *d.verdict = v;
