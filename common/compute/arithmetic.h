@@ -51,8 +51,9 @@ ARITHMETIC step_decision step_decide(double total, bool is_bad, double weight_su
     return d;
 }
 
-/* The sums of squares of blocks, of a model or of a tensor, are added in a fixed tree, which a device adds as fast as it reads: number i to
- * lane i % SUM_LANES, in order, then each lane of the second half to the one half the lanes before it, and so on. */
+/* The sums of squares of blocks, of a model or of a tensor, are added in a fixed tree, which a device adds as fast as it
+ * reads: number i to lane i % SUM_LANES, in order, then each lane of the second half to the one half the lanes before it,
+ * and so on. */
 enum { SUM_LANES = 256 };
 
 ARITHMETIC double sum_of_lanes(double *lane)

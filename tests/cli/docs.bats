@@ -41,6 +41,7 @@ teardown() { job_teardown; }
         done
         pen run --settings
         "$examples/fashion_mnist" --help
+        "$root"/tests/gpu/first_run.sh --usage || :
         grep -ohE 'add_argument\("--[a-z-]+' "$root"/examples/python/*.py
     } 2>&1 | grep -oE -- '--[a-z][a-z0-9_-]*' | tr _ - | sort -u >"$tmp/known"
     [ "$(wc -l <"$tmp/known")" -ge 100 ]

@@ -62,6 +62,7 @@ sdk_counts() {
     sdk_counts ps1 1
     crossings ps2 2 1 --servers 1 -- mode=ps-bsp own=1 device=cuda
     step_moves ps2 $model $model
+    [ "$(count ps2 step.$((steps - 1)).sdk.copy.up)" -ge 8 ] # as they come, tensor by tensor, of both workers
     sdk_counts ps2 2
     crossings ps4 4 2 --servers 2 -- mode=ps-bsp own=1 device=cuda
     step_moves ps4 $model $model

@@ -43,6 +43,7 @@ covered=(
     "cuStreamWaitEvent offer|stream_order.c itself makes the stream of a call wait for that of the call before"
     "cuEventQuery wait_for_older|it limits the memory of a host that runs ahead, not the order of work"
     "cuStreamWaitEvent device_copies_zero|the kernels that used this memory are in the same stream, if the program has only one"
+    "cuStreamWaitEvent move device_copies_give_part|values of a step come after gradients that were made of those of the step before"
     "cuStreamWaitEvent pinned_pair_up|new values come after gradients, and those after the kernels that read old values, if the program has only one stream"
 )
 

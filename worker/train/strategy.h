@@ -29,6 +29,8 @@ typedef struct {
 
     /* The values of a step come tensor by tensor: request_values_come() for each. */
     bool tells_values;
+    /* In "pen-io": all values of a tensor that this step pulls are in their place.  May be NULL. */
+    void (*values_came)(strategy *s, const pen_tensor *t);
 
     /* The step, in this order: open once, ready once per trained tensor, start(REQUEST_STEP) once.
      * inputs are BORROWED until the step has ended.  grad NULL: zeros. */

@@ -10,7 +10,8 @@
  *           pulls only its own chunks; then the ranks of the node gather the rest
  * So a node sends each gradient once, for any number of ranks, and the ranks share the sockets.
  *   On a device (place.h) sums and gathering are enqueued, and only own chunks cross: a sum comes down into page-locked
- * memory as soon as it is there and is pushed from it when "pen-copy" has seen it arrive; own values go up in one copy.
+ * memory as soon as it is there and is pushed from it when "pen-copy" has seen it arrive; own values go up as they come, tensor by
+ * tensor, while others are pulled.
  * The sum of a node is rounded once more if gradients are sent in 16 bits, except with deterministic=node.
  *   The view of the epoch, which servers have too, defines the ranks of a node.
  *   mode=ps-hier and two_level=yes always do this.  two_level=auto in mode=ps-bsp does it only if it
@@ -73,6 +74,8 @@ struct two_level {
     size_t own_at;       /* offset of this rank's values in `all` */
     char *all, *own;     /* values: of the whole node, there; of own chunks, in host memory */
     pinned_pair *up;     /* on a device: from `own` into `all` */
+    size_t gone_up;      /* bytes of it, of this step; by "pen-io" until the values are pulled */
+    pen_error up_why;    /* why one did not */
     shown mine, *theirs; /* [size] */
     wire_inputs inputs;  /* of this step */
     loop_task weigh;
@@ -426,6 +429,44 @@ static pen_status wait_for_ps_client(pen_req *req, pen_result *result, pen_error
     return status;
 }
 
+static void two_level_values_came(strategy *s, const pen_tensor *t)
+{
+    two_level *l = (two_level *)s;
+    size_t from = 0, bytes = 0;
+    if (l->up == NULL) return;
+    for (uint32_t i = l->first[t->index]; i < l->first[t->index + 1]; i++) {
+        if (l->owner[i] != l->rank) continue;
+        if (bytes == 0) from = l->piece[i].at - l->own_at;
+        bytes = l->piece[i].at - l->own_at - from +
+                value_bytes(&l->piece[i]); /* own pieces follow each other */
+    }
+    if (bytes == 0 || l->up_why.status != PEN_OK) return;
+    if (device_copies_give_part(l->group_calls.ctx, l->up, from, bytes, &l->up_why) == PEN_OK)
+        l->gone_up += bytes;
+}
+
+/* Tensors whose values did not come, as in a step that is skipped, go up here. */
+static pen_status take_values(pen_ctx *ctx, two_level *l, pen_error *why)
+{
+    pen_status status = PEN_OK;
+    if (l->up == NULL) return PEN_OK;
+    if (l->up_why.status != PEN_OK) {
+        *why = l->up_why;
+        return why->status;
+    }
+    if (l->gone_up < l->counts[l->rank])
+        status = device_copies_give_part(ctx, l->up, 0, l->counts[l->rank], why);
+    return status == PEN_OK ? device_copies_take_values(ctx, l->up, why) : status;
+}
+
+/* Of the next step: they may overwrite these when they have been handed out. */
+static pen_status expect_values(pen_ctx *ctx, two_level *l, pen_error *why)
+{
+    l->gone_up = 0;
+    l->up_why  = (pen_error){.status = PEN_OK};
+    return l->up != NULL ? device_copies_expect_values(ctx, l->up, why) : PEN_OK;
+}
+
 /* All members have the values of all, in `all`. */
 static pen_status gather_values(pen_ctx *ctx, two_level *l, pen_error *why)
 {
@@ -440,7 +481,7 @@ static pen_status gather_values(pen_ctx *ctx, two_level *l, pen_error *why)
                             .in_stream_order = place_is_device(&l->place),
                             .traffic         = TRAFFIC_VALUE,
                             .label           = "new values of a node"};
-    if (l->up != NULL && device_copies_give_values(ctx, l->up, why) != PEN_OK) return why->status;
+    if (take_values(ctx, l, why) != PEN_OK) return why->status;
     group_calls_begin(&l->group_calls, &call);
     return group_calls_wait(&l->group_calls, why);
 }
@@ -507,6 +548,7 @@ static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_
     status = wait_for_ps_client(&pulled, result, why);
     if (status == PEN_OK) status = gather_values(ctx, l, why);
     if (status == PEN_OK) status = hand_out_values(ctx, l, why);
+    if (status == PEN_OK) status = expect_values(ctx, l, why);
     return status == PEN_OK
                ? group_calls_arrange(&l->group_calls, l->reducer, l->n, &l->is_arranged, why)
                : status;
@@ -556,10 +598,11 @@ static void two_level_close(strategy *s)
 
 pen_status two_level_open(pen_ctx *ctx, pen_error *why)
 {
-    static const strategy_ops ops = {.start     = two_level_start,
-                                     .step_open = two_level_step_open,
-                                     .ready     = two_level_ready,
-                                     .close     = two_level_close};
+    static const strategy_ops ops = {.start       = two_level_start,
+                                     .step_open   = two_level_step_open,
+                                     .ready       = two_level_ready,
+                                     .values_came = two_level_values_came,
+                                     .close       = two_level_close};
     two_level *l                  = calloc(1, sizeof *l);
     if (l == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training on two levels");
     ps_init(&l->ps, &ops, ctx);

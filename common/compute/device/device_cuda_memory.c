@@ -151,6 +151,7 @@ pen_status cuda_share(const void *data, size_t bytes, device_ref *ref, pen_error
 typedef struct mapping {
     struct mapping *next;
     uint64_t process, id, there, bytes; /* there: in that process */
+    int32_t pid;
     CUcontext context;
     CUdeviceptr base; /* 0: closed, since its owner has freed it */
     int count;
@@ -161,8 +162,8 @@ static mapping *mappings;
 static mapping **find_mapping(const device_ref *ref, CUcontext context)
 {
     mapping **at = &mappings;
-    while (*at != NULL &&
-           ((*at)->process != ref->process || (*at)->id != ref->id || (*at)->context != context))
+    while (*at != NULL && ((*at)->process != ref->process || (*at)->pid != ref->pid ||
+                           (*at)->id != ref->id || (*at)->context != context))
         at = &(*at)->next;
     return at;
 }
@@ -178,8 +179,9 @@ static void close_mapping(mapping *m)
 static void close_older(const device_ref *ref, CUcontext context)
 {
     for (mapping *m = mappings; m != NULL; m = m->next)
-        if (m->process == ref->process && m->context == context && m->id != ref->id &&
-            m->there < ref->base + ref->bytes && ref->base < m->there + m->bytes)
+        if (m->process == ref->process && m->pid == ref->pid && m->context == context &&
+            m->id != ref->id && m->there < ref->base + ref->bytes &&
+            ref->base < m->there + m->bytes)
             close_mapping(m);
 }
 
@@ -193,6 +195,7 @@ static CUresult open_mapping(const device_ref *ref, CUcontext context, mapping *
                    .id      = ref->id,
                    .there   = ref->base,
                    .bytes   = ref->bytes,
+                   .pid     = ref->pid,
                    .context = context};
     memcpy(&handle, ref->handle, sizeof handle);
     close_older(ref, context);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-static const uint64_t control_magic = 0x3143564445564450u; /* changes with the layout */
+static const uint64_t control_magic = 0x3243564445564450u; /* changes with the layout */
 
 /* The owner, too, uses the mapping that peers in the same process have: one address for one flag. */
 static pen_status make_control(device_place *p, pen_error *why)

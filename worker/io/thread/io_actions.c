@@ -84,8 +84,11 @@ static void ps_client_counts(void *user, stat_id id, uint64_t n)
 
 static void values_came(void *user, uint32_t tensor)
 {
-    io_thread *c = user;
-    request_values_come(&c->ctx->requests, c->ctx->model.tensor[tensor]);
+    io_thread *c  = user;
+    strategy *s   = c->ctx->strategy;
+    pen_tensor *t = c->ctx->model.tensor[tensor];
+    if (s->ops->values_came != NULL) s->ops->values_came(s, t);
+    request_values_come(&c->ctx->requests, t);
 }
 
 static pen_status make_ps_client(io_thread *c, int64_t step, int64_t applied, pen_error *why)

@@ -152,8 +152,12 @@ typedef void (*device_copies_done_fn)(void *user, const pen_error *failure); /* 
  * follows once, in "pen-copy", unless this fails. */
 pen_status device_copies_take_sum(pen_tensor *t, pinned_pair *w, device_copies_done_fn done,
                                   void *user, pen_error *why);
-/* Copies values from the host to w->device: after earlier work on the strategy's stream, before later work. */
-pen_status device_copies_give_values(pen_ctx *ctx, pinned_pair *w, pen_error *why);
+/* Values from the host to w->device, in parts: after the work on the strategy's stream before expect_values(), before the
+ * work there after take_values().  give_part: any thread, one at a time; it only enqueues. */
+pen_status device_copies_expect_values(pen_ctx *ctx, pinned_pair *w, pen_error *why);
+pen_status device_copies_give_part(pen_ctx *ctx, pinned_pair *w, size_t from, size_t bytes,
+                                   pen_error *why);
+pen_status device_copies_take_values(pen_ctx *ctx, pinned_pair *w, pen_error *why);
 
 /* ---- values --------------------------------------------------------------------------------------- */
 /* A use of a unit: work enqueued on `stream` from here on sees its values. */

@@ -18,7 +18,10 @@ pen_status device_copies_failure(pen_ctx *ctx, pen_error *why)
 
 pinned_pair *device_copies_pair(pen_ctx *ctx, void *device, size_t bytes, pen_error *why)
 {
-    return pinned_pair_new(&ctx->device_copies->pinned_pairs, device, bytes, why);
+    pinned_pair_set *set = &ctx->device_copies->pinned_pairs;
+    pinned_pair *w       = pinned_pair_new(set, device, bytes, why);
+    if (w != NULL) pinned_pair_lock(set, w);
+    return w;
 }
 
 void device_copies_drop_pair(pen_ctx *ctx, pinned_pair *w)
@@ -39,14 +42,31 @@ pen_status device_copies_take_sum(pen_tensor *t, pinned_pair *w, device_copies_d
     return status;
 }
 
-pen_status device_copies_give_values(pen_ctx *ctx, pinned_pair *w, pen_error *why)
+pen_status device_copies_expect_values(pen_ctx *ctx, pinned_pair *w, pen_error *why)
+{
+    device_copies *m = ctx->device_copies;
+    pthread_mutex_lock(&m->lock);
+    const pen_status status = pinned_pair_note_use(&m->pinned_pairs, w, m->work, why);
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
+pen_status device_copies_give_part(pen_ctx *ctx, pinned_pair *w, size_t from, size_t bytes,
+                                   pen_error *why)
+{
+    device_copies *m = ctx->device_copies;
+    pthread_mutex_lock(&m->lock);
+    const pen_status status = pinned_pair_up_part(&m->pinned_pairs, w, from, bytes, why);
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
+pen_status device_copies_take_values(pen_ctx *ctx, pinned_pair *w, pen_error *why)
 {
     device_copies *m            = ctx->device_copies;
     const device_copies_job job = {.pinned_pair = w, .is_up = true};
     pthread_mutex_lock(&m->lock);
-    pen_status status = pinned_pair_note_use(&m->pinned_pairs, w, m->work, why);
-    if (status == PEN_OK) status = pinned_pair_up(&m->pinned_pairs, w, why);
-    if (status == PEN_OK) status = pinned_pair_see(&m->pinned_pairs, w, m->work, why);
+    pen_status status = pinned_pair_see(&m->pinned_pairs, w, m->work, why);
     if (status == PEN_OK && trace_on()) status = device_copies_add_job(m, &job, why);
     pthread_mutex_unlock(&m->lock);
     return status;

@@ -84,12 +84,13 @@ static pen_status take_host(pinned_pair *t, pen_error *why)
 
 /* A strategy that works on the device may never copy.  Copies are right without it, but slower: the driver moves them
  * through memory of its own. */
-static void lock_host(const pinned_pair_set *set, pinned_pair *t)
+void pinned_pair_lock(const pinned_pair_set *set, pinned_pair *t)
 {
     static atomic_bool has_said;
     pen_error why;
-    if (t->is_locked || t->bytes == 0) return;
+    if (t->is_locked || t->bytes == 0 || set->ops->enter(set->device, NULL) != PEN_OK) return;
     t->is_locked = set->ops->pin(t->host, t->bytes, &why) == PEN_OK;
+    set->ops->leave();
     if (!t->is_locked && !atomic_exchange(&has_said, true))
         log_notice("copies of tensors are slow: host memory cannot be page-locked (%s)", why.text);
 }
@@ -207,14 +208,14 @@ pen_status pinned_pair_note_use(pinned_pair_set *set, pinned_pair *t, device_str
 }
 
 static pen_status move(const pinned_pair_set *set, pinned_pair *t, void *to, const void *from,
-                       stat_traffic what, device_stream stream, pen_error *why)
+                       size_t bytes, stat_traffic what, device_stream stream, pen_error *why)
 {
     pen_status status = set->ops->enter(set->device, why);
     if (status != PEN_OK) return status;
-    lock_host(set, t);
+    pinned_pair_lock(set, t);
     status = set->ops->stream_wait(stream, t->used, why);
     if (status == PEN_OK)
-        status = device_copy(set->ops, what, set->stats, to, from, t->bytes, stream, why);
+        status = device_copy(set->ops, what, set->stats, to, from, bytes, stream, why);
     if (status == PEN_OK) status = set->ops->event_record(t->moved, stream, why);
     set->ops->leave();
     t->is_moving = status == PEN_OK;
@@ -225,13 +226,20 @@ pen_status pinned_pair_down(pinned_pair_set *set, pinned_pair *t, const void *fr
                             stat_traffic what, device_stream stream, pen_error *why)
 {
     pen_status status = pinned_pair_record(set, t->used, stream, why);
-    return status == PEN_OK ? move(set, t, t->host, from, what, set->down, why) : status;
+    return status == PEN_OK ? move(set, t, t->host, from, t->bytes, what, set->down, why) : status;
 }
 
 pen_status pinned_pair_up(pinned_pair_set *set, pinned_pair *t, pen_error *why)
 {
     t->is_old = false;
-    return move(set, t, t->device, t->host, TRAFFIC_VALUE, set->up, why);
+    return pinned_pair_up_part(set, t, 0, t->bytes, why);
+}
+
+pen_status pinned_pair_up_part(pinned_pair_set *set, pinned_pair *t, size_t from, size_t bytes,
+                               pen_error *why)
+{
+    return move(set, t, (char *)t->device + from, (const char *)t->host + from, bytes,
+                TRAFFIC_VALUE, set->up, why);
 }
 
 pen_status pinned_pair_made(pinned_pair_set *set, pinned_pair *t, device_stream stream,

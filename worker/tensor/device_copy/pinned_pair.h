@@ -26,10 +26,10 @@ typedef struct pinned_pair {
     size_t bytes;
     device_event *used, *moved;
     bool owns_device, is_segment, is_locked; /* locked: its pages */
-    bool is_old;      /* the host side is newer */
-    bool is_host_old; /* the device side is newer */
-    bool is_moving;   /* `moved` may not have ended */
-    bool is_made;     /* the device side was written there: pinned_pair_made() */
+    bool is_old;                             /* the host side is newer */
+    bool is_host_old;                        /* the device side is newer */
+    bool is_moving;                          /* `moved` may not have ended */
+    bool is_made; /* the device side was written there: pinned_pair_made() */
 } pinned_pair;
 
 /* OK, or why what the device waits for may never come. */
@@ -54,6 +54,8 @@ void pinned_pairs_close(pinned_pair_set *set); /* after all were freed or return
 
 /* device: memory of the program, BORROWED; NULL: own memory, zeroed.  Returns NULL and *why: no memory. */
 pinned_pair *pinned_pair_new(pinned_pair_set *set, void *device, size_t bytes, pen_error *why);
+/* Now, instead of before the first copy: for threads that must not wait then. */
+void pinned_pair_lock(const pinned_pair_set *set, pinned_pair *t);
 /* NULL is fine.  Waits for its copies; leaks memory that a hanging device may still write to. */
 void pinned_pair_free(pinned_pair_set *set, pinned_pair *t);
 
@@ -70,6 +72,8 @@ pen_status pinned_pair_down(pinned_pair_set *set, pinned_pair *t, const void *fr
                             stat_traffic what, device_stream stream, pen_error *why);
 /* Only values go up. */
 pen_status pinned_pair_up(pinned_pair_set *set, pinned_pair *t, pen_error *why);
+pen_status pinned_pair_up_part(pinned_pair_set *set, pinned_pair *t, size_t from, size_t bytes,
+                               pen_error *why);
 
 /* Work enqueued on `stream` so far writes the device side; the host side is old. */
 pen_status pinned_pair_made(pinned_pair_set *set, pinned_pair *t, device_stream stream,
