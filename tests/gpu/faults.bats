@@ -68,6 +68,19 @@ went_through_host() {
     nothing_is_left
 }
 
+@test "calls of two groups that begin in opposite order do not wait for each other, also where a device has one queue" {
+    local seed variable
+    for variable in CUDA_ON_HOST_ONE_QUEUE CUDA_ON_HOST_LAZY; do
+        for seed in 1 2 3 4; do
+            export CUDA_ON_HOST_SEED=$seed
+            timeout 20 env $variable=1 CUDA_ON_HOST_DEVICES=2 "$penstock" run --standalone --no-prefix --nproc-per-node 2 \
+                "$programs/on_device" crossed device=cuda >"$tmp/crossed"
+            sort -u "$tmp/crossed" | diff - <(echo "sum 4 16 sum 900000")
+        done
+    done
+    nothing_is_left
+}
+
 @test "memory that workers free and allocate again at the same addresses: no collective works on what was there before" {
     local devices
     for devices in 1 2; do

@@ -20,6 +20,7 @@
  *     captured  calls with a stream that is being captured; prints their sentences
  *     beside    while the SDK's threads carry a first collective, the program captures another stream; prints the sum
  *     renew     collectives on memory that is freed and allocated again after each, larger and smaller; prints the sums
+ *     crossed   two ranks begin calls of two groups in opposite order; prints their sums
  *     follow    two ranks: a request whose stream is held up until pen_wait_stream() has returned; prints its result
  * Settings are the SDK's. Printed values were read from the device.
  */
@@ -477,6 +478,28 @@ static void renew(pen_ctx *ctx)
     }
 }
 
+static void cross(pen_ctx *ctx)
+{
+    float *in = device_memory(ctx), *out[] = {device_memory(ctx), device_memory(ctx)};
+    const pen_opts o  = {.stream = stream};
+    const int ranks[] = {0, 1};
+    pen_group *g[2];
+    pen_info info;
+    pen_req req[2];
+    TRY(pen_info_get(ctx, &info));
+    for (int i = 0; i < 2; i++) TRY(pen_group_new(pen_world(ctx), ranks, 2, &g[i]));
+    fill(in, 1, 1);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int k = 0; k < 2; k++) {
+            const int i = (k + info.rank) % 2;
+            TRY(pen_all_reduce(g[i], in, out[i], N, PEN_F32, PEN_SUM, &o, &req[i]));
+        }
+        for (int i = 0; i < 2; i++) TRY(pen_wait(&req[i], NULL));
+    }
+    for (int i = 0; i < 2; i++) show("sum", out[i]);
+    for (int i = 0; i < 2; i++) pen_group_free(g[i]);
+}
+
 static _Atomic int is_released;
 
 static void hold_up(void *user)
@@ -537,6 +560,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "captured") == 0) return captured(ctx);
     if (strcmp(what, "beside") == 0) beside(ctx);
     if (strcmp(what, "renew") == 0) renew(ctx);
+    if (strcmp(what, "crossed") == 0) cross(ctx);
     if (strcmp(what, "follow") == 0) follow(ctx);
     fflush(stdout);
     return pen_finalize(ctx) == PEN_OK ? 0 : 1;

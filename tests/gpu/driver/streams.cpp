@@ -26,6 +26,8 @@ std::string name_of(CUstream stream)
 
 static std::chrono::milliseconds lateness;
 static uint64_t enqueued;
+/* As CUDA_DEVICE_MAX_CONNECTIONS=1: the device takes all streams' work in the order it was enqueued. */
+static const bool has_one_queue = getenv("CUDA_ON_HOST_ONE_QUEUE") != nullptr;
 static int waiting; /* threads that wait for the device: no delays then */
 
 /* ---- the device ------------------------------------------------------------------------------------ */
@@ -50,10 +52,12 @@ static CUstream choose(bool *is_anything_left)
 {
     std::vector<CUstream> able;
     *is_anything_left = false;
-    for (CUstream s : driver.streams) {
-        *is_anything_left = *is_anything_left || !s->queue.empty();
-        if (may_go_on(s)) able.push_back(s);
-    }
+    uint64_t first    = UINT64_MAX;
+    for (CUstream s : driver.streams)
+        if (!s->queue.empty() && s->queue.front().number < first) first = s->queue.front().number;
+    *is_anything_left = first != UINT64_MAX;
+    for (CUstream s : driver.streams)
+        if (may_go_on(s) && (!has_one_queue || s->queue.front().number == first)) able.push_back(s);
     return able.empty() ? nullptr : able[chance() % able.size()];
 }
 
