@@ -28,7 +28,7 @@ went_through_host() {
 }
 
 @test "a driver that shares or opens no memory, on one worker or on all: sums are right, and both say that the host carries them" {
-    local devices call whose
+    local devices call
     job right 1
     for devices in 1 2; do
         for call in cuIpcGetMemHandle=801 cuIpcOpenMemHandle=217 cuIpcOpenMemHandle=999; do

@@ -88,7 +88,8 @@ run_job() {
     shift
     while [ "$1" != -- ]; do flags+=("$1"); shift; done
     shift
-    limited "$build/bin/penstock" run --standalone --no-prefix --nproc-per-node 2 "${flags[@]}" "$@" >"$tmp/$name.lines" 2>"$tmp/$name.err" || { local code=$?; cat "$tmp/$name.lines" "$tmp/$name.err"; return $code; }
+    limited "$build/bin/penstock" run --standalone --no-prefix --nproc-per-node 2 "${flags[@]}" "$@" \
+        >"$tmp/$name.lines" 2>"$tmp/$name.err" || { local code=$?; cat "$tmp/$name.lines" "$tmp/$name.err"; return $code; }
 }
 
 # Each mode on device memory has the steps of ps-bsp on the host:  same_steps MODE FLAGS...
@@ -117,7 +118,7 @@ sanitized() {
 }
 
 gpt2_check() {
-    [ -x "$gpu/gpt2" ] || { echo "not built: make gpu_gpt2 (needs cuBLASLt)"; return 77; }
+    [ -x "$gpu/gpt2" ] || { echo "not built: cmake --build build --target gpu_gpt2 (needs cuBLASLt)"; return 77; }
     limited "$gpu/gpt2" check
 }
 
@@ -142,6 +143,8 @@ proof "2 processes, hostflag"          "$gpu/collectives" 2 hostflag 1 $share
 proof "2 processes, stream"            "$gpu/collectives" 2 stream 1 $share
 proof "order of streams, hostflag"     "$gpu/stream_order" 2 hostflag 1
 proof "order of streams, stream"       "$gpu/stream_order" 2 stream 1
+proof "2 devices, spin"                env CUDA_ON_HOST_DEVICES=2 "$gpu/collectives" 2 spin 2 $share
+proof "order of streams, spin"         env CUDA_ON_HOST_DEVICES=2 "$gpu/stream_order" 2 spin 2
 proof "fused AdamW beside a copy"      "$gpu/update" 0 $updates
 LINES_SHOWN=4 proof "bandwidth, 2 processes" "$gpu/bandwidth" 2 0 $mib
 LINES_SHOWN=4 proof "bandwidth, 4 processes" "$gpu/bandwidth" 4 0 $mib

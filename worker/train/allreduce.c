@@ -45,8 +45,8 @@ typedef struct {
     pen_ctx *ctx;
     group_calls group_calls;
     place place;
-    device_stream
-        beside; /* where it is made whole which gradients are not finite; NULL on the host */
+    /* Collects which gradients are not finite, behind all that write them, while place.stream sums; NULL on the host. */
+    device_stream beside;
     update_state *update_state;
     solo *solo;         /* in a group of one; else NULL */
     reducer *reducer;   /* in a larger group; else NULL */

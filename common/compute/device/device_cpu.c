@@ -90,6 +90,7 @@ static pen_status cpu_share(const void *data, size_t bytes, device_ref *ref, pen
                         .offset  = handle.segment.offset,
                         .process = device_process(),
                         .base    = (uintptr_t)data - handle.segment.offset,
+                        .bytes   = handle.segment.size,
                         .pid     = getpid(),
                         .device  = -1};
     memcpy(ref->handle, &handle, sizeof handle);

@@ -19,7 +19,8 @@
     X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyAsync) X(cuIpcGetMemHandle)                       \
     X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle)    \
     X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuStreamWaitEvent)       \
-    X(cuStreamIsCapturing) X(cuThreadExchangeStreamCaptureMode) X(cuStreamSynchronize) X(cuStreamGetCtx) X(cuStreamCreate) X(cuStreamDestroy)                  \
+    X(cuStreamIsCapturing) X(cuThreadExchangeStreamCaptureMode) X(cuStreamSynchronize)             \
+    X(cuStreamGetCtx) X(cuStreamCreate) X(cuStreamDestroy)                                         \
     X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemsetD8Async) X(cuModuleLoadData)             \
     X(cuModuleGetFunction) X(cuLaunchKernel) X(cuGetErrorString)                      \
     X(cuDeviceGetName) X(cuDeviceTotalMem) X(cuDeviceGetPCIBusId) X(cuDeviceGetP2PAttribute)

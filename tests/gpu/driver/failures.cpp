@@ -18,13 +18,13 @@ static std::map<std::string, failure> read_failures()
     const char *rank = getenv("RANK");
     if (whose != nullptr && (rank == nullptr || atoi(whose) != atoi(rank))) return read;
     while (at != nullptr && *at != '\0') {
-        char name[64] = "", separator = '\0';
-        failure f = {0, 1, 0};
-        int used  = 0;
+        char name[64] = "";
+        failure f     = {0, 1, 0};
+        int used      = 0;
         if (sscanf(at, "%63[^=]=%d%n@%d%n", name, &f.error, &used, &f.from, &used) < 2) break;
         read[name] = f;
         at += used;
-        if ((separator = *at) != '\0') at++;
+        if (*at != '\0') at++;
     }
     return read;
 }

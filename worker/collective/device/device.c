@@ -300,9 +300,9 @@ static pen_status arrival_stage(device_op *op, pen_error *why)
  * others, which wait for it.  All take another path then. */
 static pen_status refuse(device_team *team, pen_status status, pen_error *why)
 {
-    const bool is_driver_s = status == PEN_UNSUPPORTED || status == PEN_UNREACHABLE ||
-                             status == PEN_DEVICE || status == PEN_NO_MEMORY;
-    if (!is_driver_s || team->is_ready) return status;
+    const bool cannot = status == PEN_UNSUPPORTED || status == PEN_UNREACHABLE ||
+                        status == PEN_DEVICE || status == PEN_NO_MEMORY;
+    if (!cannot || team->is_ready) return status;
     team->is_refused = true;
     atomic_store(&device_own_slot(team)->refused, 1);
     return why->status = PEN_UNSUPPORTED;

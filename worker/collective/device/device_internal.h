@@ -136,8 +136,7 @@ struct device_team {
     device_staging in, out;
     bool is_stopped;   /* device_team_stop() */
     bool is_unsettled; /* a call has ended in stream order: only `end` tells whether it is done */
-    char *
-        *retired; /* smaller staging memory: the device may still use it, and others still map it */
+    char **retired;    /* smaller staging memory, which the device and others may still use */
     size_t n_retired;
     device_ref *unused; /* mappings of peers' memory that the device may still use */
     size_t n_unused;

@@ -78,6 +78,7 @@ static int path_missing(engine_call *c, int *ranks, int cap)
 }
 
 /* ---- what each state waits for --------------------------------------------------------------- */
+/* The calls before it have enqueued their work by now: they do not wait for what this one waits for. */
 static call_state choose(engine_call *c, coll_state path)
 {
     (void)path;

@@ -81,6 +81,7 @@ void engine_nap(coll_engine *e, engine_seen seen, engine_links links)
     const bool on_node = links.node && e->place != NULL, on_wire = links.wire && e->mesh != NULL;
     const bool is_polled = links.polled || (on_node && on_wire);
     const long us        = is_polled ? ENGINE_NAP_POLL_US : ENGINE_NAP_US;
+    /* A call on a device takes as long as a few naps, and nothing tells when its work is done: the caller asks again. */
     if (links.polled && clock_ns(&clock_real) < links.idle_ns + ENGINE_POLL_US * 1000) {
         if (!e->has_core) sched_yield();
         return;
