@@ -10,8 +10,8 @@
  *           pulls only its own chunks; then the ranks of the node gather the rest
  * So a node sends each gradient once, for any number of ranks, and the ranks share the sockets.
  *   On a device (place.h) sums and gathering are enqueued, and only own chunks cross: a sum comes down into page-locked
- * memory as soon as it is there and is pushed from it when "pen-copy" has seen it arrive; own values go up as they come, tensor by
- * tensor, while others are pulled.
+ * memory as soon as it is there and is pushed from it when "pen-copy" has seen it arrive; own values go up as they
+ * come, tensor by tensor, while others are pulled.
  * The sum of a node is rounded once more if gradients are sent in 16 bits, except with deterministic=node.
  *   The view of the epoch, which servers have too, defines the ranks of a node.
  *   mode=ps-hier and two_level=yes always do this.  two_level=auto in mode=ps-bsp does it only if it
