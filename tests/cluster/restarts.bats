@@ -126,13 +126,20 @@ was_restarted() { # NAME WORKERS JOBS
     nothing_is_left
 }
 
-# The newest step that a rank printed.
-newest_step() { sed -n 's/^.*rank [0-9]* step \([0-9]*\) .*/\1/p' "$tmp/$1.out" | sort -n | tail -n 1; }
+# The newest step that a rank printed since the job began anew, after line $2 of its output; -1: none.
+newest_step() { { echo -1; tail -n "+$(($2 + 1))" "$tmp/$1.out" | sed -n 's/^.*rank [0-9]* step \([0-9]*\) .*/\1/p'; } | sort -n | tail -n 1; }
+times_begun_anew() { grep -c '^penstock: restarting, ' "$tmp/$1.err" || :; }
 
-# Kills random members of a job, some twice; after each kill the job trains on or has ended, within the lease and 3 s:
+# The job has ended, has begun anew once more, or has made another step:  goes_on NAME FROM_LINE STEP TIMES_BEGUN_ANEW
+goes_on() {
+    ! kill -0 "$launcher" 2>/dev/null || [ "$(times_begun_anew "$1")" -gt "$4" ] || [ "$(newest_step "$1" "$2")" -gt "$3" ]
+}
+
+# Kills random members of a job, some twice; after each kill the job trains on, has ended, or begins anew, within the lease
+# and 3 s, and then trains:
 # shake NAME RULE RESTARTS KILLS
 shake() {
-    local name=$1 before victim i
+    local name=$1 from=0 before times victim i
     start "$name" --nproc-per-node 3 --servers 2 --replicas 1 --on-worker-loss "$2" --max-restarts "$3" --lease-ms 3000 \
         "$programs/stepper" steps=1000000 pause_ms=5
     within 15 grep -q 'step 5 ' "$tmp/$name.out"
@@ -142,11 +149,15 @@ shake() {
         [ "$victim" -lt 3 ] && victim="worker $victim" || victim="server $((victim - 3))"
         # shellcheck disable=SC2086
         victim_pid=$(member $victim) || continue # not back yet
-        echo "$name: kills $victim in step $(newest_step "$name")"
+        times=$(times_begun_anew "$name")
+        echo "$name: kills $victim in step $(newest_step "$name" $from)"
         kill -9 "$victim_pid" || continue
-        before=$(newest_step "$name")
-        within 6 bash -c "! kill -0 $launcher 2>/dev/null || [ \$(sed -n 's/^.*rank [0-9]* step \\([0-9]*\\) .*/\\1/p' '$tmp/$name.out' | sort -n | tail -n 1) -gt $before ] || tail -n 1 '$tmp/$name.err' | grep -q '^penstock: restarting, '" ||
-            { tail -n 20 "$tmp/$name.err"; return 1; }
+        before=$(newest_step "$name" $from)
+        within 6 goes_on "$name" $from "$before" "$times" || { tail -n 20 "$tmp/$name.err"; return 1; }
+        if [ "$(times_begun_anew "$name")" -gt "$times" ]; then
+            from=$(wc -l <"$tmp/$name.out")
+            within 15 goes_on "$name" "$from" -1 $((times + 1)) || { tail -n 20 "$tmp/$name.err"; return 1; }
+        fi
         kill -0 "$launcher" 2>/dev/null || break
     done
     kill -INT "$launcher" 2>/dev/null || :
