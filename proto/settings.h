@@ -127,10 +127,9 @@ extern const config_row settings_foreign[];
       "so whoever reaches the ports can read and control the job. Without a secret_file, on loopback, there is no TCP: " \
       "see local_sockets.")
 #define SETTING_TRANSPORT(X)                                                                                           \
-    X(transport, ENUM, "auto", 0, 0, auth_transports,                                                                 \
-      "What carries messages over TCP, the same for all processes. auto: data and collectives use plain sockets "      \
-      "(encrypted: TLS 1.3), connections to the scheduler use ZeroMQ (encrypted: CURVE). tcp: plain sockets for all. " \
-      "zmq: ZeroMQ for all.")
+    X(transport, ENUM, "tcp", 0, 0, auth_transports,                                                                  \
+      "What carries messages, the same for all processes. tcp: plain sockets (encrypted: TLS 1.3). zmq: ZeroMQ "      \
+      "(encrypted: CURVE), to compare.")
 #define SETTING_LOCAL_SOCKETS(X)                                                                                       \
     X(local_sockets, BOOL, "yes", 0, 0, NULL,                                                                          \
       "Whether processes of one user on one host meet on Unix-domain sockets in the user's folder, which nobody else " \

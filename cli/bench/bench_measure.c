@@ -102,5 +102,5 @@ bool bench_use_transport(int which)
     if (which == BENCH_LOCAL) return true;
     return setenv("PENSTOCK_LOCAL_SOCKETS", "no", 1) == 0 &&
            setenv("PENSTOCK_ENCRYPTION", encrypts ? "on" : "clear", 1) == 0 &&
-           setenv("PENSTOCK_TRANSPORT", is_zmq ? "zmq" : "auto", 1) == 0;
+           setenv("PENSTOCK_TRANSPORT", is_zmq ? "zmq" : "tcp", 1) == 0;
 }

@@ -203,7 +203,7 @@ void launcher_write_note(launcher *l)
     snprintf(n.job, sizeof n.job, "%s", l->job);
     snprintf(n.address, sizeof n.address, "%s", l->address);
     snprintf(n.encryption, sizeof n.encryption, "%s", choice != NULL ? choice : "auto");
-    snprintf(n.transport, sizeof n.transport, "%s", carrier != NULL ? carrier : "auto");
+    snprintf(n.transport, sizeof n.transport, "%s", carrier != NULL ? carrier : "tcp");
     snprintf(n.secret_file, sizeof n.secret_file, "%s", file != NULL ? file : "");
     for (size_t i = 0; i < l->n; i++)
         if (l->all[i].role == PEN_SCHEDULER) n.scheduler = l->all[i].pid;

@@ -1,6 +1,7 @@
 # hostile.bats - a job trains while strangers attack every port: noise, wrong keys, floods, half-open connections,
 # endless messages, and names that belong to others. tests/bench/hostile.sh measures what that costs; here it must
-# change nothing. local_sockets=no is set where strangers must reach a door in clear text at all.
+# change nothing. local_sockets=no is set where strangers must reach a door in clear text at all; transport=zmq where
+# they reflect and replay the handshake that they know.
 
 load ../support/job
 load ../support/hosts
@@ -116,14 +117,14 @@ take_programs() { # where another user can read them
     local n=${IMPOSTERS:-1000} words=(steps=700 pause_ms=40) at relay
     take_programs
     pen run --standalone --servers 1 --nproc-per-node 2 "$programs/stepper" steps=700 >"$tmp/clean.out" 2>"$tmp/clean.err"
-    start encrypted --encryption on --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" "${words[@]}"
+    start encrypted --transport zmq --encryption on --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" "${words[@]}"
     wait_for_step 5
     at=$(free_port) # a dialler with the secret, recorded on its way
     MARK=$mark "$programs/imposter" relay "$at" "127.0.0.1:$(sed 's/.*"address": *"[^"]*:\([0-9]*\)".*/\1/' "$tmp/penstock/$launched_job.json")" \
         "$tmp/record" 3>&- &
     relay=$!
     for _ in 1 2 3 4 5; do
-        PENSTOCK_LOCAL_SOCKETS=no "$penstock" status --master-port "$at" --secret-file "$(ls "$tmp"/penstock/*.key)" && break
+        PENSTOCK_LOCAL_SOCKETS=no PENSTOCK_TRANSPORT=zmq "$penstock" status --master-port "$at" --secret-file "$(ls "$tmp"/penstock/*.key)" && break
         sleep 0.1
     done | grep -q encrypted
     kill "$relay"

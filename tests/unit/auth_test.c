@@ -218,8 +218,7 @@ static void test_auth_transport_says_what_carries_control_and_data(void **state)
         auth_transport transport;
         transport_carrier control, data;
         bool has_lanes;
-    } of[] = {{AUTH_TRANSPORT_AUTO, TRANSPORT_ZMQ, TRANSPORT_SOCKET, false},
-              {AUTH_TRANSPORT_TCP, TRANSPORT_SOCKET, TRANSPORT_SOCKET, false},
+    } of[] = {{AUTH_TRANSPORT_TCP, TRANSPORT_SOCKET, TRANSPORT_SOCKET, false},
               {AUTH_TRANSPORT_ZMQ, TRANSPORT_ZMQ, TRANSPORT_ZMQ, true}};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         auth *g;

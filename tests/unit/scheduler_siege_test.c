@@ -21,15 +21,15 @@ static void plain_message(int fd, wire_control *c)
     uint8_t frame[512] = {0};
     if (wire_control_encode(c, &out, &why) != PEN_OK) fail_msg("%s", why.text);
     assert_true(out.size <= 255);
-    frame[1] = (uint8_t)out.size;
-    memcpy(frame + 2, out.data, out.size);
-    plain_send(fd, frame, 2 + out.size);
+    frame[8] = (uint8_t)out.size; /* after the size of the body, which is none */
+    memcpy(frame + 16, out.data, out.size);
+    plain_send(fd, frame, 16 + out.size);
 }
 
 static int come(const scheduler *s)
 {
     const int fd = plain_connect(atoi(strrchr(scheduler_address(s), ':') + 1));
-    shake_hands(fd, "DEALER", "");
+    plain_send(fd, "PENSOCK\1", 8);
     return fd;
 }
 
@@ -51,7 +51,10 @@ static void assert_is_answered(const scheduler *s)
 {
     char at[64];
     snprintf(at, sizeof at, "tcp://127.0.0.1%s", strrchr(scheduler_address(s), ':'));
-    transport *t     = dial_up(at);
+    transport *t;
+    assert_int_equal(
+        transport_dial(at, &(transport_options){.carrier = TRANSPORT_SOCKET}, &t, NULL), PEN_OK);
+    expect(t, TRANSPORT_UP);
     wire_control ask = {.kind = WIRE_STATUS_ASK};
     wire_out out     = {0};
     pen_error why;

@@ -30,7 +30,7 @@ enum {
 };
 
 const char *const auth_choices[]    = {"auto", "on", "clear", NULL};
-const char *const auth_transports[] = {"auto", "zmq", "tcp", NULL};
+const char *const auth_transports[] = {"tcp", "zmq", NULL};
 
 typedef struct { /* keys of one role, by index; [n] of [capacity] are derived */
     uint8_t (*key)[TRANSPORT_KEY_BYTES];
@@ -278,30 +278,23 @@ void auth_close(auth *g)
 
 /* ---- endpoints -------------------------------------------------------------------------------- */
 
-static transport_carrier carrier_to(const auth *g, auth_role listener)
-{
-    if (g->transport == AUTH_TRANSPORT_AUTO)
-        return listener == AUTH_SCHEDULER ? TRANSPORT_ZMQ : TRANSPORT_SOCKET;
-    return g->transport == AUTH_TRANSPORT_TCP ? TRANSPORT_SOCKET : TRANSPORT_ZMQ;
-}
-
-static void use(const transport_keys *keys, const auth *g, auth_role listener, transport_options *o)
+static void use(const transport_keys *keys, const auth *g, transport_options *o)
 {
     const uint32_t threads = auth_lanes(g);
     o->keys                = g->encrypts ? keys : NULL;
     o->sockets             = g->sockets;
-    o->carrier             = carrier_to(g, listener);
+    o->carrier             = g->transport == AUTH_TRANSPORT_ZMQ ? TRANSPORT_ZMQ : TRANSPORT_SOCKET;
     if (o->io_threads < threads) o->io_threads = threads;
 }
 
 void auth_listen(const auth *g, transport_options *o)
 {
-    if (g != NULL) use(&g->listens, g, g->role, o);
+    if (g != NULL) use(&g->listens, g, o);
 }
 
 void auth_dial(const auth *g, auth_role listener, transport_options *o)
 {
-    if (g != NULL) use(&g->dials[listener], g, listener, o);
+    if (g != NULL) use(&g->dials[listener], g, o);
 }
 
 bool auth_is(const transport_identity *is, auth_role role, int32_t rank)

@@ -2,7 +2,7 @@
  *
  * Every process of a job opens an auth before its first endpoint, from four settings:
  *   encryption     auto, on or clear
- *   transport      auto, zmq or tcp
+ *   transport      tcp (plain sockets) or zmq
  *   secret_file    path of the job's secret
  *   local_sockets  whether processes of this user on this host meet on Unix-domain sockets (local_socket.h)
  * The result is one of
@@ -25,8 +25,7 @@
 typedef enum { AUTH_AUTO, AUTH_ON, AUTH_CLEAR } auth_encryption;
 extern const char *const auth_choices[]; /* names of the above, for tables of settings */
 
-/* What carries messages: the setting `transport`.  Auto: the scheduler's by ZeroMQ, data and collectives by plain sockets. */
-typedef enum { AUTH_TRANSPORT_AUTO, AUTH_TRANSPORT_ZMQ, AUTH_TRANSPORT_TCP } auth_transport;
+typedef enum { AUTH_TRANSPORT_TCP, AUTH_TRANSPORT_ZMQ } auth_transport; /* the setting `transport` */
 extern const char *const auth_transports[];
 
 typedef enum { AUTH_SCHEDULER, AUTH_SERVER, AUTH_WORKER, AUTH_TOOL, AUTH_ROLES } auth_role;

@@ -85,6 +85,8 @@ void line_free(line *l)
 
 void line_cut(line *l)
 {
+    while (l->queue != NULL) drop_first(l);
+    l->queued = 0;
     l->is_cut = true;
     shutdown(l->fd, SHUT_RDWR);
 }

@@ -1,7 +1,7 @@
 /* liar.c - sends lies about memory to the ports of a job, for a while:
  *   liar SECONDS HELLO_FILE PUSH_FILE PID[,PID...] PORT...
- * Runs as the current user, and also as nobody if this is root. It implements ZeroMQ's protocol
- * without a library, with knowledge of the heads. First it finds, as root can, where the memory of
+ * Runs as the current user, and also as nobody if this is root. It implements the protocol of
+ * plain sockets, with knowledge of the heads. First it finds, as root can, where the memory of
  * the processes PID lies, so that a lie in one field comes with true values in all others. On each
  * port:
  *   PROBE, MAPPED, LENT, RETURN   each field true, or one of them 0, 1, all ones, 2^40, and one more or less
@@ -60,15 +60,11 @@ static size_t read_file(const char *path, unsigned char bytes[HEAD_MAX])
 /* ---- the wire ------------------------------------------------------------------------------------------- */
 static int dial(int port)
 {
-    static const unsigned char greeting[64] = {0xff, 0,    0, 0, 0,   0,   0,   0,
-                                               1,    0x7f, 3, 0, 'N', 'U', 'L', 'L'};
-    static const unsigned char ready[]      = "\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06"
-                                              "DEALER\x08Identity\x00\x00\x00\x00";
-    const struct sockaddr_in to             = {.sin_family      = AF_INET,
-                                               .sin_port        = htons((uint16_t)port),
-                                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    unsigned char
-        theirs[sizeof greeting + sizeof ready - 1]; /* earlier messages would be ignored */
+    static const unsigned char greeting[8] = {'P', 'E', 'N', 'S', 'O', 'C', 'K', 1};
+    const struct sockaddr_in to            = {.sin_family      = AF_INET,
+                                              .sin_port        = htons((uint16_t)port),
+                                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    unsigned char theirs[sizeof greeting];
     const struct timeval patience = {.tv_usec = 100000};
     const int fd                  = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
@@ -76,7 +72,6 @@ static int dial(int port)
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (connect(fd, (const struct sockaddr *)&to, sizeof to) == 0 &&
         send(fd, greeting, sizeof greeting, MSG_NOSIGNAL) > 0 &&
-        send(fd, ready, sizeof ready - 1, MSG_NOSIGNAL) > 0 &&
         recv(fd, theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs) {
         count.connections++;
         return fd;
@@ -85,14 +80,14 @@ static int dial(int port)
     return -1;
 }
 
-/* One frame, with a 64-bit length. */
+/* One message without a body. */
 static int put(int fd, const void *head, size_t size)
 {
-    unsigned char frame[9 + 2 * HEAD_MAX] = {2};
-    for (int i = 0; i < 8; i++) frame[1 + i] = (unsigned char)((uint64_t)size >> (56 - 8 * i));
-    memcpy(frame + 9, head, size);
+    unsigned char frame[16 + 2 * HEAD_MAX] = {0};
+    for (int i = 0; i < 4; i++) frame[8 + i] = (unsigned char)(size >> 8 * i);
+    memcpy(frame + 16, head, size);
     count.messages++;
-    return send(fd, frame, 9 + size, MSG_NOSIGNAL) > 0;
+    return send(fd, frame, 16 + size, MSG_NOSIGNAL) > 0;
 }
 
 /* Counts any answer about memory. */
