@@ -224,7 +224,8 @@ static size_t contenders_of(const tuner *t, coll_kind coll, const char **name)
     name[n++] = NULL;
     for (int i = 0; schedule_all[i] != NULL && n < CONTENDERS_MAX; i++) {
         const schedule_algorithm *a = schedule_all[i];
-        if (a->fits(coll, t->w.c.ranks) && (!coll_reduces(coll) || a->keeps_order))
+        if (a->fits(coll, t->w.c.ranks) &&
+            (!coll_reduces(coll) || a->keeps_order || a->in_rank_order))
             name[n++] = a->name;
     }
     return n;

@@ -25,7 +25,9 @@ typedef enum { /* from 64 on: the other planes have 1 to 63 */
 enum {
     WIRE_SCALED     = 1, /* PART: scale holds                                              */
     WIRE_CALL_FIRST = 2, /* LETTER: its payload follows CLEAR                              */
-    WIRE_SCALES     = 4  /* PART: an input in its data may have a scale                    */
+    WIRE_SCALES     = 4, /* PART: an input in its data may have a scale                    */
+    WIRE_AGREES     = 8, /* SHOW: so do all below the sender, or all                       */
+    WIRE_REFUSES    = 16 /* SHOW that AGREES: somebody does not accept what the call asks  */
 };
 /* clang-format on */
 

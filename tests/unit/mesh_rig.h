@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { MEMBERS_MAX = 9, PATIENCE_MS = 20000, GROUP = 77, PARK_BYTES = 64 << 20 };
+enum { MEMBERS_MAX = 70, PATIENCE_MS = 20000, GROUP = 77, PARK_BYTES = 64 << 20 };
 
 /* ---- a job in one process --------------------------------------------------------------------- */
 typedef struct {

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SIZES = 64, LIMIT_S = 400 };
+enum { SIZES = 64, SIZES_CHOSEN = 1100, LIMIT_S = 400 };
 
 /* ---- symbols --------------------------------------------------------------------------------- */
 typedef struct {
@@ -396,7 +396,7 @@ static void check_fold(const world *w, int r, size_t at, size_t element)
     }
     check(got.is_final, "rank %d: element %zu is not final", r, at);
     check(got.sum == want.sum, "rank %d: element %zu is wrong", r, at);
-    if (w->m[r].s->keeps_order)
+    if (w->m[r].s->keeps_order || w->algorithm->in_rank_order)
         check(got.expression == want.expression, "rank %d: element %zu is not in rank order", r,
               at);
 }
@@ -556,12 +556,26 @@ static int inner(int n)
     return p;
 }
 
+/* Each position sends its subtree's inputs up, and one result to each child down. */
+static double bytes_funnel(int n, bool comes_back)
+{
+    double most = 0;
+    for (int v = 0; v < n; v++) {
+        int whole = v & -v, sent = v == 0 ? 0 : whole < n - v ? whole : n - v;
+        for (int k = 1; comes_back && (v == 0 || k < whole) && v + k < n; k *= 2) sent++;
+        if (sent > most) most = sent;
+    }
+    return most;
+}
+
 static double bytes_all_reduce(const char *name, int n, double S)
 {
     double p = inner(n), observers = n > p;
     if (strcmp(name, "one_shot") == 0 || strcmp(name, "bruck") == 0) return (n - 1) * S;
     if (strcmp(name, "recursive_doubling") == 0) return log2(p) * S + observers * S;
     if (strcmp(name, "halving_doubling") == 0) return 2 * (p - 1) / p * S + observers * S;
+    if (strcmp(name, "chain") == 0) return n > 2 ? 2 * S : S;
+    if (strcmp(name, "funnel") == 0) return bytes_funnel(n, true) * S;
     return 2.0 * (n - 1) / n * S; /* ring, direct */
 }
 
@@ -594,11 +608,12 @@ static double bytes_expected(const char *name, coll_kind kind, int n, double S)
     case COLL_BROADCAST:
         if (strcmp(name, "pipeline") == 0) return S;
         return is_tree ? log2_up(n) * S : (n - 1) * S;
-    case COLL_REDUCE: return S;
+    case COLL_REDUCE: return strcmp(name, "funnel") == 0 ? bytes_funnel(n, false) * S : S;
     case COLL_ALL_REDUCE: return bytes_all_reduce(name, n, S);
     case COLL_GATHER: return is_tree ? bytes_gather_tree(n, S) : S;
     case COLL_ALL_TO_ALL:
         return strcmp(name, "bruck") == 0 ? bytes_all_to_all_bruck(n, S) : (n - 1) * S;
+    case COLL_ALL_GATHER: return strcmp(name, "funnel") == 0 ? log2_up(n) * n * S : (n - 1) * S;
     default: return (n - 1) * S; /* all_gather, scatter, reduce_scatter: each part once */
     }
 }
@@ -616,6 +631,9 @@ static double rounds_expected(const char *name, coll_kind kind, int n)
         return (kind == COLL_ALL_REDUCE ? 2 : 1) * log2(p) + observers;
     if (strcmp(name, "recursive_doubling") == 0 && kind == COLL_ALL_REDUCE)
         return log2(p) + observers;
+    if (strcmp(name, "chain") == 0) return 2 * (n - 1);
+    if (strcmp(name, "funnel") == 0)
+        return kind == COLL_BARRIER ? 0 : (kind == COLL_REDUCE ? 1 : 2) * log2_up(n);
     return log2_up(n);
 }
 
@@ -639,7 +657,8 @@ static void check_costs(const schedule_algorithm *a, coll_kind kind, int size)
     check(fabs(cost.folded - folded) < 1e-6, "cost says %g folded, not %g", cost.folded, folded);
     check(fabs(cost.rounds - rounds) < 1e-6, "cost says %g rounds, not %g", cost.rounds, rounds);
     /* A tree's members send to their children one after the other; in this model to all at once. */
-    bool is_exact = strcmp(a->name, "tree") != 0 || size == inner(size);
+    bool is_exact =
+        (strcmp(a->name, "tree") != 0 && strcmp(a->name, "funnel") != 0) || size == inner(size);
     check(is_exact ? fabs(w->rounds - rounds) < 1e-6 : w->rounds <= rounds,
           "took %g rounds, formula %g", w->rounds, rounds);
     close_world(w);
@@ -675,12 +694,11 @@ static schedule_table *parse(const char *text)
 
 /* The choice for a call of this many bytes.  is_exact: the result does not depend on the order. */
 static const schedule_algorithm *choose(const schedule_table *t, coll_kind kind, int size,
-                                        size_t bytes, bool deterministic, bool is_exact,
-                                        bool on_one_host)
+                                        size_t bytes, int order, bool is_exact, bool on_one_host)
 {
     const pen_dtype dtype = is_exact ? PEN_U8 : PEN_F32;
     const coll_call call  = {.kind = kind, .n = is_exact ? bytes : bytes / 4, .dtype = dtype};
-    return schedule_for_call(t, &call, size, deterministic, on_one_host);
+    return schedule_for_call(t, &call, size, (schedule_order)order, on_one_host);
 }
 
 static void the_choice_fits_and_keeps_the_order_where_it_matters(void **state)
@@ -691,16 +709,21 @@ static void the_choice_fits_and_keeps_the_order_where_it_matters(void **state)
         parse("all_reduce : ring; reduce : tree; reduce_scatter : halving_doubling");
     for (int with = 0; with < 2; with++)
         for (int kind = 0; kind < COLL_KINDS; kind++)
-            for (int size = 1; size <= COLL_RANKS_MAX; size++)
+            for (int size = 1; size <= SIZES_CHOSEN; size++)
                 for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++)
-                    for (int bits = 0; bits < 8; bits++) {
-                        bool deterministic = bits & 1, is_exact = bits & 2;
+                    for (int bits = 0; bits < 12; bits++) {
+                        const int order     = bits / 4;
+                        const bool is_exact = bits & 2;
                         const schedule_algorithm *a =
-                            choose(with ? table : NULL, (coll_kind)kind, size, bytes[b],
-                                   deterministic, is_exact, bits & 4);
+                            choose(with ? table : NULL, (coll_kind)kind, size, bytes[b], order,
+                                   is_exact, bits & 1);
                         assert_true(a->fits((coll_kind)kind, size));
-                        if (deterministic && !is_exact && coll_reduces((coll_kind)kind))
-                            assert_true(a->keeps_order);
+                        if (order == SCHEDULE_ANY_ORDER || is_exact ||
+                            !coll_reduces((coll_kind)kind))
+                            continue;
+                        assert_true(
+                            a->keeps_order ||
+                            (order == SCHEDULE_RANK_ORDER ? a->in_rank_order : a->any_order));
                     }
     schedule_table_free(table);
 }

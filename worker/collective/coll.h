@@ -32,7 +32,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { COLL_RANKS_MAX = 1024, COLL_LABEL_BYTES = 64, COLL_OP_BYTES = 2048 };
+enum { COLL_LABEL_BYTES = 64, COLL_OP_BYTES = 2048 };
 
 /* In coll_header.n: the buffers are device memory; the call has no buffers, so either kind matches. */
 #define COLL_ON_DEVICE  ((uint64_t)1 << 63)
@@ -78,6 +78,8 @@ typedef struct coll_call {
     bool any_memory;      /* the call has no buffer, so either kind matches */
     stat_traffic traffic; /* for the counters of copies; TRAFFIC_OTHER: the program's data */
     const struct coll_call *shown; /* NULL: this call; else the call whose header is sent */
+    bool *
+        accepts; /* barrier over the mesh, of more than MESH_DIAL_ALL: whether this member does; in the end, all */
 } coll_call;
 
 /* What each member sends to all others.  Plain bytes in shared memory. */

@@ -251,7 +251,8 @@ static pen_status copy_members(coll_engine *e, const coll_member *members, int n
         e->device_address[i] = strdup(find_address(&members[i], "cuda:"));
         e->local_rank[i]     = members[i].local_rank;
         e->node_of[i]        = members[i].node;
-        e->place_of[i]       = members[i].sharing;
+        const int sharing    = members[i].sharing;
+        e->place_of[i]       = sharing >= 0 && sharing < n ? sharing : i;
         is_whole = e->host[i] != NULL && e->node_address[i] != NULL && e->device_address[i] != NULL;
     }
     return is_whole ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for %d members", n);
@@ -306,10 +307,6 @@ void coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint6
         by_rank != NULL && n == e->world_size
             ? PEN_OK
             : why_set(&why, PEN_INTERNAL, "%d members in a world of %d", n, e->world_size);
-    if (status == PEN_OK && n > COLL_RANKS_MAX)
-        status = why_set(&why, PEN_UNSUPPORTED,
-                         "collectives of %d workers: at most %d are supported in this version", n,
-                         COLL_RANKS_MAX);
     for (int i = 0; i < n && status == PEN_OK; i++)
         if (members[i].rank >= 0 && members[i].rank < n) by_rank[members[i].rank] = members[i];
     if (status == PEN_OK) status = copy_members(e, by_rank, n, &why);

@@ -67,7 +67,7 @@ pen_status coll_engine_tune(coll_engine *engine, const char *rules, uint64_t lan
 
 /* Call it periodically, from any thread: reads the network while no call is in progress, so that strangers cannot fill
  * this worker's memory with their messages. */
-void coll_engine_look(coll_engine *engine);
+bool coll_engine_look(coll_engine *engine); /* true: it has read something */
 
 /* Whether all connections that the present groups need are up.  Any thread. */
 bool coll_engine_is_linked(coll_engine *engine);

@@ -151,11 +151,11 @@ static pen_status give_stage_back(engine_call *c)
 }
 
 /* ---- a failure, until the job has one sentence for it ----------------------------------------- */
-/* All members find the same mismatch; any other failure may look different to other members. */
+/* All members of a small group find the same mismatch; any other failure may look different to other members. */
 static bool needs_a_verdict(const engine_call *c)
 {
     return c->g->engine->job.fault != NULL && c->g->size > 1 &&
-           (c->why.status != PEN_MISMATCH || c->is_one_sided);
+           (c->why.status != PEN_MISMATCH || c->is_one_sided || c->g->size > MESH_DIAL_ALL);
 }
 
 static pen_status begin_fault(engine_call *c)

@@ -163,9 +163,9 @@ void engine_add_links(const pen_group *g, engine_links *links)
         g->carrier == GROUP_WIRE || (g->carrier == GROUP_HIER && hier_is_on_mesh(g->hier));
     links->wire |= on_mesh;
     links->node |= !on_mesh;
+    if (g->idle_ns > links->idle_ns) links->idle_ns = g->idle_ns;
     if (c == NULL ||
         (c->path != &coll_path_device && c->path != &coll_path_self_device && !c->call.on_device))
         return;
     links->polled = true;
-    if (g->idle_ns > links->idle_ns) links->idle_ns = g->idle_ns;
 }

@@ -23,13 +23,14 @@
 #include <stdatomic.h>
 
 enum {
-    ENGINE_NAP_US       = 5000, /* longest sleep: deadlines and failures are checked after it */
-    ENGINE_POLL_US      = 500,  /* how long a device is asked again and again, before naps */
-    ENGINE_NAP_POLL_US  = 100,  /* with two kinds of link (a thread sleeps on one), or a device */
-    ENGINE_SPIN_US      = 50,   /* on the mesh, before a sleep */
-    ENGINE_ECHO_MS      = 200,  /* time for a peer that gave up to report why */
-    ENGINE_FAULT_MS     = 500,  /* minimum wait for the scheduler's verdict */
-    ENGINE_LOGGED_CALLS = 10,   /* after a failure */
+    ENGINE_NAP_US       = 5000,  /* longest sleep: deadlines and failures are checked after it */
+    ENGINE_NAP_IDLE_US  = 80000, /* the same when nothing has happened for a while */
+    ENGINE_POLL_US      = 500,   /* how long a device is asked again and again, before naps */
+    ENGINE_NAP_POLL_US  = 100,   /* with two kinds of link (a thread sleeps on one), or a device */
+    ENGINE_SPIN_US      = 50,    /* on the mesh, before a sleep */
+    ENGINE_ECHO_MS      = 200,   /* time for a peer that gave up to report why */
+    ENGINE_FAULT_MS     = 500,   /* minimum wait for the scheduler's verdict */
+    ENGINE_LOGGED_CALLS = 10,    /* after a failure */
     ENGINE_ADDRESSES    = 5,
     ENGINE_ADDRESS_SIZE = 512,
     CALL_NAME_BYTES     = 160
@@ -151,7 +152,7 @@ struct coll_engine {
 typedef struct {
     bool node, wire, polled; /* doorbell, mesh, a link without a wake-up */
     bool may_spin;           /* its thread has nothing else to do */
-    uint64_t idle_ns;        /* since when nothing has happened on a link that is polled */
+    uint64_t idle_ns;        /* since when nothing has happened; 0: unknown */
 } engine_links;
 bool engine_mesh_advance(coll_engine *e);
 /* Wakes other threads that sleep on the mesh: messages that this thread read may be for them. */

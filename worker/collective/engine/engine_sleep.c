@@ -32,13 +32,15 @@ void engine_pass_on(coll_engine *e)
     (void)written;
 }
 
-void coll_engine_look(coll_engine *e)
+bool coll_engine_look(coll_engine *e)
 {
-    if (e->mesh == NULL || pthread_mutex_trylock(&e->mesh_lock) != 0) return; /* its holder looks */
+    if (e->mesh == NULL || pthread_mutex_trylock(&e->mesh_lock) != 0)
+        return false; /* its holder looks */
     const bool did = mesh_advance(e->mesh);
     mesh_look(e->mesh);
     pthread_mutex_unlock(&e->mesh_lock);
     if (did) engine_pass_on(e);
+    return did;
 }
 
 bool coll_engine_is_linked(coll_engine *e)
@@ -76,11 +78,22 @@ static void sleep_on_mesh(coll_engine *e, uint32_t seen, long timeout_us)
     atomic_fetch_sub(&e->mesh_sleepers, 1);
 }
 
+/* Half of the time that it has waited: many members on few cores would otherwise spend their time on it. */
+static long nap_us(engine_links links)
+{
+    const uint64_t now = clock_ns(&clock_real);
+    const uint64_t us =
+        links.idle_ns != 0 && now > links.idle_ns ? (now - links.idle_ns) / 2000 : 0;
+    return us < ENGINE_NAP_US        ? ENGINE_NAP_US
+           : us > ENGINE_NAP_IDLE_US ? ENGINE_NAP_IDLE_US
+                                     : (long)us;
+}
+
 void engine_nap(coll_engine *e, engine_seen seen, engine_links links)
 {
     const bool on_node = links.node && e->place != NULL, on_wire = links.wire && e->mesh != NULL;
     const bool is_polled = links.polled || (on_node && on_wire);
-    const long us        = is_polled ? ENGINE_NAP_POLL_US : ENGINE_NAP_US;
+    const long us        = is_polled ? ENGINE_NAP_POLL_US : nap_us(links);
     /* A call on a device takes as long as a few naps, and nothing tells when its work is done: the caller asks again. */
     if (links.polled && clock_ns(&clock_real) < links.idle_ns + ENGINE_POLL_US * 1000) {
         if (!e->has_core) sched_yield();

@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
 #include "common/containers/vec.h"
 #include "worker/collective/engine/engine_internal.h"
 #include "worker/collective/fold_order.h"
@@ -150,31 +151,38 @@ void group_destroy(pen_group *g)
 
 /* ---- host layout ----------------------------------------------------------------------------- */
 typedef struct {
+    void *arrays;             /* all of these */
     int *host_of;             /* [size] position of the first member on the same host */
+    int *place;               /* [size] of each member on its host */
+    int *host;                /* [n_hosts] the first members */
     int n_hosts, inside_size; /* inside_size: members on this host */
     bool is_even;             /* the same number on every host */
 } layout;
 
 static bool look_at(const coll_engine *e, const pen_group *g, layout *l)
 {
-    int counted = 0;
-    l->n_hosts = l->inside_size = 0;
-    l->is_even                  = true;
-    l->host_of                  = calloc((size_t)g->size, sizeof *l->host_of);
-    if (l->host_of == NULL) return false;
-    for (int i = 0; i < g->size; i++) {
-        int first = 0;
-        while (e->place_of[g->ranks[first]] != e->place_of[g->ranks[i]]) first++;
-        l->host_of[i] = first;
-        l->n_hosts += first == i;
+    const size_t n = (size_t)g->size;
+    int *first, *count;
+    void *scratch = ARRAYS_NEW(ARRAY(first, (size_t)e->world_size), ARRAY(count, n));
+    *l            = (layout){.is_even = true};
+    l->arrays     = ARRAYS_NEW(ARRAY(l->host_of, n), ARRAY(l->place, n), ARRAY(l->host, n));
+    for (int i = 0; scratch != NULL && l->arrays != NULL && i < g->size; i++) {
+        int *known = &first[e->place_of[g->ranks[i]]]; /* its host's first position, plus one */
+        if (*known == 0) {
+            *known                = i + 1;
+            l->host[l->n_hosts++] = i;
+        }
+        l->host_of[i] = *known - 1;
+        l->place[i]   = count[l->host_of[i]]++;
     }
-    for (int i = 0; i < g->size; i++) l->inside_size += l->host_of[i] == l->host_of[g->rank];
-    for (int first = 0; first < g->size; first++) {
-        if (l->host_of[first] != first) continue;
-        counted = 0;
-        for (int i = 0; i < g->size; i++) counted += l->host_of[i] == first;
-        l->is_even &= counted == l->inside_size;
+    if (scratch == NULL || l->arrays == NULL) {
+        free(scratch);
+        free(l->arrays);
+        return false;
     }
+    l->inside_size = count[l->host_of[g->rank]];
+    for (int k = 0; k < l->n_hosts; k++) l->is_even &= count[l->host[k]] == l->inside_size;
+    free(scratch);
     return true;
 }
 
@@ -194,10 +202,10 @@ static pen_status choose_order(const coll_engine *e, pen_group *g, pen_error *wh
 static bool is_by_node(const coll_engine *e, const pen_group *g, const layout *l)
 {
     for (int i = 0; i < g->size; i++)
+        if (e->node_of[g->ranks[i]] != e->node_of[g->ranks[l->host_of[i]]]) return false;
+    for (int i = 0; i < l->n_hosts; i++)
         for (int k = 0; k < i; k++)
-            if ((l->host_of[i] == l->host_of[k]) !=
-                (e->node_of[g->ranks[i]] == e->node_of[g->ranks[k]]))
-                return false;
+            if (e->node_of[g->ranks[l->host[i]]] == e->node_of[g->ranks[l->host[k]]]) return false;
     return true;
 }
 
@@ -279,14 +287,6 @@ static node_team *make_inside(coll_engine *e, const pen_group *g, const layout *
     return team;
 }
 
-static int place_inside(const pen_group *g, const layout *l, int position)
-{
-    int place = 0;
-    for (int i = 0; i < position; i++) place += l->host_of[i] == l->host_of[position];
-    (void)g;
-    return place;
-}
-
 static pen_status make_across(coll_engine *e, const pen_group *g, const layout *l, hier_options *o,
                               pen_error *why)
 {
@@ -295,11 +295,10 @@ static pen_status make_across(coll_engine *e, const pen_group *g, const layout *
     if (!part_create(e, g, &p)) {
         status = why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", g->size);
     } else {
-        for (int first = 0; first < g->size; first++)
-            for (int i = first; i < g->size; i++) /* in the order of the hosts */
-                if (l->host_of[first] == first && l->host_of[i] == first &&
-                    place_inside(g, l, i) == o->inside_rank)
-                    part_add(e, g, &p, i);
+        int *at = p.ranks; /* by host, before the ranks */
+        for (int i = 0; i < g->size; i++)
+            if (l->place[i] == o->inside_rank) at[l->host_of[i]] = i;
+        for (int k = 0; k < l->n_hosts; k++) part_add(e, g, &p, at[l->host[k]]);
         const uint64_t name[] = {g->id, 2, (uint64_t)o->inside_rank};
         o->across_size        = p.n;
         o->across_rank        = p.own;
@@ -319,6 +318,7 @@ static pen_status make_hier(coll_engine *e, pen_group *g, const layout *l, pen_e
                       .rank            = g->rank,
                       .ranks           = g->ranks,
                       .host_of         = l->host_of,
+                      .place           = l->place,
                       .inside_size     = l->inside_size,
                       .may_fold_in_two = may_fold_in_two(e, g, l)};
     if (l->inside_size > 1) o.inside = make_inside(e, g, l, &o.inside_rank);
@@ -338,7 +338,12 @@ static pen_status make_hier(coll_engine *e, pen_group *g, const layout *l, pen_e
 /* Uses only what all members know: a member without shared memory counts as a host, also for itself. */
 static bool wants_two_levels(const coll_engine *e, const pen_group *g, const layout *l)
 {
-    return e->two_level != TWO_LEVEL_NO && l->n_hosts > 1 && l->n_hosts < g->size;
+    if (e->two_level == TWO_LEVEL_NO || l->n_hosts == 1 || l->n_hosts == g->size) return false;
+    bool is_one_node =
+        g->size > MESH_DIAL_ALL; /* with several sets: there the wire has fewer messages */
+    for (int i = 0; i < g->size; i++)
+        is_one_node &= e->node_of[g->ranks[i]] == e->node_of[g->ranks[0]];
+    return !is_one_node || may_fold_in_two(e, g, l);
 }
 
 void group_take_wire(pen_group *g)
@@ -374,7 +379,7 @@ pen_status group_connect(coll_engine *e, pen_group *g, pen_error *why)
         if (!look_at(e, g, &l))
             return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", g->size);
         status = choose(e, g, &l, why);
-        free(l.host_of);
+        free(l.arrays);
         if (status != PEN_OK) return status;
         log_info("group %016llx of %d: path %s", (unsigned long long)g->id, g->size,
                  group_carrier_name(g->carrier));

@@ -28,10 +28,13 @@ enum { LINE = 64 };
 /* ---- host layout ----------------------------------------------------------------------------- */
 static void find_places(struct hier_team *team)
 {
-    for (int i = 0; i < team->o.size; i++)
-        for (int k = 0; k < i; k++) team->place[i] += team->host_of[k] == team->host_of[i];
-    for (int i = 0; i < team->o.size && team->o.across != NULL; i++)
-        team->at[team->place[i] * team->o.across_size + hier_place_across(team, i)] = i;
+    int hosts = 0;
+    for (int i = 0; i < team->o.size; i++) {
+        const int first = team->host_of[i];
+        if (first == i) team->host[i] = hosts++;
+        if (team->o.across != NULL)
+            team->at[team->place[i] * team->o.across_size + team->host[first]] = i;
+    }
 }
 
 /* ---- creation and destruction ---------------------------------------------------------------- */
@@ -42,16 +45,19 @@ struct hier_team *hier_team_create(const hier_options *o)
     memset(team, 0, sizeof *team);
     team->o        = *o;
     const size_t n = (size_t)o->size;
-    team->arrays = ARRAYS_NEW(ARRAY(team->headers, n), ARRAY(team->counts, (size_t)o->inside_size),
-                              ARRAY(team->host_of, n), ARRAY(team->shown, n),
-                              ARRAY(team->column, n), ARRAY(team->place, n), ARRAY(team->at, n),
-                              ARRAY(team->device.part, n), ARRAY(team->device.chunk, n));
+    team->arrays =
+        ARRAYS_NEW(ARRAY(team->headers, n), ARRAY(team->counts, (size_t)o->inside_size),
+                   ARRAY(team->host_of, n), ARRAY(team->shown, n), ARRAY(team->column, n),
+                   ARRAY(team->place, n), ARRAY(team->host, n), ARRAY(team->at, n),
+                   ARRAY(team->device.part, n), ARRAY(team->device.chunk, n));
     if (team->arrays == NULL) {
         free(team);
         return NULL;
     }
     memcpy(team->host_of, o->host_of, n * sizeof *team->host_of);
+    memcpy(team->place, o->place, n * sizeof *team->place);
     team->o.host_of = team->host_of;
+    team->o.place   = team->place;
     find_places(team);
     return team;
 }

@@ -19,6 +19,7 @@ typedef struct {
     int size, rank, inside_size, inside_rank, across_size, across_rank;
     const int *ranks;     /* [size] RANKs of the group */
     const int *host_of;   /* [size] position of the first member on the same host */
+    const int *place;     /* [size] of each member on its host */
     bool may_fold_in_two; /* SUM, PROD and AVG of floats: first inside hosts, then between them */
 } hier_options;
 /* OWNS inside and across; NULL: no memory. */

@@ -4,9 +4,7 @@
 /* ---- host layout ----------------------------------------------------------------------------- */
 int hier_place_across(const struct hier_team *team, int position)
 {
-    int place = 0;
-    for (int i = 0; i < team->host_of[position]; i++) place += team->host_of[i] == i;
-    return place;
+    return team->host[team->host_of[position]];
 }
 
 size_t hier_slice(const struct hier_team *team, size_t n, int who)
@@ -29,11 +27,26 @@ bool hier_may_fold_in_two(const hier_options *o, const coll_call *call)
 }
 
 /* ---- headers ----------------------------------------------------------------------------------- */
+static bool is_large(const struct hier_team *team)
+{
+    return team->o.size > MESH_DIAL_ALL;
+}
+
 pen_status hier_begin_entry(hier_op *op, pen_error *why)
 {
     const hier_options *o = &op->team->o;
     op->shown.is_inside =
         op->on_devices ? !op->team->device.is_refused : o->inside != NULL || o->inside_size == 1;
+    if (is_large(op->team)) {
+        op->team->all_inside = op->shown.is_inside != 0;
+        const coll_call part = {.kind    = COLL_BARRIER,
+                                .dtype   = PEN_U8,
+                                .scale   = 1,
+                                .label   = op->call->label,
+                                .shown   = op->call->shown != NULL ? op->call->shown : op->call,
+                                .accepts = &op->team->all_inside};
+        return hier_begin_part(op, ON_FLAT, &part, why);
+    }
     const coll_call part = {.kind  = COLL_ALL_GATHER,
                             .dtype = PEN_U8,
                             .n     = sizeof op->shown,
@@ -47,7 +60,8 @@ pen_status hier_begin_entry(hier_op *op, pen_error *why)
 pen_status hier_compare(hier_op *op, pen_error *why)
 {
     struct hier_team *team = op->team;
-    team->all_inside       = true;
+    if (is_large(team)) return PEN_OK; /* the wire has compared them */
+    team->all_inside = true;
     for (int i = 0; i < team->o.size; i++) {
         coll_header *header                 = &team->shown[i].header;
         header->label[COLL_LABEL_BYTES - 1] = '\0';

@@ -56,6 +56,7 @@ struct hier_team {
     size_t *counts; /* [inside_size] slices of an all_reduce; elements gathered at each place */
     size_t *column; /* [size] parts of the members with this one's place, by host */
     int *place;     /* [size] of each member on its host */
+    int *host;      /* [size] of first members: hosts before theirs */
     int *at;        /* [size] position by place and position in `across`; if hosts are even */
     unsigned char *scratch; /* results between phases: inputs stay unchanged */
     size_t scratch_size;

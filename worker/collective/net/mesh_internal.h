@@ -96,7 +96,7 @@ struct mesh {
     size_t n_gone, parked_bytes;
     uint64_t next_message;        /* ids of p2p messages that are only announced */
     uint32_t n_dialling, n_posts; /* connections that are not up; messages that wait for one */
-    uint32_t n_suspects;          /* peers */
+    uint32_t n_suspects, n_left;  /* peers; those that said goodbye */
     uint64_t looked_ms;           /* last check for missing connections */
 
     mesh_tx_ref *lent, *spare;       /* spare: a stack, as is */
@@ -172,6 +172,7 @@ typedef struct {
     uint64_t seq;
     coll_header header;
     double scale;
+    bool agrees, refuses; /* large teams: so do all below it, or all; somebody does not accept */
 } wire_shown;
 
 typedef struct {
@@ -179,6 +180,7 @@ typedef struct {
     bool is_told;         /* this member's header was sent to it */
     size_t sent, back;    /* bytes sent to it; used up there */
     size_t used, told;    /* bytes from it used up here; of those, reported to it */
+    bool is_touched;      /* it is in the team's list */
 } wire_mate;
 
 typedef struct {
@@ -196,6 +198,8 @@ typedef struct {
     bool proves_itself; /* it ends only if all headers are alike, also those that were not seen */
     bool is_scaled;     /* a header that was not seen may have a scale */
     bool has_shown;     /* to all */
+    bool has_raised;    /* large teams: the parent knows that all below are alike */
+    int suspect;        /* position of the first header that differs */
     bool next_is_torn;  /* a part of the next call found no room */
     const runner_plan *plan;
     /* leave_by_ms: a mismatch ends the call only after this member's header was sent, or then */
@@ -219,11 +223,14 @@ struct wire_team {
     uint64_t id;
     int size, rank;
     bool is_on_one_host;       /* by the names of its members' hosts */
+    bool is_large;             /* more than MESH_DIAL_ALL */
     const reduce_order *order; /* of all folds; NULL: rank order */
     void *arrays;              /* all below that have a size */
     int *ranks;
     int *position;   /* [n_peers] of a RANK; -1: not a member */
     wire_mate *mate; /* [size] */
+    int *touched;    /* [size] positions of those that are not all zero */
+    int n_touched;
     wire_plan plan[WIRE_PLANS];
     wire_run run;
     mesh_message *receiving, *sending; /* in the order of the calls */

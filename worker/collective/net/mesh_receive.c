@@ -35,6 +35,7 @@ static const char *fault_of(const mesh *m, const wire_peer *p, uint64_t body_byt
 /* It has all that it needs: data on the way to it does not matter. */
 static void leave(mesh *m, int rank)
 {
+    m->n_left += !m->peer[rank].has_left;
     m->peer[rank].has_left = true;
     mesh_suspect(m, rank);
     mesh_decide(m, rank, false);

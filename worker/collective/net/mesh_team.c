@@ -54,9 +54,15 @@ static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, in
     const size_t n = (size_t)size;
     wire_team *t   = calloc(1, sizeof *t);
     if (t == NULL) return NULL;
-    *t        = (wire_team){.m = m, .id = id, .size = size, .rank = rank, .is_on_one_host = true};
-    t->arrays = ARRAYS_NEW(ARRAY(t->ranks, n), ARRAY(t->position, (size_t)m->n_peers),
-                           ARRAY(t->mate, n), ARRAY(t->p2p_to, n), ARRAY(t->p2p_from, n));
+    *t = (wire_team){.m              = m,
+                     .id             = id,
+                     .size           = size,
+                     .rank           = rank,
+                     .is_on_one_host = true,
+                     .is_large       = size > MESH_DIAL_ALL};
+    t->arrays =
+        ARRAYS_NEW(ARRAY(t->ranks, n), ARRAY(t->position, (size_t)m->n_peers), ARRAY(t->mate, n),
+                   ARRAY(t->touched, n), ARRAY(t->p2p_to, n), ARRAY(t->p2p_from, n));
     if (t->arrays == NULL) {
         free(t);
         return NULL;
@@ -103,15 +109,11 @@ void wire_team_set_order(wire_team *team, const reduce_order *order)
     team->order = order;
 }
 
-/* Both ends dial each other: one as its neighbour above, the other as its neighbour below. */
 static pen_status dial_neighbours(const wire_team *t, pen_error *why)
 {
     pen_status status = PEN_OK;
-    for (int step = 1; step < t->size && status == PEN_OK; step *= 2) {
+    for (int step = 1; step < t->size && status == PEN_OK; step *= 2)
         status = mesh_dial(t->m, t->ranks[(t->rank + step) % t->size], why);
-        if (status == PEN_OK)
-            status = mesh_dial(t->m, t->ranks[(t->rank + t->size - step) % t->size], why);
-    }
     return status;
 }
 

@@ -8,6 +8,9 @@
  *           differ, someone on the way of the data sees two that differ, and stops.  So a call that ends was alike on
  *           all members.  Its headers go along with the data; all others are sent only if it takes longer than SHOW_MS,
  *           for then a sentence may have to name who is missing.
+ * Many.     In teams of more than MESH_DIAL_ALL no header goes to all.  Calls that do not prove themselves agree along a
+ *           binomial tree: a SHOW to the parent says that all below are alike, one from the parent that all are.  Who
+ *           sees a difference makes the sentence from the two headers, and the engine asks the job to send it to all.
  */
 #include "common/base/clock.h"
 #include "common/base/crc.h"
@@ -85,9 +88,12 @@ static wire_plan *oldest(wire_team *team)
 static const runner_plan *find_plan(wire_team *team, const coll_call *call, uint64_t seq,
                                     pen_error *why)
 {
-    const mesh_options *o = &team->m->o;
+    const mesh_options *o      = &team->m->o;
+    const schedule_order order = !o->deterministic     ? SCHEDULE_ANY_ORDER
+                                 : team->order == NULL ? SCHEDULE_RANK_ORDER
+                                                       : SCHEDULE_OTHER_ORDER;
     const schedule_algorithm *a =
-        schedule_for_call(o->table, call, team->size, o->deterministic, team->is_on_one_host);
+        schedule_for_call(o->table, call, team->size, order, team->is_on_one_host);
     schedule *s;
     for (int i = 0; i < WIRE_PLANS; i++) {
         wire_plan *p = &team->plan[i];
@@ -127,13 +133,22 @@ static void attach_show(const wire_run *run, wire_peer *head)
     head->scale = run->call.scale;
 }
 
-static void show(wire_team *team, int to)
+static wire_mate *touch(wire_team *team, int position)
+{
+    wire_mate *mate = &team->mate[position];
+    if (!mate->is_touched) team->touched[team->n_touched++] = position;
+    mate->is_touched = true;
+    return mate;
+}
+
+static void show(wire_team *team, int to, uint32_t flags)
 {
     wire_run *run  = &team->run;
     wire_peer head = {.kind = WIRE_SHOW, .group = team->id, .seq = run->seq};
     pen_error why;
     attach_show(run, &head);
-    team->mate[to].is_told = true;
+    head.flags |= flags;
+    touch(team, to)->is_told = true;
     if (mesh_send_frame(team->m, team->ranks[to], &head, NULL, 0, NULL, &why) != PEN_OK)
         run_fail(team, why.status, to, "%s", why.text);
 }
@@ -145,19 +160,29 @@ static bool has_come(const wire_team *team, int position)
     return mate->now.has || (mate->next.has && mate->next.seq > team->run.seq);
 }
 
-/* To all, or only to those who send much, and wait for it before they do.  Who has not shown itself may have ended the
- * call, and is asked.  A scale or a difference is known to all before any of them ends. */
-static void show_to(wire_team *team, bool all)
+/* To those who send much, and wait for it before they do. */
+static void show_to_senders(wire_team *team)
+{
+    const schedule *s = team->run.plan->s;
+    for (uint32_t m = 0; m < s->n_moves && !team->run.has_failed; m++) {
+        const int to = s->moves[m].peer;
+        if (s->moves[m].verb == MOVE_RECV && !team->mate[to].is_told &&
+            runner_missing(&team->run.runner, to) > team->run.eager)
+            show(team, to, 0);
+    }
+}
+
+/* Who has not shown itself may have ended the call, and is asked.  A scale or a difference is known to all before any of
+ * them ends. */
+static void show_to_all(wire_team *team)
 {
     wire_run *run   = &team->run;
-    const bool asks = all && run->proves_itself && !run->is_scaled && !run->is_suspect;
+    const bool asks = run->proves_itself && !run->is_scaled && !run->is_suspect;
     for (int i = 1; i < team->size && !run->has_failed; i++) {
-        const int to       = (team->rank + i) % team->size; /* members start with different peers */
-        const bool is_told = team->mate[to].is_told;
-        const bool is_owed = all || runner_missing(&run->runner, to) > run->eager;
-        if ((is_owed && !is_told) || (asks && !has_come(team, to))) show(team, to);
+        const int to = (team->rank + i) % team->size; /* members start with different peers */
+        if (!team->mate[to].is_told || (asks && !has_come(team, to))) show(team, to, 0);
     }
-    run->has_shown |= all;
+    run->has_shown = true;
 }
 
 static bool is_alike(const coll_header *a, const coll_header *b)
@@ -182,11 +207,78 @@ static void note(wire_shown *shown, const wire_peer *head)
     snprintf(shown->header.label, sizeof shown->header.label, "%s", s->label);
 }
 
-static void count_shown(wire_team *team, const wire_mate *mate)
+static void count_shown(wire_team *team, int from)
 {
     wire_run *run = &team->run;
     run->n_shown++;
-    run->is_suspect |= !is_alike(&mate->now.header, &run->own);
+    if (run->is_suspect || is_alike(&team->mate[from].now.header, &run->own)) return;
+    run->is_suspect = true;
+    run->suspect    = from;
+}
+
+static void note_agreement(wire_shown *shown, const wire_peer *head)
+{
+    if (head->kind != WIRE_SHOW || (head->flags & WIRE_AGREES) == 0) return;
+    shown->agrees = true;
+    shown->refuses |= (head->flags & WIRE_REFUSES) != 0;
+}
+
+/* ---- agreement in large teams -------------------------------------------------------------------- */
+/* The size of the subtree below a member, if the tree were full; its parent is so many positions before it. */
+static int span_of(const wire_team *team, int position)
+{
+    int span = 1;
+    while (span < team->size && (position & span) == 0) span *= 2;
+    return span;
+}
+
+/* The neighbour in the tree whose word is missing; -1: none. */
+static int find_silent(const wire_team *team)
+{
+    const int own = team->rank, span = span_of(team, own);
+    for (int k = 1; k < span && own + k < team->size; k *= 2)
+        if (!team->mate[own + k].now.agrees) return own + k;
+    return own > 0 && !team->mate[own - span].now.agrees ? own - span : -1;
+}
+
+/* The header that differs may be known here only: the job sends the sentence to all. */
+static void fail_with_difference(wire_team *team)
+{
+    wire_run *run                = &team->run;
+    const bool own_first         = team->rank < run->suspect;
+    const int first              = own_first ? team->rank : run->suspect,
+              second             = own_first ? run->suspect : team->rank;
+    const coll_header *headers[] = {&team->mate[first].now.header, &team->mate[second].now.header};
+    const int ranks[]            = {team->ranks[first], team->ranks[second]};
+    pen_error why;
+    if (coll_headers_compare(headers, ranks, 2, &why) == PEN_OK)
+        run_fail(team, PEN_MISMATCH, run->suspect, "rank %d shows another call",
+                 team->ranks[run->suspect]);
+    else
+        run->why = why;
+    run->has_failed = true;
+}
+
+static void agree_along_tree(wire_team *team)
+{
+    wire_run *run = &team->run;
+    const int own = team->rank, span = span_of(team, own);
+    bool refuses = run->call.accepts != NULL && !*run->call.accepts;
+    if (run->is_suspect) fail_with_difference(team);
+    if (run->has_failed || run->proves_itself || run->has_agreed) return;
+    const int silent = find_silent(team);
+    if (silent > own) return;
+    for (int k = 1; k < span && own + k < team->size; k *= 2)
+        refuses |= team->mate[own + k].now.refuses;
+    if (!run->has_raised && own > 0)
+        show(team, own - span, WIRE_AGREES | (refuses ? WIRE_REFUSES : 0));
+    run->has_raised = true;
+    if (silent >= 0) return;
+    refuses |= own > 0 && team->mate[own - span].now.refuses;
+    for (int k = 1; k < span && own + k < team->size; k *= 2)
+        show(team, own + k, WIRE_AGREES | (refuses ? WIRE_REFUSES : 0));
+    if (run->call.accepts != NULL) *run->call.accepts = !refuses;
+    run->has_agreed = true;
 }
 
 /* ---- the runner's link ------------------------------------------------------------------------- */
@@ -217,7 +309,7 @@ static pen_status send_part(void *user, const runner_part *part, const void *dat
 {
     wire_team *team = user;
     wire_run *run   = &team->run;
-    wire_mate *mate = &team->mate[part->peer];
+    wire_mate *mate = touch(team, part->peer);
     wire_peer head  = {.kind    = WIRE_PART,
                        .group   = team->id,
                        .seq     = run->seq,
@@ -338,7 +430,11 @@ static void fail_torn(wire_team *team)
 
 static void take_early(wire_team *team, int from, const wire_peer *head, buf *body)
 {
-    if (head->has_show) note(&team->mate[from].next, head);
+    if (head->has_show) {
+        wire_mate *mate = touch(team, from);
+        note(&mate->next, head);
+        note_agreement(&mate->next, head);
+    }
     if (head->kind == WIRE_PART)
         team->run.next_is_torn |= !mesh_park(team->m, &team->run.next, head, body);
 }
@@ -366,8 +462,9 @@ void wire_take(wire_team *team, int from, const wire_peer *head, buf *body)
     wire_mate *mate = &team->mate[from];
     if (head->seq <= run->ended || (run->is_running && head->seq < run->seq)) {
         /* It waits in a call that has ended here, and asks who is missing there. */
-        if (head->has_show && !mate->is_told && run->seq > 0 && run->seq <= head->seq + 1)
-            show(team, from);
+        if (head->has_show && !mate->is_told && run->seq > 0 && run->seq <= head->seq + 1 &&
+            !team->is_large)
+            show(team, from, 0);
         return;
     }
     if (!run->is_running || head->seq > run->seq) {
@@ -378,11 +475,13 @@ void wire_take(wire_team *team, int from, const wire_peer *head, buf *body)
         if (head->credit > mate->back && head->credit <= mate->sent) mate->back = head->credit;
         return;
     }
+    touch(team, from);
     if (head->has_show && !mate->now.has) {
         note(&mate->now, head);
-        count_shown(team, mate);
+        count_shown(team, from);
         (void)offer_parked(team);
     }
+    note_agreement(&mate->now, head);
     if (head->kind == WIRE_PART && !take_part(team, from, head, body) &&
         !mesh_park(team->m, &run->parked, head, body))
         fail_torn(team);
@@ -391,7 +490,7 @@ void wire_take(wire_team *team, int from, const wire_peer *head, buf *body)
 static void agree(wire_team *team)
 {
     wire_run *run = &team->run;
-    const coll_header *headers[COLL_RANKS_MAX];
+    const coll_header *headers[MESH_DIAL_ALL];
     pen_error why;
     if (run->is_suspect) {
         for (int i = 0; i < team->size; i++) headers[i] = &team->mate[i].now.header;
@@ -420,8 +519,11 @@ bool wire_minds(const wire_team *team, int position)
 {
     const wire_run *run = &team->run;
     if (!run->is_running || run->has_failed) return false;
-    const bool needs_header = !run->proves_itself || run->is_suspect;
-    return (needs_header && !team->mate[position].now.has) ||
+    const bool needs_header = (!run->proves_itself && !run->has_agreed &&
+                               (!team->is_large || position == find_silent(team))) ||
+                              (run->is_suspect && !team->is_large);
+    const wire_shown *shown = &team->mate[position].now;
+    return (needs_header && !(team->is_large ? shown->agrees : shown->has)) ||
            runner_missing(&run->runner, position) > parked_of(team, position);
 }
 
@@ -441,7 +543,7 @@ void wire_lost(wire_team *team, int position, mesh_loss loss, const char *how)
 /* A peer that left before this call began here sends no message about it. */
 static void miss_who_left(wire_team *team)
 {
-    for (int i = 0; i < team->size; i++)
+    for (int i = 0; i < team->size && team->m->n_left > 0; i++)
         if (mesh_is_away(team->m, team->ranks[i]))
             wire_lost(team, i, MESH_LEFT, "it has left the job");
 }
@@ -449,26 +551,30 @@ static void miss_who_left(wire_team *team)
 /* ---- the path -------------------------------------------------------------------------------- */
 static void begin_mates(wire_team *team, uint64_t seq)
 {
-    wire_run *run = &team->run;
-    for (int i = 0; i < team->size; i++) {
+    wire_run *run   = &team->run;
+    const int n     = team->n_touched;
+    team->n_touched = 0;
+    for (int k = 0; k < n; k++) {
+        const int i           = team->touched[k];
         wire_mate *mate       = &team->mate[i];
         const bool is_there   = mate->next.has && mate->next.seq == seq;
         const wire_shown next = mate->next;
         *mate                 = (wire_mate){.now = is_there ? next : (wire_shown){0}};
         if (next.has && next.seq > seq) mate->next = next;
-        if (i == team->rank)
-            mate->now =
-                (wire_shown){.has = true, .seq = seq, .header = run->own, .scale = run->call.scale};
-        if (mate->now.has) count_shown(team, mate);
+        if (mate->now.has || mate->next.has) touch(team, i);
+        if (mate->now.has) count_shown(team, i);
     }
+    touch(team, team->rank)->now =
+        (wire_shown){.has = true, .seq = seq, .header = run->own, .scale = run->call.scale};
+    count_shown(team, team->rank);
 }
 
 /* Each result needs elements of every member's input, and they are sent. */
-static bool proves_itself(const coll_call *call, int size)
+static bool proves_itself(const coll_call *call, const schedule *s)
 {
     const bool needs_all = call->kind == COLL_ALL_REDUCE || call->kind == COLL_ALL_GATHER ||
                            call->kind == COLL_REDUCE_SCATTER;
-    return needs_all && call->counts == NULL && call->n >= (size_t)size;
+    return needs_all && call->counts == NULL && call->n >= (s->by_counts ? 1 : s->units);
 }
 
 static pen_status wire_start(void *user, void *memory, const coll_call *call, uint64_t seq,
@@ -488,8 +594,9 @@ static pen_status wire_start(void *user, void *memory, const coll_call *call, ui
     op->team          = team;
     run->is_running   = true;
     run->has_begun = run->is_suspect = run->has_failed = run->has_agreed = run->has_shown = false;
-    run->proves_itself = proves_itself(call, team->size);
-    run->is_scaled     = call->scale != 1;
+    run->has_raised                                                                       = false;
+    run->proves_itself = proves_itself(call, plan->s);
+    run->is_scaled     = call->scale != 1 && !plan->s->scales_first;
     run->show_at_ms    = run->proves_itself ? clock_ms(&clock_real) + SHOW_MS : 0;
     run->plan          = plan;
     run->seq           = seq;
@@ -511,15 +618,20 @@ static pen_status wire_start(void *user, void *memory, const coll_call *call, ui
 /* Sends this member's header where it is needed, and compares those of the others. */
 static void tend_headers(wire_team *team)
 {
-    wire_run *run = &team->run;
-    if (!run->has_shown &&
-        (run->is_suspect || run->is_scaled || clock_ms(&clock_real) >= run->show_at_ms))
-        show_to(team, true);
+    wire_run *run     = &team->run;
+    const bool to_all = team->is_large ? run->is_scaled
+                                       : run->is_suspect || run->is_scaled ||
+                                             clock_ms(&clock_real) >= run->show_at_ms;
+    if (!run->has_shown && to_all)
+        show_to_all(team);
     else if (!run->has_begun)
-        show_to(team, false);
+        show_to_senders(team);
     if (!run->has_begun) miss_who_left(team);
     run->has_begun = true;
-    if (!run->has_failed && !run->has_agreed && run->n_shown == team->size) agree(team);
+    if (team->is_large)
+        agree_along_tree(team);
+    else if (!run->has_failed && !run->has_agreed && run->n_shown == team->size)
+        agree(team);
 }
 
 static bool has_left(const wire_team *team)
@@ -592,7 +704,10 @@ static int wire_missing(void *memory, int *positions, int cap)
     const wire_team *team = ((wire_op *)memory)->team;
     const wire_run *run   = &team->run;
     int n                 = 0;
-    for (int i = 0; i < team->size && n < cap; i++)
+    const int silent =
+        team->is_large && !run->proves_itself && !run->has_agreed ? find_silent(team) : -1;
+    if (silent >= 0 && cap > 0) positions[n++] = silent;
+    for (int i = 0; !team->is_large && i < team->size && n < cap; i++)
         if (!has_come(team, i)) positions[n++] = i;
     for (int i = 0, all_came = n == 0; i < team->size && n < cap && all_came; i++)
         if (i != team->rank && runner_expects(&run->runner, i)) positions[n++] = i;

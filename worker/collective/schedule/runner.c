@@ -66,7 +66,8 @@ static void into_segments(runner *r)
     const size_t n    = r->call.n;
     r->cuts_parts     = r->call.kind == COLL_REDUCE_SCATTER && r->call.counts == NULL &&
                     s->keeps_order && is_single_units(s);
-    r->segments         = 1;
+    r->pieces           = 1;
+    r->segments         = s->split > 0 ? 2 : 1;
     r->segment_elements = n;
     if (!is_elementwise(r->call.kind) && !r->cuts_parts) return;
     const size_t units = r->cuts_parts || s->units == 0 ? 1 : s->units;
@@ -76,7 +77,8 @@ static void into_segments(runner *r)
     const size_t each = bytes * units / r->element;
     if (n <= each) return;
     r->segment_elements = each;
-    r->segments         = (uint32_t)((n + each - 1) / each);
+    r->pieces           = (uint32_t)((n + each - 1) / each);
+    r->segments *= r->pieces;
 }
 
 /* The member's own part is in its place in the result already. */
@@ -118,6 +120,24 @@ static bool widen(runner *r, size_t n_in, size_t n_out)
     return true;
 }
 
+/* A scaled copy of the input. */
+static bool scale_input(runner *r, size_t n_in)
+{
+    if (!make_room(&r->wide_in, n_in * r->element + 1)) return false;
+    const void *in = r->call.in;
+    void *out      = r->wide_in.data;
+    reduce(&(reduce_args){.op    = PEN_SUM,
+                          .dtype = r->call.dtype,
+                          .n_in  = 1,
+                          .n_out = 1,
+                          .in    = &in,
+                          .out   = &out,
+                          .scale = &r->call.scale},
+           0, n_in);
+    r->call.in = out;
+    return true;
+}
+
 static bool place_buffers(runner *r)
 {
     const size_t n_in  = coll_in_elements(&r->call, r->size, r->rank),
@@ -128,8 +148,12 @@ static bool place_buffers(runner *r)
     r->is_wide         = false;
     const bool wide =
         coll_reduces(r->call.kind) && is_16_bit(r->call.dtype) && !r->plan->s->keeps_order;
+    const bool is_apart = wide || needs_scratch(r, n_in * r->element, r->result_bytes);
     if (wide && !widen(r, n_in, n_out)) return false;
-    if (!wide && !needs_scratch(r, n_in * r->element, r->result_bytes)) return true;
+    if (!wide && r->plan->s->scales_first && coll_reduces(r->call.kind) && r->call.scale != 1 &&
+        !scale_input(r, n_in))
+        return false;
+    if (!is_apart) return true;
     if (!wide && !make_room(&r->scratch, r->result_bytes)) return false;
     r->result   = r->call.out;
     r->call.out = r->scratch.data;
@@ -140,7 +164,7 @@ static bool place_buffers(runner *r)
 static coll_call segment_call(const runner *r, size_t elements)
 {
     coll_call c = r->call;
-    c.n         = r->segments > 1 ? elements : c.n;
+    c.n         = r->pieces > 1 ? elements : c.n;
     return c;
 }
 
@@ -215,6 +239,43 @@ static uint8_t *address(const runner *r, const runner_track *t, move_place place
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
+static bool is_second_pass(const runner *r, uint32_t segment)
+{
+    return segment >= r->pieces;
+}
+
+static uint32_t first_step(const runner *r, uint32_t segment)
+{
+    return is_second_pass(r, segment) ? r->plan->s->split : 0;
+}
+
+static uint32_t end_step(const runner *r, uint32_t segment)
+{
+    const schedule *s = r->plan->s;
+    return s->split > 0 && !is_second_pass(r, segment) ? s->split : s->n_steps;
+}
+
+static bool is_in_pass(const runner *r, uint32_t segment, uint32_t m)
+{
+    const uint32_t step = r->plan->step_of[m];
+    return step >= first_step(r, segment) && step < end_step(r, segment);
+}
+
+static runner_track *find(runner *r, uint32_t segment)
+{
+    for (uint32_t i = 0; i < RUNNER_TRACKS; i++)
+        if (r->track[i].is_active && r->track[i].segment == segment) return &r->track[i];
+    return NULL;
+}
+
+static void place_segment(const runner *r, runner_track *t, uint32_t segment)
+{
+    t->segment  = segment;
+    t->begin    = segment % r->pieces * r->segment_elements;
+    t->elements = r->segment_elements;
+    if (t->begin + t->elements > r->call.n && r->pieces > 1) t->elements = r->call.n - t->begin;
+}
+
 static bool activate(runner *r)
 {
     const schedule *s = r->plan->s;
@@ -223,18 +284,16 @@ static bool activate(runner *r)
         runner_track *t = &r->track[i];
         r->is_blocked |= !t->is_active && t->debt.n > 0;
         if (t->is_active || t->debt.n > 0) continue;
+        if (is_second_pass(r, r->next_segment) && find(r, r->next_segment - r->pieces) != NULL)
+            break; /* the first pass of these elements goes on */
         t->is_active  = true;
         t->is_in_step = false;
-        t->segment    = r->next_segment++;
-        t->step       = 0;
-        t->begin      = t->segment * r->segment_elements;
-        t->elements   = r->segment_elements;
-        if (t->begin + t->elements > r->call.n && r->segments > 1)
-            t->elements = r->call.n - t->begin;
+        place_segment(r, t, r->next_segment++);
+        t->step = first_step(r, t->segment);
         for (uint32_t m = 0; m < s->n_moves; m++) {
-            t->done[m] = 0;
             t->kept[m] = NULL;
             t->span[m] = where(r, t, &s->moves[m].range);
+            t->done[m] = is_in_pass(r, t->segment, m) ? 0 : t->span[m].elements * r->element;
         }
         r->active++;
         r->turn++;
@@ -246,7 +305,7 @@ static bool activate(runner *r)
 static void begin_step(runner *r, runner_track *t)
 {
     const schedule *s = r->plan->s;
-    if (t->segment == 0 && r->link->step != NULL) r->link->step(r->user, t->step);
+    if (t->segment % r->pieces == 0 && r->link->step != NULL) r->link->step(r->user, t->step);
     t->is_in_step = true;
     t->recvs_left = t->sends_left = 0;
     for (uint32_t m = s->step[t->step]; m < s->step[t->step + 1]; m++) {
@@ -307,12 +366,13 @@ static bool fold(runner *r, runner_track *t, uint32_t m)
         const move_range *operand = &s->operand[one->from + i];
         in[i]                     = operand_at(r, t, one->from + i);
         scale[i]                  = 1;
-        if (operand->of >= 0 && !r->is_wide && !r->link->scale(r->user, operand->of, &scale[i]))
+        if (operand->of >= 0 && !r->is_wide && !s->scales_first &&
+            !r->link->scale(r->user, operand->of, &scale[i]))
             return false;
         has_scale |= scale[i] != 1;
     }
     void *out         = address(r, t, one->range.place, t->span[m].at);
-    const bool is_all = s->keeps_order && one->n_from == (uint32_t)r->size;
+    const bool is_all = (s->keeps_order || s->scales_first) && one->n_from == (uint32_t)r->size;
     reduce(&(reduce_args){.op    = r->call.op == PEN_AVG && !one->is_last ? PEN_SUM : r->call.op,
                           .dtype = r->is_wide ? PEN_F32 : r->call.dtype,
                           .n_in  = (int)one->n_from,
@@ -370,8 +430,8 @@ void runner_drop(runner *r)
 /* ---- advancing ------------------------------------------------------------------------------- */
 static pen_status advance_track(runner *r, runner_track *t, bool *did, pen_error *why)
 {
-    const schedule *s = r->plan->s;
-    while (t->step < s->n_steps) {
+    const uint32_t end = end_step(r, t->segment);
+    while (t->step < end) {
         if (!t->is_in_step) {
             if (r->plan->waits[t->step] && t->debt.n > 0) {
                 r->is_blocked = true;
@@ -435,13 +495,6 @@ void runner_finish(runner *r)
 }
 
 /* ---- incoming data --------------------------------------------------------------------------- */
-static runner_track *find(runner *r, uint32_t segment)
-{
-    for (uint32_t i = 0; i < RUNNER_TRACKS; i++)
-        if (r->track[i].is_active && r->track[i].segment == segment) return &r->track[i];
-    return NULL;
-}
-
 /* Finds the RECV of the part; false: none. */
 static bool find_move(const runner *r, const runner_part *part, uint32_t *m)
 {
@@ -538,13 +591,14 @@ bool runner_is_cancelled(const runner *r, int *rank)
 }
 
 /* Bytes in segments that have not begun. */
-static size_t bytes_ahead(const runner *r, const move_range *range)
+static size_t bytes_ahead(const runner *r, uint32_t m)
 {
     size_t sum = 0;
     for (uint32_t i = r->next_segment; i < r->segments; i++) {
-        runner_track t = {.begin = i * r->segment_elements, .elements = r->segment_elements};
-        if (t.begin + t.elements > r->call.n && r->segments > 1) t.elements = r->call.n - t.begin;
-        sum += where(r, &t, range).elements * r->element;
+        runner_track t = {0};
+        place_segment(r, &t, i);
+        if (is_in_pass(r, i, m))
+            sum += where(r, &t, &r->plan->s->moves[m].range).elements * r->element;
     }
     return sum;
 }
@@ -558,7 +612,7 @@ size_t runner_missing(const runner *r, int peer)
         for (uint32_t k = 0; k < RUNNER_TRACKS; k++)
             if (r->track[k].is_active)
                 sum += r->track[k].span[m].elements * r->element - r->track[k].done[m];
-        sum += bytes_ahead(r, &p->s->moves[m].range);
+        sum += bytes_ahead(r, m);
     }
     return sum;
 }

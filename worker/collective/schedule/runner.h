@@ -8,6 +8,7 @@
  * Keeping.   Data that is folded once is not copied to its place: the runner keeps the message body until the fold.
  * Lending.   Sends are by reference.  A debt counts lent messages: no later step overwrites memory that the link has.
  * In place.  If IN and OUT overlap, or a type is widened, results go to scratch memory and are copied at the end.
+ *            They are numbered through the passes of the schedule.
  * Widening.  In schedules with partial folds, 16-bit floats are sent and summed as float32: rounded once, as always.
  * Thread     none of its own; its owner's lock.
  */
@@ -89,6 +90,7 @@ typedef struct {
     bool is_wide, cuts_parts;
     bool is_blocked; /* waits for lent memory */
     size_t element, result_bytes;
+    uint32_t pieces; /* of the elements; each is a segment of every pass */
     uint32_t segments, next_segment, active;
     size_t segment_elements;
     uint64_t turn; /* counts up when places become free */

@@ -14,6 +14,8 @@ const schedule_algorithm *const schedule_all[] = {
     &schedule_pairwise,
     &schedule_bruck,
     &schedule_pipeline,
+    &schedule_funnel,
+    &schedule_chain,
     NULL,
 };
 

@@ -31,7 +31,10 @@
  * Scales     An operand of a FOLD with `of` >= 0 is that member's input, not yet scaled.  With
  *            `of` == -1 it is a fold already.  A schedule that keeps the order folds only inputs,
  *            all at once, so 16-bit floats are rounded once.  Others send partial folds; an AVG is
- *            a sum until `is_last`.
+ *            a sum until `is_last`.  With `scales_first` every member scales its own input before
+ *            it is sent, so no member needs the scale of another.
+ * Passes     With `split`, a call of several segments runs the steps before it for all segments,
+ *            then the others for all.
  * Choice     All members must choose alike, so schedule_for_call() uses only what all have in
  *            common.  Members with different calls may choose differently; the headers of the calls
  *            reveal that, not the schedules.
@@ -67,6 +70,8 @@ typedef struct {
     uint32_t units, temp_units; /* temp_units: slots of TEMP */
     bool by_counts;             /* units are members' parts */
     bool keeps_order; /* folds are in rank order, with the bits of one fold of all inputs */
+    bool scales_first;
+    uint32_t split; /* the first step of the second pass; 0: one pass */
     uint32_t n_steps, n_moves, n_operands;
     const uint32_t *step; /* [n_steps + 1] the first move of each */
     const move *moves;
@@ -79,12 +84,15 @@ typedef struct {
     double rounds, bytes, folded;
 } schedule_cost;
 
-/* direct, one_shot, ring, recursive_doubling, halving_doubling, tree, pairwise, bruck, pipeline */
+/* direct, one_shot, ring, recursive_doubling, halving_doubling, tree, pairwise, bruck, pipeline, funnel, chain */
 typedef struct {
     const char *name;
     const char *doc;
     bool (*fits)(coll_kind kind, int size); /* whether it supports this kind and size */
     bool keeps_order;
+    bool
+        in_rank_order; /* its folds have those bits too, if partial ones are wide enough (runner.h) */
+    bool any_order;    /* and those of any other order (reduce_order) */
     bool even_all_to_all; /* its all_to_all needs equal parts: not for calls with counts */
     /* NO_MEMORY is the only error; fits() must be true.  Freed by schedule_free(). */
     pen_status (*build)(coll_kind kind, int size, int rank, int root, schedule **out);
@@ -112,7 +120,7 @@ size_t schedule_temp_elements(const schedule *s, const coll_call *call, int size
 /* A table is text: rules separated by ';'.  The first rule that fits wins; the built-in ones follow:
  * all_reduce ranks=2-4 bytes=0-16k : one_shot ; broadcast bytes=64k- : pipeline ...
  * bytes are those of cost()'s S, with k, m or g for 2^10, 2^20, 2^30; "A-B" includes both, "A-" has
- * no end, "A" is A.  With `deterministic`, folds of floats use only algorithms that keep the order.
+ * no end, "A" is A.  Folds of floats use only algorithms that keep their order.
  * A rule with memory=device is for device memory inside a host, where there are two ways instead of
  * algorithms: "all_reduce memory=device bytes=1m- : nccl", or "... : kernels". */
 typedef struct schedule_table schedule_table;
@@ -121,10 +129,13 @@ pen_status schedule_table_parse(const char *text, schedule_table **table, pen_er
 void schedule_table_swap(schedule_table *a, schedule_table *b); /* their rules */
 void schedule_table_free(schedule_table *table);
 
+/* The order in which floats are folded: any; of the ranks; that of a reduce_order. */
+typedef enum { SCHEDULE_ANY_ORDER, SCHEDULE_RANK_ORDER, SCHEDULE_OTHER_ORDER } schedule_order;
+
 /* Never NULL; table may be NULL.  on_one_host: all members are.  Ignores what may differ between members (counts of
  * all_to_all, scales). */
 const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
-                                            int size, bool deterministic, bool on_one_host);
+                                            int size, schedule_order order, bool on_one_host);
 
 /* The way of a call on device memory; the same call may use the other if this one cannot carry it. */
 typedef enum {

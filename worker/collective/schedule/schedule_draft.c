@@ -45,6 +45,17 @@ void draft_step(schedule_draft *d)
     d->step[s->n_steps++] = s->n_moves;
 }
 
+void draft_split(schedule_draft *d)
+{
+    draft_step(d);
+    if (d->s) d->s->split = d->s->n_steps - 1;
+}
+
+void draft_scale_first(schedule_draft *d)
+{
+    if (d->s) d->s->scales_first = true;
+}
+
 static move *add(schedule_draft *d, move_verb verb, int peer, move_range range)
 {
     if (!d->s) return NULL;

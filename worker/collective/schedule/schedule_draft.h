@@ -20,6 +20,8 @@ typedef struct {
 schedule_draft schedule_draft_begin(coll_kind kind, uint32_t units, uint32_t temp_units,
                                     bool keeps_order);
 void draft_step(schedule_draft *d);
+void draft_split(schedule_draft *d); /* ends the step, and the first pass */
+void draft_scale_first(schedule_draft *d);
 void draft_send(schedule_draft *d, int peer, move_range range);
 void draft_recv(schedule_draft *d, int peer, move_range range);
 void draft_copy(schedule_draft *d, move_range to, move_range from);
@@ -45,6 +47,6 @@ int log2_ceil(int size);
 
 extern const schedule_algorithm schedule_direct, schedule_one_shot, schedule_ring,
     schedule_recursive_doubling, schedule_halving_doubling, schedule_tree, schedule_pairwise,
-    schedule_bruck, schedule_pipeline;
+    schedule_bruck, schedule_pipeline, schedule_funnel, schedule_chain;
 
 #endif

@@ -12,6 +12,7 @@
 #include "worker/collective/schedule/schedule_draft.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,35 +32,44 @@ struct schedule_table {
     rule *rules;
 };
 
-#define KI     *(size_t)1024
-#define NO_END SIZE_MAX
+#define KI       *(size_t)1024
+#define NO_END   SIZE_MAX
+#define NO_LIMIT INT_MAX
+
+enum { MANY = 65, SIZES_TRIED = 4096 };
 
 static const rule built_in[] = {
-    {COLL_BROADCAST, 3, COLL_RANKS_MAX, 512 KI, NO_END, &schedule_pipeline},
-    {COLL_BROADCAST, 4, COLL_RANKS_MAX, 0, NO_END, &schedule_tree},
+    {COLL_BARRIER, MANY, NO_LIMIT, 0, NO_END, &schedule_funnel},
+    {COLL_ALL_REDUCE, MANY, NO_LIMIT, 0, 8 KI, &schedule_funnel, .on_one_host = true},
+    {COLL_ALL_GATHER, MANY, NO_LIMIT, 0, 1 KI, &schedule_funnel, .on_one_host = true},
+    {COLL_REDUCE, MANY, NO_LIMIT, 0, 8 KI, &schedule_funnel},
+    {COLL_BROADCAST, 3, NO_LIMIT, 512 KI, NO_END, &schedule_pipeline},
+    {COLL_BROADCAST, 4, NO_LIMIT, 0, NO_END, &schedule_tree},
     {COLL_REDUCE, 2, 8, 0, 64 KI, &schedule_one_shot},
-    {COLL_REDUCE, 9, COLL_RANKS_MAX, 0, 4 KI, &schedule_tree},
-    {COLL_REDUCE, 9, COLL_RANKS_MAX, 0, 4 KI, &schedule_one_shot},
+    {COLL_REDUCE, 9, NO_LIMIT, 0, 4 KI, &schedule_tree},
+    {COLL_REDUCE, 9, NO_LIMIT, 0, 4 KI, &schedule_one_shot},
     {COLL_ALL_REDUCE, 3, 4, 0, 64 KI, &schedule_bruck, .on_one_host = true},
     {COLL_ALL_REDUCE, 5, 8, 0, 16 KI, &schedule_bruck, .on_one_host = true},
     {COLL_ALL_REDUCE, 9, 64, 0, 4 KI, &schedule_bruck, .on_one_host = true},
     /* Two members send the same bytes either way; one_shot needs only one round. */
     {COLL_ALL_REDUCE, 2, 2, 0, 4096 KI, &schedule_one_shot},
     {COLL_ALL_REDUCE, 3, 4, 0, 16 KI, &schedule_one_shot},
-    {COLL_ALL_REDUCE, 5, COLL_RANKS_MAX, 0, 8 KI, &schedule_recursive_doubling},
+    {COLL_ALL_REDUCE, 5, NO_LIMIT, 0, 8 KI, &schedule_recursive_doubling},
     {COLL_ALL_REDUCE, 5, 8, 0, 4 KI, &schedule_one_shot},
     {COLL_ALL_REDUCE, 9, 16, 0, 1 KI, &schedule_one_shot},
     {COLL_ALL_REDUCE, 17, 64, 0, 1 KI, &schedule_bruck},
-    {COLL_ALL_REDUCE, 17, COLL_RANKS_MAX, 0, 1024 KI, &schedule_halving_doubling},
-    {COLL_ALL_REDUCE, 17, COLL_RANKS_MAX, 0, NO_END, &schedule_ring},
-    {COLL_GATHER, 16, COLL_RANKS_MAX, 0, 2 KI, &schedule_tree},
-    {COLL_SCATTER, 16, COLL_RANKS_MAX, 0, 2 KI, &schedule_tree},
-    {COLL_ALL_GATHER, 5, COLL_RANKS_MAX, 0, 4 KI, &schedule_bruck},
-    {COLL_ALL_GATHER, 9, COLL_RANKS_MAX, 0, NO_END, &schedule_ring},
-    {COLL_REDUCE_SCATTER, 17, COLL_RANKS_MAX, 64 KI, NO_END, &schedule_ring},
-    {COLL_REDUCE_SCATTER, 17, COLL_RANKS_MAX, 0, NO_END, &schedule_pairwise},
-    {COLL_ALL_TO_ALL, 9, COLL_RANKS_MAX, 0, 256, &schedule_bruck},
-    {COLL_ALL_TO_ALL, 9, COLL_RANKS_MAX, 0, NO_END, &schedule_pairwise},
+    {COLL_ALL_REDUCE, 17, NO_LIMIT, 0, 1024 KI, &schedule_halving_doubling},
+    {COLL_ALL_REDUCE, 17, NO_LIMIT, 0, NO_END, &schedule_ring},
+    {COLL_ALL_REDUCE, MANY, NO_LIMIT, 0, 8 KI, &schedule_funnel},
+    {COLL_ALL_REDUCE, MANY, NO_LIMIT, 0, NO_END, &schedule_chain},
+    {COLL_GATHER, 16, NO_LIMIT, 0, 2 KI, &schedule_tree},
+    {COLL_SCATTER, 16, NO_LIMIT, 0, 2 KI, &schedule_tree},
+    {COLL_ALL_GATHER, 5, NO_LIMIT, 0, 4 KI, &schedule_bruck},
+    {COLL_ALL_GATHER, 9, NO_LIMIT, 0, NO_END, &schedule_ring},
+    {COLL_REDUCE_SCATTER, 17, NO_LIMIT, 64 KI, NO_END, &schedule_ring},
+    {COLL_REDUCE_SCATTER, 17, NO_LIMIT, 0, NO_END, &schedule_pairwise},
+    {COLL_ALL_TO_ALL, 9, NO_LIMIT, 0, 256, &schedule_bruck},
+    {COLL_ALL_TO_ALL, 9, NO_LIMIT, 0, NO_END, &schedule_pairwise},
 };
 
 /* ---- choosing -------------------------------------------------------------------------------- */
@@ -67,7 +77,8 @@ typedef struct {
     coll_kind kind;
     int size;
     size_t bytes;
-    bool keep_order, even; /* the order of a fold matters; parts are equal */
+    schedule_order order; /* of a fold */
+    bool even;            /* parts are equal */
     bool on_one_host;
 } question;
 
@@ -78,10 +89,16 @@ static bool matches(const rule *r, const question *q)
            (q->on_one_host || !r->on_one_host);
 }
 
+static bool keeps(const schedule_algorithm *a, schedule_order order)
+{
+    if (order == SCHEDULE_ANY_ORDER || a->keeps_order) return true;
+    return order == SCHEDULE_RANK_ORDER ? a->in_rank_order : a->any_order;
+}
+
 static bool answers(const rule *r, const question *q)
 {
     if (!matches(r, q) || r->algorithm == NULL) return false;
-    if (q->keep_order && !r->algorithm->keeps_order) return false;
+    if (!keeps(r->algorithm, q->order)) return false;
     if (!q->even && q->kind == COLL_ALL_TO_ALL && r->algorithm->even_all_to_all) return false;
     return r->algorithm->fits(q->kind, q->size);
 }
@@ -113,15 +130,15 @@ static size_t bytes_of(const coll_call *call, int size)
 }
 
 const schedule_algorithm *schedule_for_call(const schedule_table *table, const coll_call *call,
-                                            int size, bool deterministic, bool on_one_host)
+                                            int size, schedule_order order, bool on_one_host)
 {
-    question q = {.kind  = call->kind,
-                  .size  = size,
-                  .bytes = bytes_of(call, size),
-                  .keep_order =
-                      coll_reduces(call->kind) && deterministic && order_matters(call->dtype),
-                  .even        = !call->counts,
-                  .on_one_host = on_one_host};
+    const bool matters = coll_reduces(call->kind) && order_matters(call->dtype);
+    const question q   = {.kind        = call->kind,
+                          .size        = size,
+                          .bytes       = bytes_of(call, size),
+                          .order       = matters ? order : SCHEDULE_ANY_ORDER,
+                          .even        = !call->counts,
+                          .on_one_host = on_one_host};
     return choose(table, &q);
 }
 
@@ -210,8 +227,8 @@ static bool find_kind(const char *name, coll_kind *kind)
 
 static bool fits_somewhere(const rule *r)
 {
-    for (int size = r->ranks_min; size <= r->ranks_max; size++)
-        if (r->algorithm->fits(r->kind, size)) return true;
+    for (int i = 0; i < SIZES_TRIED && i <= r->ranks_max - r->ranks_min; i++)
+        if (r->algorithm->fits(r->kind, r->ranks_min + i)) return true;
     return false;
 }
 
@@ -247,8 +264,8 @@ static pen_status read_conditions(const char **p, const char *begin, rule *r, bo
         if (!read_range(p, &low, &high))
             return bad_rule(why, begin, "not a range of numbers after ", word);
         if (is_ranks) {
-            r->ranks_min = low < COLL_RANKS_MAX ? (int)low : COLL_RANKS_MAX;
-            r->ranks_max = high < COLL_RANKS_MAX ? (int)high : COLL_RANKS_MAX;
+            r->ranks_min = low < NO_LIMIT ? (int)low : NO_LIMIT;
+            r->ranks_max = high < NO_LIMIT ? (int)high : NO_LIMIT;
         } else {
             r->bytes_min = low;
             r->bytes_max = high;
@@ -287,7 +304,7 @@ static pen_status read_rule(const char **p, rule *r, pen_error *why)
     const char *begin = *p;
     char kind[KIND_BYTES], name[ALGORITHM_BYTES];
     bool on_device = false;
-    *r             = (rule){.ranks_min = 1, .ranks_max = COLL_RANKS_MAX, .bytes_max = NO_END};
+    *r             = (rule){.ranks_min = 1, .ranks_max = NO_LIMIT, .bytes_max = NO_END};
     if (!read_word(p, kind, sizeof kind)) return bad_rule(why, begin, "no operation", "");
     if (!find_kind(kind, &r->kind)) return bad_rule(why, begin, "unknown operation ", kind);
     pen_status status = read_conditions(p, begin, r, &on_device, why);

@@ -121,8 +121,26 @@ static pen_status publish(node_op *op, pen_error *why)
     if (status != PEN_OK) return status;
     publish_counts(op, e);
     e->window = op->team->window_ref;
-    atomic_store_explicit(&e->arrived, op->seq, memory_order_release);
+    atomic_store(&e->arrived, op->seq); /* of two that arrive at once, one sees the other */
     return PEN_OK;
+}
+
+/* ---- arriving -------------------------------------------------------------------------------- */
+static bool has_arrived(const node_op *op, int who)
+{
+    const node_slot *s = op->team->slot[who];
+    return s != NULL && atomic_load(&s->entry[op->seq & 1].arrived) >= op->seq;
+}
+
+static bool all_arrived(node_op *op)
+{
+    node_team *t = op->team;
+    for (; op->came < t->size; op->came++) {
+        if (t->slot[op->came] == NULL && !node_find_peers(t) && t->slot[op->came] == NULL)
+            return false;
+        if (!has_arrived(op, op->came)) return false;
+    }
+    return true;
 }
 
 static pen_status node_start(void *team, void *memory, const coll_call *call, uint64_t seq,
@@ -138,32 +156,14 @@ static pen_status node_start(void *team, void *memory, const coll_call *call, ui
     node_fault_point(op);
     atomic_store_explicit(&node_own_slot(t)->saved, seq << 32, memory_order_release);
     pen_status status = publish(op, why);
-    if (status == PEN_OK)
-        node_team_ring(t);
-    else
+    if (status != PEN_OK)
         node_end(op, COLL_FAILED);
+    else if (all_arrived(op))
+        node_team_ring(t); /* the last one: nobody could go on before */
     return status;
 }
 
-/* ---- arriving -------------------------------------------------------------------------------- */
-static bool has_arrived(const node_op *op, int who)
-{
-    const node_slot *s = op->team->slot[who];
-    return s != NULL &&
-           atomic_load_explicit(&s->entry[op->seq & 1].arrived, memory_order_acquire) >= op->seq;
-}
-
-static bool all_arrived(node_op *op)
-{
-    node_team *t = op->team;
-    for (; op->came < t->size; op->came++) {
-        if (t->slot[op->came] == NULL && !node_find_peers(t) && t->slot[op->came] == NULL)
-            return false;
-        if (!has_arrived(op, op->came)) return false;
-    }
-    return true;
-}
-
+/* ---- agreement ------------------------------------------------------------------------------- */
 static pen_status compare(const node_op *op, pen_error *why)
 {
     const node_team *t  = op->team;

@@ -38,7 +38,7 @@
 #include "common/compute/simd/reduce.h"
 #include "worker/collective/coll.h"
 
-enum { NODE_PATIENCE_MS = 100 };
+enum { NODE_PATIENCE_MS = 100, NODE_MEMBERS_MAX = 64 /* each maps all others */ };
 
 typedef struct node_place node_place;
 typedef struct node_team node_team;

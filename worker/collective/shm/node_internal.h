@@ -39,7 +39,7 @@ typedef struct {
     uint32_t saves;      /* who overwrites the output saves its old contents in `save` first */
     _Alignas(64) coll_header header;
     segment_ref in, out, window, save;
-    uint64_t sends[COLL_RANKS_MAX], receives[COLL_RANKS_MAX]; /* all_to_all: elements */
+    uint64_t sends[NODE_MEMBERS_MAX], receives[NODE_MEMBERS_MAX]; /* all_to_all: elements */
     _Alignas(64) unsigned char payload[NODE_INLINE_BYTES];
 } node_entry;
 

@@ -97,7 +97,7 @@ static pen_status open_peers(node_team *t, const char *const *address, pen_error
 pen_status node_team_create(node_place *place, uint64_t id, const char *const *address,
                             const int *ranks, int size, int rank, node_team **team, pen_error *why)
 {
-    if (size < 1 || size > COLL_RANKS_MAX || rank < 0 || rank >= size || id == 0)
+    if (size < 1 || size > NODE_MEMBERS_MAX || rank < 0 || rank >= size || id == 0)
         return why_set(why, PEN_INVALID_ARGUMENT, "invalid team: %d members, number %d", size,
                        rank);
     node_team *t = calloc(1, sizeof *t);

@@ -27,8 +27,12 @@ struct io_coll_request {
 enum {
     MISSING_MAX      = sizeof((pen_error){0}.missing) / sizeof(int32_t),
     RECORD_BYTES_MAX = 256 << 10, /* of the newest calls */
-    LOOK_MS          = 20,        /* interval for polling collectives that no call drives */
-    REACHING_MS      = 2          /* the same while connections are missing before the first step */
+    /* Interval for polling collectives that no call drives; it doubles while there is nothing to do.  Many workers on few
+     * cores would otherwise spend their time on it. */
+    LOOK_MS       = 20,
+    LOOK_IDLE_MS  = 160,
+    REACH_MS      = 2, /* the same while connections are missing before the first step */
+    REACH_IDLE_MS = 32
 };
 
 /* ---- from any thread ------------------------------------------------------------------------- */
@@ -236,8 +240,12 @@ void io_look(void *user)
 {
     io_thread *c = user;
     if (c->ctx->coll == NULL) return;
-    coll_engine_look(c->ctx->coll);
+    const bool did = coll_engine_look(c->ctx->coll), reaches = io_is_reaching(c);
     io_look_at_links(c, loop_now_ms(c->loop));
-    const uint64_t nap = io_is_reaching(c) ? REACHING_MS : LOOK_MS;
-    loop_timer_start(c->loop, &c->look, loop_now_ms(c->loop) + nap, io_look, c);
+    const uint64_t least = reaches ? REACH_MS : LOOK_MS,
+                   most  = reaches ? REACH_IDLE_MS : LOOK_IDLE_MS;
+    c->look_ms           = did ? least : 2 * c->look_ms;
+    if (c->look_ms < least) c->look_ms = least;
+    if (c->look_ms > most) c->look_ms = most;
+    loop_timer_start(c->loop, &c->look, loop_now_ms(c->loop) + c->look_ms, io_look, c);
 }

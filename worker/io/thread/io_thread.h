@@ -79,6 +79,7 @@ struct io_thread {
     wire_arena *arena;
     wire_out out;
     loop_timer timer, look; /* look: io_look() */
+    uint64_t look_ms;       /* its present interval */
 
     /* From EPOCH on: io_route.c. */
     io_view view;                   /* the newest view; for this thread only */
