@@ -413,22 +413,24 @@ static void make_membership_client(sim_worker *w)
                                                       .seal  = sim_group_seal,
                                                       .renew = renew,
                                                       .prove = sim_share_prove};
-    const sim_plan *p                              = &w->c->plan;
-    const membership_client_setup setup            = {.rank        = (int32_t)w->rank,
-                                                      .world_size  = (int32_t)p->task.workers,
-                                                      .servers     = (int32_t)p->servers,
-                                                      .pid         = 100 + (int32_t)w->rank,
-                                                      .local_rank  = -1,
-                                                      .node        = p->by_node ? (int32_t)w->rank % 2 : -1,
-                                                      .machine     = w->control.name,
-                                                      .nonce       = draw(&w->chance),
-                                                      .number      = sim_share_number(w),
-                                                      .holds_state = !sim_has_servers(w->c),
-                                                      .lease_ms    = p->lease_ms,
-                                                      .init_timeout_ms = p->init_timeout_ms,
-                                                      .host            = w->control.name,
-                                                      .job             = "sim",
-                                                      .scheduler       = "sim"};
+    char machine[64]; /* containers of one machine, as far as memory is concerned */
+    snprintf(machine, sizeof machine, "boot:sim:%.32s", w->control.name);
+    const sim_plan *p                   = &w->c->plan;
+    const membership_client_setup setup = {.rank        = (int32_t)w->rank,
+                                           .world_size  = (int32_t)p->task.workers,
+                                           .servers     = (int32_t)p->servers,
+                                           .pid         = 100 + (int32_t)w->rank,
+                                           .local_rank  = -1,
+                                           .node        = p->by_node ? (int32_t)w->rank % 2 : -1,
+                                           .machine     = machine,
+                                           .nonce       = draw(&w->chance),
+                                           .number      = sim_share_number(w),
+                                           .holds_state = !sim_has_servers(w->c),
+                                           .lease_ms    = p->lease_ms,
+                                           .init_timeout_ms = p->init_timeout_ms,
+                                           .host            = w->control.name,
+                                           .job             = "sim",
+                                           .scheduler       = "sim"};
     pen_error why;
     w->membership_client = membership_client_create(&setup, &actions, w, now_of(w), &why);
     if (w->membership_client == NULL) sim_wrong(w->c, "%s", why.text);

@@ -1,4 +1,5 @@
 /* scheduler_prove_test.c - shared memory is proven before a job begins, and the record lists where workers are. */
+#include "scheduler/core/membership/core_members.h"
 #include "tests/support/scheduler_scene.h"
 
 #include <setjmp.h>
@@ -268,9 +269,61 @@ static void a_latecomer_is_told_its_place(void **state)
     scene_drop(r);
 }
 
+static void workers_of_another_kernel_are_not_tried(void **state)
+{
+    static const char *const machine[] = {"boot:1:x", "boot:1:y", "boot:12:x", "boot:1:x", "id:1"};
+    (void)state;
+    scene *r = scene_wait(WORKERS, 0, NULL);
+    for (int32_t w = 0; w < WORKERS; w++) comes(r, w, 100 + (uint64_t)w, machine[w], true);
+    assert_int_equal(scene_must(r, SCENE_WORKER(0), WIRE_PROVE)->u.prove.n_workers, 3);
+    assert_null(scene_last(r, SCENE_WORKER(2), WIRE_PROVE));
+    assert_null(scene_last(r, SCENE_WORKER(4), WIRE_PROVE));
+    const uint64_t round = round_of(r, 0);
+    proves(r, 2, round, "0 1 3 4"); /* it was not asked, and can do nothing with what it knows */
+    proves(r, 0, round, "1 2 3");
+    proves(r, 1, round, "0 2 3");
+    proves(r, 3, round, "0 1 2");
+    assert_sharing(r, "0 0 2 0 4");
+    scene_drop(r);
+}
+
+static void a_host_of_many_workers_has_several_sets(void **state)
+{
+    enum { MANY = 2 * CORE_SHARING_MAX + 1 };
+    int32_t who[CORE_SHARING_MAX];
+    uint64_t number[CORE_SHARING_MAX];
+    (void)state;
+    scene *r = scene_wait(MANY, 0, NULL);
+    for (int32_t w = 0; w < MANY; w++) comes(r, w, 100 + (uint64_t)w, "a", true);
+    assert_null(scene_last(r, SCENE_WORKER(MANY - 1), WIRE_PROVE));
+    for (int32_t w = 0; w < MANY - 1; w++) {
+        const wire_control *asked = scene_must(r, SCENE_WORKER(w), WIRE_PROVE);
+        const uint32_t n          = asked->u.prove.n_workers;
+        assert_int_equal(n, CORE_SHARING_MAX);
+        for (uint32_t i = 0; i < n; i++) {
+            who[i]    = asked->u.prove.worker[i].rank;
+            number[i] = number_of(who[i]);
+            assert_int_equal(who[i] / CORE_SHARING_MAX, w / CORE_SHARING_MAX);
+        }
+        wire_control c       = {.kind = WIRE_PROVEN};
+        c.u.proven.round     = asked->u.prove.round;
+        c.u.proven.n_ranks   = n;
+        c.u.proven.n_numbers = n;
+        c.u.proven.rank      = who;
+        c.u.proven.number    = number;
+        scene_say(r, SCENE_WORKER(w), &c);
+    }
+    const wire_control *epoch = scene_must(r, SCENE_WORKER(0), WIRE_EPOCH);
+    for (int32_t w = 0; w < MANY; w++)
+        assert_int_equal(epoch->u.epoch.worker[w].sharing, w - w % CORE_SHARING_MAX);
+    scene_drop(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(workers_of_another_kernel_are_not_tried),
+        cmocka_unit_test(a_host_of_many_workers_has_several_sets),
         cmocka_unit_test(workers_that_read_each_others_numbers_share_memory),
         cmocka_unit_test(one_machine_is_not_a_proof),
         cmocka_unit_test(guessed_numbers_prove_nothing),

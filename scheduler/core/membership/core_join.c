@@ -89,6 +89,7 @@ static void number(scheduler_core *core, member_slot *s, const wire_control *hel
     s->incarnation =
         had_one ? hello->from : core->job.term << 24 | (++core->job.incarnations & 0xffffff);
     s->sharing    = s->rank;
+    s->trying     = -1;
     s->local_rank = s->said_local_rank;
     s->node       = s->said_node;
     if (s->role != PEN_WORKER) return;

@@ -5,11 +5,12 @@
 #include "scheduler/core/membership/roster.h"
 
 enum {
-    CORE_QUERY_MS   = 250, /* longest wait for servers to answer a death query */
-    CORE_GAPS_MAX   = 64,
-    CORE_DRAINS_MAX = 16,
-    CORE_LEAVE_MS   = 100, /* members that leave within it change the epoch once */
-    CORE_PROVE_MS   = 5000 /* a worker that has not answered PROVE by then shares no memory */
+    CORE_QUERY_MS    = 250, /* longest wait for servers to answer a death query */
+    CORE_GAPS_MAX    = 64,
+    CORE_DRAINS_MAX  = 16,
+    CORE_LEAVE_MS    = 100,  /* members that leave within it change the epoch once */
+    CORE_PROVE_MS    = 5000, /* a worker that has not answered PROVE by then shares no memory */
+    CORE_SHARING_MAX = 64    /* workers in one set that shares memory */
 };
 
 typedef struct {       /* death query: asks servers which pushes a dead worker owes */
@@ -34,6 +35,7 @@ typedef struct { /* an observer waits until a server is empty */
 typedef struct { /* PROVE was sent */
     bool is_open;
     uint64_t round, due_ms;
+    uint32_t n_missing; /* answers */
 } core_proof;
 
 typedef struct {
