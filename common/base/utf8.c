@@ -32,6 +32,10 @@ size_t utf8_clean(char *text, size_t max)
 {
     size_t n = 0;
     while (n < max && text[n] != '\0') {
+        if (text[n] >= ' ' && text[n] <= '~') { /* most of all texts */
+            n++;
+            continue;
+        }
         const size_t letter = utf8_letter(text + n), control = control_bytes(text + n);
         const size_t bad = control > 0 ? control : letter == 0;
         memset(text + n, '?', bad);

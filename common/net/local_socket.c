@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -27,7 +28,9 @@ enum {
     NAME_BYTES = 40,
     HOST_BYTES = 256,
     ROOM_BYTES = 4 << 20,
-    LOCK_MS    = 2000 /* a stopped process must not stop all others */
+    LOCK_MS    = 2000, /* a stopped process must not stop all others */
+    SWEEP_MAX =
+        32 /* files that one listener looks at: each of N listeners looking at all would be N^2 */
 };
 
 struct local_socket {
@@ -195,18 +198,29 @@ static int lock_folder(const char *folder)
     return fd;
 }
 
-static void sweep(const char *folder, int fd)
+static bool is_socket(const char *name)
+{
+    const size_t n = strlen(name), ending = strlen(ENDING);
+    return n > ending && strcmp(name + n - ending, ENDING) == 0;
+}
+
+/* At most SWEEP_MAX files from a random one on, or all. */
+static void sweep(const char *folder, int fd, bool all)
 {
     const int again = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     DIR *dir        = again >= 0 ? fdopendir(again) : NULL;
     struct sockaddr_un at;
+    uint32_t n = 0, begin = 0, i = 0;
     if (dir == NULL && again >= 0) close(again);
     if (dir == NULL) return;
     rewinddir(dir);
+    for (struct dirent *e; !all && (e = readdir(dir)) != NULL;) n += is_socket(e->d_name);
+    if (n > SWEEP_MAX && getrandom(&begin, sizeof begin, 0) == sizeof begin) begin %= n;
+    rewinddir(dir);
     for (struct dirent *e; (e = readdir(dir)) != NULL;) {
-        const size_t n = strlen(e->d_name), ending = strlen(ENDING);
-        if (n > ending && strcmp(e->d_name + n - ending, ENDING) == 0 &&
-            fill(&at, folder, e->d_name) && probe(at.sun_path) == ECONNREFUSED)
+        if (!is_socket(e->d_name)) continue;
+        const bool is_due = n <= SWEEP_MAX || (i++ + n - begin) % n < SWEEP_MAX;
+        if (is_due && fill(&at, folder, e->d_name) && probe(at.sun_path) == ECONNREFUSED)
             unlinkat(fd, e->d_name, 0);
     }
     closedir(dir);
@@ -218,7 +232,7 @@ void local_socket_sweep(void)
     for (int i = 0; user_folder_next(&i, folder);) {
         const int fd = lock_folder(folder);
         if (fd < 0) continue;
-        sweep(folder, fd);
+        sweep(folder, fd, true);
         close(fd);
     }
 }
@@ -262,7 +276,7 @@ static pen_status listen_in(local_socket *s, const char *address, int backlog, p
                        strerror(errno));
     const int folder = lock_folder(s->folder);
     status           = bind_in(s, &at, address, backlog, why);
-    if (folder >= 0 && status == PEN_OK) sweep(s->folder, folder);
+    if (folder >= 0 && status == PEN_OK) sweep(s->folder, folder, false);
     if (folder >= 0) close(folder);
     return status;
 }

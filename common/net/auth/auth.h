@@ -25,7 +25,10 @@
 typedef enum { AUTH_AUTO, AUTH_ON, AUTH_CLEAR } auth_encryption;
 extern const char *const auth_choices[]; /* names of the above, for tables of settings */
 
-typedef enum { AUTH_TRANSPORT_TCP, AUTH_TRANSPORT_ZMQ } auth_transport; /* the setting `transport` */
+typedef enum {
+    AUTH_TRANSPORT_TCP,
+    AUTH_TRANSPORT_ZMQ
+} auth_transport; /* the setting `transport` */
 extern const char *const auth_transports[];
 
 typedef enum { AUTH_SCHEDULER, AUTH_SERVER, AUTH_WORKER, AUTH_TOOL, AUTH_ROLES } auth_role;

@@ -81,8 +81,8 @@ static pen_status fail(const char *verb, const char *address, int error, pen_err
                        "'%.200s' is not an address: write " SCHEME "HOST:PORT", address);
     if (error == EADDRINUSE)
         return why_set(why, PEN_UNREACHABLE,
-                       "port %s is in use (%.200s); choose another, or 0 for a free one",
-                       strrchr(address, ':') + 1, address);
+                       "port %s is in use (tcp://%.200s); choose another, or 0 for a free one",
+                       strrchr(address, ':') + 1, at);
     if (error == EADDRNOTAVAIL)
         return why_set(why, PEN_UNREACHABLE,
                        "cannot %s %.200s: this host has no such address; use one of its IP "
