@@ -1,0 +1,28 @@
+# scale.bats - many workers on few cores, started with the defaults.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+# The last line of linear with FLAGS.
+last_of() { pen run --standalone "$@" linear 2>"$tmp/err" | tail -1; }
+
+@test "96 workers on a few cores, more than share memory, train as they do over sockets, and as 96 do with servers" {
+    local shared sockets servers
+    shared=$(last_of --nproc-per-node 96)
+    [[ "$shared" == *"step 19"* ]] || { cat "$tmp/err"; return 1; }
+    sockets=$(last_of --nproc-per-node 96 --shared-memory no)
+    servers=$(last_of --nproc-per-node 96 --servers 2)
+    echo "$shared | $sockets | $servers"
+    [ "$shared" = "$sockets" ]
+    [ "$shared" = "$servers" ]
+}
+
+@test "of 96 workers one makes another call: all get the sentence that names it" {
+    local out
+    out=$(pen run --standalone --nproc-per-node 96 "$programs/mistake" size 2>&1)
+    echo "$out" | tail -5
+    [ "$(echo "$out" | grep -c 'differs: rank 1 has 9 f64 SUM .loss., rank [02] has 8 f64')" = 96 ] # from a neighbour of it
+    [ "$(echo "$out" | grep -o 'rank 1 has .*' | sort -u | wc -l)" = 1 ]
+}
