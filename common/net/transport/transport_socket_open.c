@@ -73,7 +73,8 @@ void socket_prepare(int fd, const transport_options *o)
 }
 
 /* ---- errors -------------------------------------------------------------------------------------- */
-static pen_status fail(const char *verb, const char *address, int error, pen_error *why)
+static pen_status fail(const transport_options *o, const char *verb, const char *address, int error,
+                       pen_error *why)
 {
     const char *at = address + SCHEME_BYTES;
     if (error == EINVAL)
@@ -81,8 +82,9 @@ static pen_status fail(const char *verb, const char *address, int error, pen_err
                        "'%.200s' is not an address: write " SCHEME "HOST:PORT", address);
     if (error == EADDRINUSE)
         return why_set(why, PEN_UNREACHABLE,
-                       "port %s is in use (tcp://%.200s); choose another, or 0 for a free one",
-                       strrchr(address, ':') + 1, at);
+                       "port %s is in use (%s%.200s); choose another, or 0 for a free one",
+                       strrchr(address, ':') + 1,
+                       o->carrier == TRANSPORT_SOCKET ? "tcp://" : SCHEME, at);
     if (error == EADDRNOTAVAIL)
         return why_set(why, PEN_UNREACHABLE,
                        "cannot %s %.200s: this host has no such address; use one of its IP "
@@ -149,18 +151,18 @@ pen_status socket_listen(void *state, const char *address, const transport_optio
     e->connections_max = o->connections_max;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 2 < e->connections_max)
         e->connections_max = (uint32_t)(files.rlim_cur / 2); /* leaves descriptors for others */
-    if (!as_tcp(address, 0, asked)) return fail("listen at", address, EINVAL, why);
+    if (!as_tcp(address, 0, asked)) return fail(o, "listen at", address, EINVAL, why);
     e->tcp_fd = local_socket_reserve(asked, tcp, sizeof tcp);
-    if (e->tcp_fd < 0) return fail("listen at", address, errno, why);
+    if (e->tcp_fd < 0) return fail(o, "listen at", address, errno, why);
     if (o->sockets !=
         TRANSPORT_LOCAL_ONLY) /* others are kept out by listen(), but ended connections are not waited for */
         set(e->tcp_fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (o->sockets != TRANSPORT_LOCAL_ONLY &&
         (listen(e->tcp_fd, BACKLOG) != 0 || fcntl(e->tcp_fd, F_SETFL, O_NONBLOCK) != 0 ||
          !socket_watch(e, e->tcp_fd, &e->tcp_fd)))
-        return fail("listen at", address, errno, why);
+        return fail(o, "listen at", address, errno, why);
     const int n = snprintf(e->address, sizeof e->address, SCHEME "%s", tcp + strlen("tcp://"));
-    if (n < 0 || (size_t)n >= sizeof e->address) return fail("listen at", address, EINVAL, why);
+    if (n < 0 || (size_t)n >= sizeof e->address) return fail(o, "listen at", address, EINVAL, why);
     return o->sockets == TRANSPORT_TCP ? PEN_OK : listen_locally(e, tcp, why);
 }
 
@@ -175,7 +177,7 @@ pen_status socket_dial(void *state, const char *address, const transport_options
     if (status != PEN_OK) return status;
     if (!as_tcp(address, 1, tcp) ||
         (!name_lookup_is_needed(tcp) && !tcp_address_parse(tcp, &at, &size)))
-        return fail("dial", address, EINVAL, why);
+        return fail(o, "dial", address, EINVAL, why);
     snprintf(e->address, sizeof e->address, "%s", address);
     e->wait_ms = WAIT_MS;
     socket_attempt(e);

@@ -8,8 +8,9 @@
  *            call, member, incarnation, CRC32C of the payload) and at most one payload, sent from the caller's memory.
  * Runner.    One runner for every schedule (schedule.h): large moves are cut into chunks so that sending, receiving
  *            and folding overlap.  Early messages (a faster peer is one call ahead) are kept, bounded.
- * Entry.     Every member sends its header to every other; a call ends only when all headers have arrived and agree.
- *            The first data message to a peer carries it; peers without one get a message of their own.
+ * Entry.     A call ends only when the headers of all members agree: because all have arrived, because its data proves
+ *            it, or, among many, because the members of a tree have passed it on (wire.c).  The first data message to a
+ *            peer carries the header.
  * Trust.     A frame is refused and counted if it is malformed, too large, of another job, of an old incarnation or
  *            fails its checksum.  A corrupt payload fails the call (CORRUPT, naming sender, call and label).
  * Threads.   All functions but mesh_wake() under the engine's lock.

@@ -594,10 +594,10 @@ static pen_status wire_start(void *user, void *memory, const coll_call *call, ui
     op->team          = team;
     run->is_running   = true;
     run->has_begun = run->is_suspect = run->has_failed = run->has_agreed = run->has_shown = false;
-    run->has_raised                                                                       = false;
     run->proves_itself = proves_itself(call, plan->s);
     run->is_scaled     = call->scale != 1 && !plan->s->scales_first;
     run->show_at_ms    = run->proves_itself ? clock_ms(&clock_real) + SHOW_MS : 0;
+    run->has_raised    = false;
     run->plan          = plan;
     run->seq           = seq;
     run->call          = *call;
