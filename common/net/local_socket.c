@@ -29,8 +29,7 @@ enum {
     HOST_BYTES = 256,
     ROOM_BYTES = 4 << 20,
     LOCK_MS    = 2000, /* a stopped process must not stop all others */
-    SWEEP_MAX =
-        32 /* files that one listener looks at: each of N listeners looking at all would be N^2 */
+    SWEEP_MAX  = 32    /* files that a listener looks at: N that look at all do N^2 */
 };
 
 struct local_socket {

@@ -19,6 +19,13 @@ last_of() { pen run --standalone "$@" linear 2>"$tmp/err" | tail -1; }
     [ "$shared" = "$servers" ]
 }
 
+@test "128 workers of two sets that share memory add in two levels, if any order will do" {
+    local out
+    out=$(last_of --nproc-per-node 128 --deterministic no --log-level info)
+    [[ "$out" == *"step 19"* ]] || { cat "$tmp/err"; return 1; }
+    grep -q 'of 128: path hier' "$tmp/err"
+}
+
 @test "of 96 workers one makes another call: all get the sentence that names it" {
     local out
     out=$(pen run --standalone --nproc-per-node 96 "$programs/mistake" size 2>&1)

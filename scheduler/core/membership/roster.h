@@ -43,8 +43,7 @@ struct member_slot {
     /* Workers. */
     uint64_t number; /* in its memory, for members that can map it; 0: not shared */
     int32_t sharing; /* lowest rank of the workers that can map each other's memory */
-    int32_t
-        trying; /* during PROVE: lowest rank of those that try to map each other; -1: it has not been asked */
+    int32_t trying;  /* during PROVE: lowest rank of those that try it; -1: it has not been asked */
     uint8_t *opened; /* during PROVE: a bit for each rank it can map; NULL: no answer yet */
 
     message_copy kept; /* owns the data of the next five */

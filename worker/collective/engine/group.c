@@ -339,8 +339,8 @@ static pen_status make_hier(coll_engine *e, pen_group *g, const layout *l, pen_e
 static bool wants_two_levels(const coll_engine *e, const pen_group *g, const layout *l)
 {
     if (e->two_level == TWO_LEVEL_NO || l->n_hosts == 1 || l->n_hosts == g->size) return false;
-    bool is_one_node =
-        g->size > MESH_DIAL_ALL; /* with several sets: there the wire has fewer messages */
+    /* Of many on one node, whose floats must be added one after another, the wire has fewer messages. */
+    bool is_one_node = g->size > MESH_DIAL_ALL;
     for (int i = 0; i < g->size; i++)
         is_one_node &= e->node_of[g->ranks[i]] == e->node_of[g->ranks[0]];
     return !is_one_node || may_fold_in_two(e, g, l);

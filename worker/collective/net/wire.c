@@ -224,18 +224,10 @@ static void note_agreement(wire_shown *shown, const wire_peer *head)
 }
 
 /* ---- agreement in large teams -------------------------------------------------------------------- */
-/* The size of the subtree below a member, if the tree were full; its parent is so many positions before it. */
-static int span_of(const wire_team *team, int position)
-{
-    int span = 1;
-    while (span < team->size && (position & span) == 0) span *= 2;
-    return span;
-}
-
 /* The neighbour in the tree whose word is missing; -1: none. */
 static int find_silent(const wire_team *team)
 {
-    const int own = team->rank, span = span_of(team, own);
+    const int own = team->rank, span = schedule_tree_span(own, team->size);
     for (int k = 1; k < span && own + k < team->size; k *= 2)
         if (!team->mate[own + k].now.agrees) return own + k;
     return own > 0 && !team->mate[own - span].now.agrees ? own - span : -1;
@@ -262,7 +254,7 @@ static void fail_with_difference(wire_team *team)
 static void agree_along_tree(wire_team *team)
 {
     wire_run *run = &team->run;
-    const int own = team->rank, span = span_of(team, own);
+    const int own = team->rank, span = schedule_tree_span(own, team->size);
     bool refuses = run->call.accepts != NULL && !*run->call.accepts;
     if (run->is_suspect) fail_with_difference(team);
     if (run->has_failed || run->proves_itself || run->has_agreed) return;

@@ -108,6 +108,11 @@ void schedule_free(schedule *s);
 /* First element of unit `u` of n elements: equal parts, the first n % units are one longer. */
 size_t schedule_unit(const schedule *s, size_t n, uint32_t u);
 
+/* The binomial tree of n positions whose root is 0: the parent of v > 0 is v minus its lowest bit, which is the size of
+ * v's subtree if the tree is full.  schedule_tree_span(): that size; of the root, the power of two that is >= n. */
+int schedule_tree_span(int v, int n);
+int schedule_tree_members(int v, int span, int n); /* those of n in a subtree at v of that size */
+
 /* The place of a range in IN, OUT or TEMP, in elements.  `call` is this member's, `rank` its position. */
 typedef struct {
     size_t at, elements;

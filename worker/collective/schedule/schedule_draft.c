@@ -165,6 +165,18 @@ bool schedule_kind_by_counts(coll_kind kind)
     }
 }
 
+int schedule_tree_span(int v, int n)
+{
+    int span = 1;
+    while (span < n && (v & span) == 0) span *= 2;
+    return span;
+}
+
+int schedule_tree_members(int v, int span, int n)
+{
+    return v + span < n ? span : n - v;
+}
+
 int log2_floor(int size)
 {
     int log = 0;

@@ -1,8 +1,7 @@
 /* schedule_funnel.c - along a binomial tree to one member and back: 2 (n - 1) messages, 2 log2(n) rounds, rank order.
  *
  * DESIGN
- * Tree        Positions are counted from the root, which is member 0 where no call names one.  Position v > 0 has the
- *             parent v minus its lowest bit; its subtree is the positions v .. v + lowest bit - 1.
+ * Tree        That of schedule_tree_span().  The root is member 0 where no call names one.
  * all_reduce  Inputs are gathered whole, in slots: slot i of a member holds the input of position v + i.  The root folds
  *             all in rank order and sends the result back.
  * reduce      The same, one way.
@@ -42,7 +41,7 @@ static move_range slots(int first, int n)
 
 static int members_of(const funnel *f, int v, int reach)
 {
-    return v + reach < f->size ? reach : f->size - v;
+    return schedule_tree_members(v, reach, f->size);
 }
 
 static void gather_inputs(const funnel *f)
@@ -97,11 +96,11 @@ static pen_status build(coll_kind kind, int size, int rank, int root, schedule *
     if (size == 1) return schedule_build_alone(kind, out);
     const bool is_rooted = kind == COLL_REDUCE, gathers = kind == COLL_ALL_GATHER;
     schedule_draft d = {0};
-    funnel f         = {.d = &d, .size = size, .root = is_rooted ? root : 0, .reach = 1};
+    funnel f         = {.d = &d, .size = size, .root = is_rooted ? root : 0};
     f.v              = (rank - f.root + size) % size;
-    while (f.reach < size && !(f.v & f.reach)) f.reach *= 2;
-    f.members = members_of(&f, f.v, f.reach);
-    d         = schedule_draft_begin(kind, gathers ? (uint32_t)size : 1,
+    f.reach          = schedule_tree_span(f.v, size);
+    f.members        = members_of(&f, f.v, f.reach);
+    d                = schedule_draft_begin(kind, gathers ? (uint32_t)size : 1,
                              coll_reduces(kind) ? (uint32_t)f.members : 0, false);
     draft_scale_first(&d);
     if (gathers) {

@@ -1,8 +1,7 @@
 /* schedule_tree.c - a binomial tree: log2(n) deep, for calls with a root.
  *
  * DESIGN
- * Positions are counted from the root.  Position v > 0 has the parent v minus its lowest bit; its
- * subtree is the positions v .. v + lowest bit - 1.  A member sends to the child with the largest
+ * Positions are counted from the root (schedule_tree_span()).  A member sends to the child with the largest
  * subtree first.  Parts of a subtree are one or two pieces in group order, because it may wrap
  * around after the last position.
  */
@@ -26,16 +25,9 @@ static int position(const tree *t, int v)
     return (v + t->root) % t->size;
 }
 
-static int reach_of(int v, int size)
-{
-    int reach = 1;
-    while (reach < size && !(v & reach)) reach *= 2;
-    return reach;
-}
-
 static int members_of(const tree *t, int v, int reach)
 {
-    return v + reach < t->size ? reach : t->size - v;
+    return schedule_tree_members(v, reach, t->size);
 }
 
 static int parent(const tree *t)
@@ -148,7 +140,7 @@ static pen_status build(coll_kind kind, int size, int rank, int root, schedule *
     if (size == 1) return schedule_build_alone(kind, out);
     schedule_draft d = {0};
     tree t           = {.d = &d, .size = size, .root = root, .v = (rank - root + size) % size};
-    t.reach          = reach_of(t.v, size);
+    t.reach          = schedule_tree_span(t.v, size);
     bool parts       = schedule_kind_by_counts(kind);
     d = schedule_draft_begin(kind, parts ? (uint32_t)size : 1, slots(&t, kind), false);
     if (kind == COLL_BROADCAST)
