@@ -33,3 +33,17 @@ last_of() { pen run --standalone "$@" linear 2>"$tmp/err" | tail -1; }
     [ "$(echo "$out" | grep -c 'differs: rank 1 has 9 f64 SUM .loss., rank [02] has 8 f64')" = 96 ] # from a neighbour of it
     [ "$(echo "$out" | grep -o 'rank 1 has .*' | sort -u | wc -l)" = 1 ]
 }
+
+# All ranks print the sum of "loss" in their order; in even steps only odd ranks give another number.
+@test "70 workers add their numbers in rank order, also when some give other numbers than the rest" {
+    pen run --standalone --nproc-per-node 70 "$programs/scalars" 4 >"$tmp/out" 2>"$tmp/err" || { tail "$tmp/err"; return 1; }
+    [ "$(grep -c 'step [0-3] of 70: loss' "$tmp/out")" = 280 ]
+    [ "$(grep -o 'step .*' "$tmp/out" | sort -u | wc -l)" = 4 ]
+}
+
+@test "of 70 workers one has another loss scale: all get the sentence that names it" {
+    local out
+    out=$(pen run --standalone --nproc-per-node 70 "$programs/stepper" steps=2 33:loss_scale=2 2>&1 || true)
+    echo "$out" | tail -5
+    [ "$(echo "$out" | grep -c '^\[.*\] stepper: the loss scale is 1 on rank 0 and 2 on rank 33; all ranks must')" = 70 ]
+}

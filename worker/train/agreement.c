@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 typedef struct { /* sent by one rank; rates follow */
     double weight, loss_scale, clip;
     uint32_t skip, snapshot, first, zero;
@@ -59,19 +62,8 @@ void agreement_show(agreement *a, group_calls *t, const wire_inputs *inputs, uin
     agreement_show_again(a, t);
 }
 
-void agreement_show_again(agreement *a, group_calls *t)
+static void read_one(const agreement *a, const char *at, wire_inputs *in)
 {
-    a->n     = t->group->size < a->room ? t->group->size : a->room;
-    a->order = t->group->order;
-    memcpy(a->ranks, t->group->ranks, (size_t)a->n * sizeof *a->ranks);
-    if (a->all != a->own)
-        group_calls_gather(t, PEN_U8, a->bytes, NULL, a->own, a->all,
-                           "weights and rates of a step");
-}
-
-static void read_shown(const agreement *a, int position, wire_inputs *in)
-{
-    const char *at = a->all + (size_t)position * a->bytes;
     shown s;
     memcpy(&s, at, sizeof s);
     *in = (wire_inputs){.loss_scale = s.loss_scale,
@@ -84,12 +76,94 @@ static void read_shown(const agreement *a, int position, wire_inputs *in)
                         .rate       = (const double *)(const void *)(at + sizeof s)};
 }
 
+static void read_shown(const agreement *a, int position, wire_inputs *in)
+{
+    read_one(a, a->all + (size_t)position * a->bytes, in);
+}
+
+/* Of what must be equal, and of the scalars' names, so that equal members can add scalars by index. */
+static uint64_t hash_of(const wire_inputs *in)
+{
+    uint64_t word[4 + WIRE_SCALARS_MAX] = {0, 0, in->skip, in->scalars.n};
+    memcpy(&word[0], &in->loss_scale, sizeof word[0]);
+    memcpy(&word[1], &in->clip, sizeof word[1]);
+    memcpy(&word[4], in->scalars.name, in->scalars.n * sizeof word[0]);
+    return XXH3_64bits_withSeed(in->rate, in->n_rates * sizeof *in->rate,
+                                XXH3_64bits(word, sizeof word));
+}
+
+static void begin_sums(agreement *a, group_calls *t)
+{
+    wire_inputs in;
+    read_one(a, a->own, &in);
+    agreement_sums *to  = &a->added;
+    const uint64_t hash = hash_of(&in);
+    *to                 = (agreement_sums){
+                        .weight = in.weight, .with_weight = in.weight > 0, .snapshots = in.snapshot};
+    if (t->group->rank == 0) {
+        shown s;
+        memcpy(&s, a->own, sizeof s);
+        to->first = s.first;
+    }
+    for (int k = 0; k < AGREEMENT_HASH_PARTS; k++) {
+        to->hash[k]   = (double)(hash >> 16 * k & 0xffff);
+        to->square[k] = to->hash[k] * to->hash[k];
+    }
+    memcpy(to->scalar, in.scalars.sum, in.scalars.n * sizeof *to->scalar);
+    group_calls_begin(t, &(coll_call){.kind  = COLL_ALL_REDUCE,
+                                      .op    = PEN_SUM,
+                                      .dtype = PEN_F64,
+                                      .n     = sizeof *to / sizeof(double),
+                                      .in    = to,
+                                      .out   = &a->sums,
+                                      .scale = 1,
+                                      .label = "weights and rates of a step"});
+}
+
+static void begin_gather(agreement *a, group_calls *t)
+{
+    group_calls_gather(t, PEN_U8, a->bytes, NULL, a->own, a->all, "weights and rates of a step");
+}
+
+void agreement_show_again(agreement *a, group_calls *t)
+{
+    a->n         = t->group->size < a->room ? t->group->size : a->room;
+    a->order     = t->group->order;
+    a->is_summed = a->n > AGREEMENT_MEMBERS_SHOWN;
+    memcpy(a->ranks, t->group->ranks, (size_t)a->n * sizeof *a->ranks);
+    if (a->is_summed)
+        begin_sums(a, t);
+    else if (a->all != a->own)
+        begin_gather(a, t);
+}
+
+/* Sums of whole numbers are exact: below 2^53 for two million members. */
+static bool do_sums_say_all(const agreement *a)
+{
+    const agreement_sums *s = &a->sums;
+    const double n          = a->n;
+    bool are_equal          = s->with_weight == n;
+    for (int k = 0; k < AGREEMENT_HASH_PARTS; k++)
+        are_equal &=
+            (__int128)n * (__int128)s->square[k] == (__int128)s->hash[k] * (__int128)s->hash[k];
+    return are_equal;
+}
+
+pen_status agreement_complete(agreement *a, group_calls *t, pen_error *why)
+{
+    if (!a->is_summed || do_sums_say_all(a)) return PEN_OK;
+    a->is_summed = false;
+    begin_gather(a, t);
+    return group_calls_wait(t, why);
+}
+
 pen_status agreement_check(const agreement *a, double *weight_sum, pen_error *why)
 {
     wire_inputs first, other;
     double nodes = 0, sum = 0;
     bool ends;
-    *weight_sum = 0;
+    *weight_sum = a->is_summed ? a->sums.weight : 0;
+    if (a->is_summed) return PEN_OK;
     read_shown(a, 0, &first);
     for (int i = 0; i < a->n; i++) {
         read_shown(a, i, &other);
@@ -113,6 +187,14 @@ void agreement_scalars(const agreement *a, wire_scalars *sum)
     wire_scalars part = {0};
     bool ends;
     *sum = (wire_scalars){0};
+    if (a->is_summed) {
+        read_one(a, a->own, &in);
+        for (uint32_t k = 0; k < in.scalars.n; k++) {
+            (void)scalars_set(sum, in.scalars.name[k], a->sums.scalar[k]);
+            sum->ranks[k] = in.scalars.ranks[k] * (uint32_t)a->n;
+        }
+        return;
+    }
     for (int i = 0; i < a->n; i++) {
         read_shown(a, fold_order_at(a->order, i, &ends), &in);
         scalars_add(&part, &in.scalars);
@@ -127,6 +209,7 @@ int32_t agreement_last_with_weight(const agreement *a)
 {
     wire_inputs in;
     int32_t last = 0;
+    if (a->is_summed) return a->n - 1;
     for (int i = 0; i < a->n; i++) {
         read_shown(a, i, &in);
         if (in.weight > 0) last = i;
@@ -137,6 +220,7 @@ int32_t agreement_last_with_weight(const agreement *a)
 uint32_t agreement_first(const agreement *a)
 {
     shown s;
+    if (a->is_summed) return (uint32_t)a->sums.first;
     memcpy(&s, a->all, sizeof s);
     return s.first;
 }
@@ -144,8 +228,8 @@ uint32_t agreement_first(const agreement *a)
 bool agreement_wants_snapshot(const agreement *a)
 {
     wire_inputs in;
-    bool is_wanted = false;
-    for (int i = 0; i < a->n; i++) {
+    bool is_wanted = a->is_summed && a->sums.snapshots > 0;
+    for (int i = 0; i < a->n && !a->is_summed; i++) {
         read_shown(a, i, &in);
         is_wanted |= in.snapshot;
     }

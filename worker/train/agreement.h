@@ -1,12 +1,25 @@
 /* agreement.h - exchanges weight, rates, bounds and scalars of all ranks in each step without servers.
  *
- * Weights and scalars are added in the order of the group's folds (fold_order.h); everything else must be equal.  One small all_gather per step: it begins
- * with the step and must have ended at its end.
+ * Weights and scalars are added in the order of the group's folds (fold_order.h); everything else must be equal.  One
+ * small call per step: it begins with the step and must have ended at its end.  In groups of up to AGREEMENT_MEMBERS_SHOWN
+ * it is an all_gather.  N members would receive N^2 inputs, so larger groups add up weights, scalars and hashes of the
+ * rest in one all_reduce; only if these do not say it all, they gather, too.
  */
 #ifndef WORKER_TRAIN_AGREEMENT_H
 #define WORKER_TRAIN_AGREEMENT_H
 
 #include "worker/train/group_calls.h"
+
+enum { AGREEMENT_MEMBERS_SHOWN = 64, AGREEMENT_HASH_PARTS = 4 };
+
+/* What members add up.  16 bits of a hash are equal on all n members exactly if n times the sum of their squares is the
+ * square of their sum. */
+typedef struct { /* doubles only: one call adds them */
+    double weight, with_weight, snapshots,
+        first; /* with_weight: members; first: given by position 0 */
+    double hash[AGREEMENT_HASH_PARTS], square[AGREEMENT_HASH_PARTS];
+    double scalar[WIRE_SCALARS_MAX];
+} agreement_sums;
 
 typedef struct {
     size_t bytes; /* of one rank */
@@ -15,6 +28,8 @@ typedef struct {
     int n, *ranks; /* members that take part, and their RANKs, including those lost since */
     const reduce_order *order; /* of the group that took part; BORROWED */
     char *own, *all;           /* [bytes], [size * bytes]; the same in a group of one */
+    bool is_summed;            /* by `added` and `sums`; `all` has nothing */
+    agreement_sums added, sums;
 } agreement;
 
 pen_status agreement_init(agreement *a, uint32_t n_rates, int size, pen_error *why);
@@ -27,7 +42,10 @@ void agreement_show(agreement *a, group_calls *t, const wire_inputs *inputs, uin
 /* The same again, to the survivors. */
 void agreement_show_again(agreement *a, group_calls *t);
 
-/* After the wait: compares all members, and sums their weights.  MISMATCH, equal on all, names two of them. */
+/* After the wait, on all members: gathers and waits if sums do not say it all. */
+pen_status agreement_complete(agreement *a, group_calls *t, pen_error *why);
+
+/* After agreement_complete(): compares all members, and sums their weights.  MISMATCH, equal on all, names two of them. */
 pen_status agreement_check(const agreement *a, double *weight_sum, pen_error *why);
 
 /* The sum of their scalars. */

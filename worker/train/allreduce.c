@@ -360,7 +360,9 @@ static pen_status complete_sums(trainer *t, pen_error *why)
 {
     const coll_call call = {
         .kind = COLL_BARRIER, .dtype = PEN_U8, .scale = 1, .label = "sums of a step are complete"};
-    if (group_calls_wait_for_sums(&t->group_calls, t->reducer, why) != PEN_OK) return why->status;
+    if (group_calls_wait_for_sums(&t->group_calls, t->reducer, why) != PEN_OK ||
+        agreement_complete(&t->agreement, &t->group_calls, why) != PEN_OK)
+        return why->status;
     t->has_sums = true;
     if (!t->goes_on) return PEN_OK;
     group_calls_begin(&t->group_calls, &call);

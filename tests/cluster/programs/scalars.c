@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ELEMENTS = 300000, RANKS_MAX = 16 };
+enum { ELEMENTS = 300000, RANKS_MAX = 128 };
 
 static int fail(const char *what)
 {

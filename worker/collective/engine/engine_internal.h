@@ -23,7 +23,7 @@
 #include <stdatomic.h>
 
 enum {
-    ENGINE_NAP_US       = 5000,  /* longest sleep: deadlines and failures are checked after it */
+    ENGINE_NAP_US       = 20000, /* longest sleep: deadlines and failures are checked after it */
     ENGINE_NAP_IDLE_US  = 80000, /* the same when nothing has happened for a while */
     ENGINE_POLL_US      = 500,   /* how long a device is asked again and again, before naps */
     ENGINE_NAP_POLL_US  = 100,   /* with two kinds of link (a thread sleeps on one), or a device */

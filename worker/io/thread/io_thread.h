@@ -31,7 +31,7 @@ typedef struct { /* one lane to one shard */
 } lane_link;
 
 typedef struct { /* a copy of the message of an epoch */
-    wire_arena *arena;
+    void *block; /* OWNED: lists and texts */
     uint64_t term, epoch;
     uint32_t n_workers, n_servers, n_replicas;
     const wire_member *worker, *server;

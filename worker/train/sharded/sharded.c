@@ -58,7 +58,9 @@ static pen_status finish_step(sharded *s, bool is_lazy, pen_error *why)
         ctx->step.inputs.scalars = ctx->step.scalars;
         agreement_show(&s->agreement, &s->everyone, s->inputs, 0);
     }
-    if (sharded_complete_sums(s, why) != PEN_OK) return why->status;
+    if (sharded_complete_sums(s, why) != PEN_OK ||
+        agreement_complete(&s->agreement, &s->everyone, why) != PEN_OK)
+        return why->status;
     if (agreement_check(&s->agreement, &weight_sum, why) != PEN_OK) {
         context_fail(ctx, why); /* all other ranks fail alike */
         return why->status;
