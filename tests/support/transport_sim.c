@@ -1,4 +1,4 @@
-/* transport_sim.c - a network in memory: a sorted list of messages in flight, and a generator of faults. */
+/* transport_sim.c - a network in memory: messages in flight by the moment of their arrival, and a generator of faults. */
 #include "tests/support/transport_sim.h"
 #include "common/base/why.h"
 #include "tests/support/transports.h"
@@ -18,7 +18,6 @@ typedef struct endpoint endpoint;
 
 typedef struct item { /* in flight, or in an inbox */
     struct item *next;
-    uint64_t due_ms, order;
     endpoint *to;
     uint32_t peer;       /* of the receiver: the sender      */
     uint32_t connection; /* the connection it was sent on; stale ones vanish */
@@ -28,8 +27,14 @@ typedef struct item { /* in flight, or in an inbox */
     char head[];
 } item;
 
+typedef struct moment { /* messages that arrive then, in the order of their sending */
+    struct moment *next;
+    uint64_t ms;
+    item *first, **last;
+} moment;
+
 struct endpoint {
-    endpoint *next; /* of the net */
+    endpoint *next, *previous; /* of the net */
     sim_net *net;
     char name[NAME_BYTES], target[NAME_BYTES], address[2 * NAME_BYTES];
     bool listens, is_open, is_dead;
@@ -48,13 +53,14 @@ typedef struct {
 } cut;
 
 struct sim_net {
-    uint32_t id, connections;
-    uint64_t random, order;
+    uint32_t id, connections, connections_room;
+    endpoint **dialler; /* [connections + 1] by number; NULL: has ended */
+    uint64_t random;
     const clock_source *clock;
     sim_faults faults;
     sim_counts counts;
-    endpoint *endpoints;
-    item *flying;     /* sorted by (due, order) */
+    endpoint *endpoints, *newest;
+    moment *flying;   /* sorted by time; none is empty */
     uint32_t names;   /* names generated so far, for sim://ID/... */
     bool runs_itself; /* by the real clock, whenever an endpoint receives */
     cut cuts[CUTS_MAX];
@@ -114,7 +120,12 @@ static void free_items(item *i)
 void sim_net_destroy(sim_net *net)
 {
     if (net == NULL) return;
-    free_items(net->flying);
+    for (moment *m = net->flying, *next; m != NULL; m = next) {
+        next = m->next;
+        free_items(m->first);
+        free(m);
+    }
+    free(net->dialler);
     nets[net->id] = NULL;
     free(net);
 }
@@ -185,14 +196,48 @@ static void tell(endpoint *to, transport_event_kind kind, uint32_t peer)
     if (i != NULL) arrive(i);
 }
 
-static void fly(sim_net *net, item *i, uint64_t due_ms)
+static bool fly(sim_net *net, item *i, uint64_t due_ms)
 {
-    item **link = &net->flying;
-    i->due_ms   = due_ms;
-    i->order    = ++net->order;
-    while (*link != NULL && (*link)->due_ms <= due_ms) link = &(*link)->next;
-    i->next = *link;
-    *link   = i;
+    moment **link = &net->flying;
+    while (*link != NULL && (*link)->ms < due_ms) link = &(*link)->next;
+    if (*link == NULL || (*link)->ms != due_ms) {
+        moment *m = malloc(sizeof *m);
+        if (m == NULL) return false;
+        *m    = (moment){.next = *link, .ms = due_ms, .last = &m->first};
+        *link = m;
+    }
+    i->next        = NULL;
+    *(*link)->last = i;
+    (*link)->last  = &i->next;
+    return true;
+}
+
+typedef bool (*item_test)(sim_net *net, const item *i, const endpoint *e);
+typedef void (*item_fn)(sim_net *net, item *i);
+
+/* Gives `fn` what arrives until then, in order, and `takes` names; NULL: all. */
+static void sort_out(sim_net *net, uint64_t until_ms, item_test takes, const endpoint *e,
+                     item_fn fn)
+{
+    for (moment **at = &net->flying; *at != NULL && (*at)->ms <= until_ms;) {
+        moment *m = *at;
+        for (item **link = &m->first; *link != NULL;) {
+            item *i = *link;
+            if (takes != NULL && !takes(net, i, e)) {
+                link = &i->next;
+                continue;
+            }
+            *link = i->next;
+            if (*link == NULL) m->last = link;
+            fn(net, i);
+        }
+        if (m->first != NULL) {
+            at = &m->next;
+            continue;
+        }
+        *at = m->next;
+        free(m);
+    }
 }
 
 static endpoint *find_listener(sim_net *net, const char *name)
@@ -204,9 +249,23 @@ static endpoint *find_listener(sim_net *net, const char *name)
 
 static endpoint *find_connection(sim_net *net, uint32_t number)
 {
-    endpoint *e = net->endpoints;
-    while (e != NULL && (e->number != number || e->listener == NULL)) e = e->next;
-    return e;
+    return number <= net->connections && net->dialler != NULL ? net->dialler[number] : NULL;
+}
+
+/* False: no memory. */
+static bool number_it(sim_net *net, endpoint *dialler)
+{
+    if (net->connections + 1 >= net->connections_room) {
+        const uint32_t room = 2 * net->connections_room + 64;
+        endpoint **more     = realloc(net->dialler, room * sizeof(endpoint *));
+        if (more == NULL) return false;
+        net->dialler          = more;
+        net->dialler[0]       = NULL;
+        net->connections_room = room;
+    }
+    dialler->number               = ++net->connections;
+    net->dialler[dialler->number] = dialler;
+    return true;
 }
 
 static void try_connect(endpoint *dialler)
@@ -214,12 +273,11 @@ static void try_connect(endpoint *dialler)
     sim_net *net       = dialler->net;
     endpoint *listener = find_listener(net, dialler->target);
     if (listener == NULL || dialler->is_dead || is_cut(net, dialler, listener) ||
-        is_cut(net, listener, dialler)) {
+        is_cut(net, listener, dialler) || !number_it(net, dialler)) {
         dialler->connect_at_ms = clock_ms(net->clock) + RETRY_MS;
         return;
     }
     dialler->listener     = listener;
-    dialler->number       = ++net->connections;
     dialler->is_known     = false;
     dialler->latest_ms[0] = dialler->latest_ms[1] = 0;
     tell(dialler, TRANSPORT_UP, 0);
@@ -230,9 +288,10 @@ static void disconnect(endpoint *dialler, uint32_t reconnect_ms)
     if (dialler->listener == NULL) return;
     if (dialler->is_known) tell(dialler->listener, TRANSPORT_DOWN, dialler->number);
     tell(dialler, TRANSPORT_DOWN, 0);
-    dialler->listener      = NULL;
-    dialler->number        = 0;
-    dialler->connect_at_ms = clock_ms(dialler->net->clock) + reconnect_ms;
+    dialler->net->dialler[dialler->number] = NULL;
+    dialler->listener                      = NULL;
+    dialler->number                        = 0;
+    dialler->connect_at_ms                 = clock_ms(dialler->net->clock) + reconnect_ms;
 }
 
 void sim_net_break(sim_net *net, const char *dialler, const char *listener, uint32_t reconnect_ms)
@@ -252,7 +311,7 @@ void sim_net_kill(sim_net *net, const char *name)
 
 uint64_t sim_net_next_ms(const sim_net *net)
 {
-    uint64_t next = net->flying == NULL ? UINT64_MAX : net->flying->due_ms;
+    uint64_t next = net->flying == NULL ? UINT64_MAX : net->flying->ms;
     for (const endpoint *e = net->endpoints; e != NULL; e = e->next)
         if (!e->listens && !e->is_dead && e->listener == NULL && e->connect_at_ms < next)
             next = e->connect_at_ms;
@@ -291,12 +350,8 @@ bool sim_net_deliver(sim_net *net)
         try_connect(e);
         any = true;
     }
-    while (net->flying != NULL && net->flying->due_ms <= now) {
-        item *i     = net->flying;
-        net->flying = i->next;
-        land(net, i);
-        any = true;
-    }
+    any |= net->flying != NULL && net->flying->ms <= now;
+    sort_out(net, now, NULL, NULL, land);
     return any;
 }
 
@@ -339,10 +394,14 @@ static pen_status open_endpoint(endpoint *e, const char *address, const transpor
 /* At the end of the list: the order of events must not depend on memory addresses. */
 static void enter(endpoint *e)
 {
-    endpoint **link = &e->net->endpoints;
-    while (*link != NULL) link = &(*link)->next;
-    *link      = e;
-    e->is_open = true;
+    sim_net *net = e->net;
+    e->previous  = net->newest;
+    if (net->newest != NULL)
+        net->newest->next = e;
+    else
+        net->endpoints = e;
+    net->newest = e;
+    e->is_open  = true;
 }
 
 static pen_status sim_listen(void *state, const char *address, const transport_options *o,
@@ -399,8 +458,9 @@ static pen_status send_once(endpoint *e, endpoint *dialler, endpoint *to, const 
         item_new(to, TRANSPORT_MESSAGE, e->listens ? 0 : dialler->number, head, head_size, body);
     if (i == NULL) return PEN_AGAIN;
     i->connection = dialler->number;
-    fly(e->net, i, draw_due(e->net, &dialler->latest_ms[e->listens]));
-    return PEN_OK;
+    if (fly(e->net, i, draw_due(e->net, &dialler->latest_ms[e->listens]))) return PEN_OK;
+    free(i); /* the body stays the caller's */
+    return PEN_AGAIN;
 }
 
 /* Why `to` would refuse the message; NULL: it accepts. */
@@ -468,45 +528,35 @@ static pen_status sim_recv(void *state, transport_event *event)
     return PEN_OK;
 }
 
-static void drop_flying_to(sim_net *net, const endpoint *e)
+static bool is_to(sim_net *net, const item *i, const endpoint *e)
 {
-    for (item **link = &net->flying; *link != NULL;) {
-        item *i = *link;
-        if (i->to != e) {
-            link = &i->next;
-            continue;
-        }
-        *link = i->next;
-        buf_release(i->body);
-        free(i);
-    }
+    (void)net;
+    return i->to == e;
 }
 
-/* What a closing endpoint has in flight arrives before the event of its end. */
-static void land_flying_from(sim_net *net, const endpoint *e, uint64_t until_ms)
+static bool is_from(sim_net *net, const item *i, const endpoint *e)
 {
-    for (item **link = &net->flying; *link != NULL && (*link)->due_ms <= until_ms;) {
-        item *i = *link;
-        if (sender_of(net, i) != e) {
-            link = &i->next;
-            continue;
-        }
-        *link = i->next;
-        land(net, i);
-    }
+    return sender_of(net, i) == e;
+}
+
+static void drop(sim_net *net, item *i)
+{
+    (void)net;
+    buf_release(i->body);
+    free(i);
 }
 
 static void leave(endpoint *e, uint32_t linger_ms)
 {
     sim_net *net = e->net;
-    if (linger_ms > 0) land_flying_from(net, e, clock_ms(net->clock) + linger_ms);
+    /* What a closing endpoint has in flight arrives before the event of its end. */
+    if (linger_ms > 0) sort_out(net, clock_ms(net->clock) + linger_ms, is_from, e, land);
     if (!e->listens) disconnect(e, 0);
     for (endpoint *d = net->endpoints; d != NULL && e->listens; d = d->next)
         if (d->listener == e) disconnect(d, RETRY_MS);
-    endpoint **link = &net->endpoints;
-    while (*link != e) link = &(*link)->next;
-    *link = e->next;
-    drop_flying_to(net, e);
+    *(e->previous != NULL ? &e->previous->next : &net->endpoints) = e->next;
+    *(e->next != NULL ? &e->next->previous : &net->newest)        = e->previous;
+    sort_out(net, UINT64_MAX, is_to, e, drop);
 }
 
 static void sim_close(void *state, uint32_t linger_ms)
