@@ -9,7 +9,7 @@
 #   make check      the quick tests only (under a minute, once built)
 #   make sanitize   builds with address and undefined, then with thread sanitizer, and runs the tests that support them;
 #                   each fuzzer for 10 s
-#   make soak       SEEDS=5000: simulated clusters with faults, on all cores; ROUNDS=20: runs of the hosts suite; faults over TLS;
+#   make soak       SEEDS=5000: simulated clusters with faults, on all cores, and of 1,000 workers; ROUNDS=20: runs of the hosts suite; faults over TLS;
 #                   300 kills at one port, 600 under every rule
 #   make bench      the figures of the README
 #   make install    PREFIX=/usr/local

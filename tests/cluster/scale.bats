@@ -47,3 +47,7 @@ last_of() { pen run --standalone "$@" linear 2>"$tmp/err" | tail -1; }
     echo "$out" | tail -5
     [ "$(echo "$out" | grep -c '^\[.*\] stepper: the loss scale is 1 on rank 0 and 2 on rank 33; all ranks must')" = 70 ]
 }
+
+@test "what the simulator's members send is what the model of docs/design/scale.md says" {
+    "$build/tests/sim_many_test" sim_what_a_job_sends_is_what_the_model_says 2>"$tmp/err" | scripts/scale.py --compare
+}

@@ -21,6 +21,16 @@ void *sim_need(void *memory)
     return memory;
 }
 
+double sim_mark(uint32_t rank)
+{
+    return (double)(draw_mix(rank) >> 24);
+}
+
+sim_shards sim_all_shards(uint32_t n)
+{
+    return n < 128 ? ((sim_shards)1 << n) - 1 : ~(sim_shards)0;
+}
+
 bool sim_is_free_rule(const cluster *c)
 {
     return c->plan.task.mode == MODEL_SSP || c->plan.task.mode == MODEL_ASYNC;
@@ -50,13 +60,13 @@ void sim_wrong(cluster *c, const char *format, ...)
 /* ---- the model ------------------------------------------------------------------------------- */
 static void make_tensor(cluster *c, uint32_t t)
 {
-    static const int64_t sizes[] = {7, 4099, 1, 300, 64};
+    static const int64_t large[] = {7, 4099, 1, 300, 64}, small[] = {7, 41, 1, 30, 64};
     snprintf(c->tensor_name[t], sizeof c->tensor_name[t], "t%u", t);
     c->tensor[t] = (wire_tensor){.name       = c->tensor_name[t],
                                  .dtype      = PEN_F32,
                                  .grad_dtype = t % 4 == 3 ? PEN_BF16 : PEN_F32,
                                  .ndim       = 1,
-                                 .shape      = {sizes[t % 5]},
+                                 .shape      = {c->plan.many ? small[t % 5] : large[t % 5]},
                                  .flags      = t == 4 ? PEN_FROZEN : 0,
                                  .init       = ""};
 }
@@ -153,7 +163,7 @@ static void settle(cluster *c)
 
 static bool is_coming_back(const cluster *c)
 {
-    for (uint32_t i = 0; i < SIM_SERVERS_MAX + SIM_WORKERS_MAX + 1; i++)
+    for (uint32_t i = 0; i < c->n_servers + c->n_workers + 1; i++)
         if (c->restart_ms[i] > 0) return true;
     return false;
 }
@@ -181,6 +191,18 @@ static void run(cluster *c)
     check_end(c);
 }
 
+static void name_members(cluster *c)
+{
+    for (uint32_t i = 0; i < c->n_workers; i++) {
+        snprintf(c->worker_name[i], sizeof c->worker_name[i], "w%u", i);
+        c->worker_names[i] = c->worker_name[i];
+    }
+    for (uint32_t i = 0; i < SIM_SHARDS_MAX; i++) {
+        snprintf(c->server_name[i], sizeof c->server_name[i], "s%u", i);
+        c->server_names[i] = c->server_name[i];
+    }
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 static void build(cluster *c)
 {
@@ -192,7 +214,12 @@ static void build(cluster *c)
     c->column         = sim_need(calloc(WIRE_ITEMS_MAX, sizeof *c->column));
     c->n_workers      = p->workers_max > p->task.workers ? p->workers_max : p->task.workers;
     c->n_servers      = p->servers_max > p->servers ? p->servers_max : p->servers;
+    c->worker         = sim_need(calloc(c->n_workers, sizeof *c->worker));
+    c->server         = sim_need(calloc(c->n_servers + 1, sizeof *c->server));
+    c->restart_ms     = sim_need(calloc(c->n_servers + c->n_workers + 1, sizeof *c->restart_ms));
     mutation_active   = p->planted;
+    for (uint32_t i = 0; i < p->n_events; i++) c->has_no_way |= p->event[i].what == SIM_NO_WAY;
+    name_members(c);
     make_model(c);
     net_open(c);
     sim_scheduler_begin(c);
@@ -214,6 +241,9 @@ static void destroy(cluster *c)
     sim_view_clear(&c->view);
     free(c->shard_of);
     free(c->column);
+    free(c->worker);
+    free(c->server);
+    free(c->restart_ms);
     free(c);
 }
 

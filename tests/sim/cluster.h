@@ -70,18 +70,22 @@ typedef enum {
     SIM_PLANTS
 } sim_mutation;
 
-enum { SIM_EVENTS_MAX = 12 };
+enum {
+    SIM_EVENTS_MAX = 12,
+    SIM_FEW_RANKS  = 16 /* of plans with tables or shared memory */
+};
 
 typedef struct {                     /* sets of ranks: a bit for each */
     bool proves;                     /* workers have memory that others can map */
-    uint32_t room[MODEL_RANKS_MAX];  /* ranks of one room see each other's memory */
+    uint32_t room[SIM_FEW_RANKS];    /* ranks of one room see each other's memory */
     uint32_t liars, boasters, blind; /* cluster_share.c */
 } sim_sharing;
 
 typedef struct {
     model_task task;
     uint32_t servers, shards, lanes, tensors; /* shards: threads of each server */
-    uint64_t bound;                           /* ssp */
+    bool many; /* members: tensors have at most 64 elements, and each worker pushes all at once */
+    uint64_t bound; /* ssp */
     /* by_node: deterministic=node, and odd ranks are on another node; lends: payloads are not copied; verbs: push and
      * pull, no steps */
     bool arrival_order, by_node, lends, verbs;
@@ -137,9 +141,17 @@ void sim_plan_share(sim_plan *p, uint64_t *chance);
 void sim_plan_add(sim_plan *p, sim_event event);
 
 typedef struct {
-    bool excused;           /* the faults left no way to go on */
-    bool is_over, in_order; /* a verdict or an end; every member left has ended in order */
-    char wrong[512];        /* the first check that failed; "" = none */
+    uint64_t messages, bytes; /* with payload */
+} sim_traffic;
+
+enum { SIM_KINDS_MAX = 64 };
+
+typedef struct {
+    sim_traffic sent[SIM_KINDS_MAX]; /* by wire_control_kind or wire_data_kind */
+    uint64_t training_ms;            /* when the scheduler sent that all are ready */
+    bool excused;                    /* the faults left no way to go on */
+    bool is_over, in_order;          /* a verdict or an end; every member left has ended in order */
+    char wrong[512];                 /* the first check that failed; "" = none */
     uint64_t ms, messages, digest;
     uint64_t applied; /* pushes or steps that changed a chunk, over all chunks */
     uint64_t gap_max, repeats, retries, corrupt, breaks, skipped, held;

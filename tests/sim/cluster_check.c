@@ -38,10 +38,12 @@ static void incarnations(const sim_view *r, uint64_t incarnation[MODEL_RANKS_MAX
 
 static bool is_same_set(const sim_view *a, const sim_view *b)
 {
-    uint64_t mine[MODEL_RANKS_MAX], theirs[MODEL_RANKS_MAX];
-    incarnations(a, mine);
-    incarnations(b, theirs);
-    return memcmp(mine, theirs, sizeof mine) == 0;
+    if (a->n_workers != b->n_workers) return false;
+    for (uint32_t i = 0; i < a->n_workers; i++) /* both are sorted by rank */
+        if (a->worker[i].rank != b->worker[i].rank ||
+            a->worker[i].incarnation != b->worker[i].incarnation)
+            return false;
+    return true;
 }
 
 /* One primary per shard; a new primary held a full copy before. */
@@ -69,9 +71,10 @@ static void check_primaries(cluster *c, const sim_view *before, const sim_view *
 static void check_waiting(cluster *c, const sim_view *before, const sim_view *r)
 {
     uint64_t were[MODEL_RANKS_MAX], are[MODEL_RANKS_MAX];
+    if (c->plan.on_worker_loss != LOSS_WAIT) return;
     incarnations(before, were);
     incarnations(r, are);
-    for (uint32_t i = 0; i < c->n_workers && c->plan.on_worker_loss == LOSS_WAIT; i++)
+    for (uint32_t i = 0; i < c->n_workers; i++)
         if (were[i] != 0 && are[i] == 0 && were[i] != c->goodbye[i])
             sim_wrong(c, "epoch %" PRIu64 " is without rank %u, for which the job waits", r->epoch,
                       i);
@@ -124,11 +127,11 @@ static void note_record(cluster *c, const sim_view *r)
 /* A server that comes late gets the record without what it held before. */
 static bool is_for_all(const cluster *c, const wire_control *m)
 {
-    uint64_t led = 0;
+    sim_shards led = 0;
     for (uint32_t i = 0; i < m->u.epoch.n_replicas; i++)
         if (m->u.epoch.replica[i].role == WIRE_PRIMARY)
-            led |= (uint64_t)1 << m->u.epoch.replica[i].shard;
-    return c->view.n_replicas == 0 || led == ((uint64_t)1 << c->n_shards) - 1;
+            led |= (sim_shards)1 << m->u.epoch.replica[i].shard;
+    return c->view.n_replicas == 0 || led == sim_all_shards(c->n_shards);
 }
 
 void check_record(cluster *c, const wire_control *m)
@@ -137,11 +140,11 @@ void check_record(cluster *c, const wire_control *m)
     if (!is_for_all(c, m)) return;
     if (m->u.epoch.term == now->term && m->u.epoch.epoch == now->epoch &&
         m->u.epoch.n_replicas > now->n_replicas && now->n_replicas > 0)
-        sim_view_take(c, &c->view, m);
+        sim_view_take(&c->view, m);
     if (!sim_view_is_newer(m->u.epoch.term, m->u.epoch.epoch, &c->view)) return;
     sim_view next = {.term = 0};
     uint64_t incarnation[MODEL_RANKS_MAX];
-    sim_view_take(c, &next, m);
+    sim_view_take(&next, m);
     const bool changed = !is_same_set(&c->view, &next), first = c->view.n_replicas == 0;
     c->result.epochs++;
     note_record(c, &next);
@@ -266,7 +269,7 @@ static void check_equal(const sim_copy *k)
     cluster *c = k->place->server->c;
     uint64_t mine, theirs;
     const uint64_t index = shard_index(k->shard, &mine);
-    if (k->role == WIRE_LEARNER || !is_newest(k)) return;
+    if (c->plan.replicas == 0 || k->role == WIRE_LEARNER || !is_newest(k)) return;
     for (uint32_t i = 0; i < c->n_servers; i++) {
         const sim_copy *o = &c->server[i].copy[k->number];
         if (o == k || o->shard == NULL || o->role == WIRE_LEARNER || o->epoch != k->epoch ||
@@ -384,7 +387,7 @@ void check_cut(sim_copy *s, const shard_capture *cut)
     }
 }
 
-void check_part(cluster *c, int64_t step, uint64_t shards)
+void check_part(cluster *c, int64_t step, sim_shards shards)
 {
     uint32_t i = 0;
     while (i < c->n_parts && c->part[i].step != step) i++;
@@ -397,6 +400,6 @@ void check_part(cluster *c, int64_t step, uint64_t shards)
 void check_complete(cluster *c, int64_t step, uint32_t n_shards)
 {
     for (uint32_t i = 0; i < c->n_parts; i++)
-        if (c->part[i].step == step && c->part[i].shards != ((uint64_t)1 << n_shards) - 1)
+        if (c->part[i].step == step && c->part[i].shards != sim_all_shards(n_shards))
             sim_wrong(c, "the snapshot of step %" PRId64 " is called complete and is not", step);
 }

@@ -51,7 +51,7 @@ static bool is_in(const cluster *c, uint32_t chunk, uint32_t rank, uint64_t seq)
     const sim_copy *k = primary_of(c, chunk);
     if (c->plan.task.mode == MODEL_DECIDE) {
         const model_step s = model_at(c->reference, seq);
-        if ((s.ranks >> rank & 1) == 0) return false;
+        if (!model_has(&s.ranks, rank)) return false;
         applied = (uint64_t)s.applied;
     }
     if (k == NULL || k->shard == NULL || !k->is_authority) return true;
@@ -86,16 +86,21 @@ static bool same_bits(double a, double b)
 static void check_scalars(const sim_worker *w, const model_step *expected)
 {
     const wire_scalars *s = &w->outcome.scalars;
-    double mask = 0, steps = 0;
-    uint32_t n = 0, n_steps = 0;
-    const bool are_there = scalars_find(s, SIM_SCALAR_RANKS, &mask, &n) &&
-                           scalars_find(s, SIM_SCALAR_STEP, &steps, &n_steps);
-    const uint32_t ranks = are_there ? (uint32_t)mask : 0;
-    if (ranks != expected->ranks || n != (uint32_t)__builtin_popcount(ranks) || n_steps != n ||
+    double marks = 0, steps = 0, expected_marks = 0;
+    uint32_t n = 0, n_steps = 0, n_expected = 0;
+    MODEL_EACH(r, &expected->ranks)
+    {
+        expected_marks += sim_mark(r);
+        n_expected++;
+    }
+    (void)scalars_find(s, SIM_SCALAR_RANKS, &marks, &n);
+    (void)scalars_find(s, SIM_SCALAR_STEP, &steps, &n_steps);
+    if (marks != expected_marks || n != n_expected || n_steps != n ||
         steps != (double)n * (double)w->step)
         sim_wrong(w->c,
-                  "rank %u: scalars of step %" PRIu64 " are of ranks %x (%u), steps %g; not %x",
-                  w->rank, w->step, ranks, n, steps, expected->ranks);
+                  "rank %u: scalars of step %" PRIu64
+                  " are of %u ranks (marks %.0f), steps %g; not of %u (%.0f)",
+                  w->rank, w->step, n, marks, steps, n_expected, expected_marks);
 }
 
 static void check_outcome(sim_worker *w)
@@ -199,7 +204,7 @@ void check_calls(cluster *c)
         const sim_worker *w = &c->worker[r];
         if (w->life != LIFE_RUNS || w->stalled_until_ms > 0) continue;
         const uint64_t now = sim_now(c, &w->clock);
-        for (int i = 0; i < SIM_CALLS_MAX; i++)
+        for (int i = 0; i < SIM_CALLS_MAX && w->pending > 0; i++)
             if (w->call[i].is_pending && w->call[i].deadline_ms + 1 < now)
                 sim_wrong(c, "%s of rank %u is pending %" PRIu64 " ms after its deadline",
                           w->call[i].name, r, now - w->call[i].deadline_ms);

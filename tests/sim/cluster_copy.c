@@ -25,7 +25,7 @@ static bool shard_sends_replica(void *user, int32_t server, const wire_data *d, 
     sim_copy *k         = user;
     const sim_server *s = k->place->server;
     if (fault_apart(s->c, SIM_SERVER, s->rank, SIM_SERVER, (uint32_t)server)) return false;
-    return net_say_data(s->c, &k->link[server], 0, d, payload);
+    return net_say_data(s->c, &k->link[server].e, 0, d, payload);
 }
 
 static void shard_reports(void *user, const pen_error *error)
@@ -63,16 +63,16 @@ static void link_to(sim_copy *k, const wire_replica *to)
     const sim_server *s       = k->place->server;
     const wire_member *member = sim_view_server(&s->view, to->server);
     if (member == NULL || to->place >= member->n_addresses) return;
-    if (k->link[to->server].t != NULL && k->link_to[to->server] == member->incarnation) return;
-    net_hang_up(&k->link[to->server]);
-    k->link_to[to->server] = member->incarnation;
-    net_dial_replica(s->c, &k->link[to->server], member->address[to->place],
-                     k->place->listener.name);
+    sim_link *l = &k->link[to->server];
+    if (l->e.t != NULL && l->to == member->incarnation) return;
+    net_hang_up(&l->e);
+    l->to = member->incarnation;
+    net_dial_replica(s->c, &l->e, member->address[to->place], k->place->listener.name);
 }
 
 static void unlink_all(sim_copy *k)
 {
-    for (int i = 0; i < SIM_SERVERS_MAX; i++) net_hang_up(&k->link[i]);
+    for (uint32_t i = 0; i < k->place->server->c->n_servers; i++) net_hang_up(&k->link[i].e);
 }
 
 static void relink(sim_copy *k)
@@ -84,8 +84,8 @@ static void relink(sim_copy *k)
         wanted[r->replica[i].server] = true;
         link_to(k, &r->replica[i]);
     }
-    for (int i = 0; i < SIM_SERVERS_MAX; i++)
-        if (!wanted[i] && k->link[i].t != NULL) net_hang_up(&k->link[i]);
+    for (uint32_t i = 0; i < k->place->server->c->n_servers; i++)
+        if (!wanted[i] && k->link[i].e.t != NULL) net_hang_up(&k->link[i].e);
 }
 
 /* ---- creating and closing -------------------------------------------------------------------- */
@@ -95,6 +95,7 @@ static void destroy(sim_copy *k)
     shard_destroy(k->shard);
     free(k->version);
     free(k->crc);
+    free(k->link);
     memset(k, 0, sizeof *k);
 }
 
@@ -120,6 +121,7 @@ static void create(sim_server *s, sim_copy *k, const wire_replica *r)
                                    .is_empty    = r->role == WIRE_LEARNER};
     pen_error why;
     *k         = (sim_copy){.place = &s->place[r->place], .number = r->shard};
+    k->link    = sim_need(calloc(s->c->n_servers, sizeof *k->link));
     k->shard   = shard_create(&options, &outside, &why);
     k->version = sim_need(calloc(s->cut->n_chunks, sizeof *k->version));
     k->crc     = sim_need(calloc(s->cut->n_chunks, sizeof *k->crc));
@@ -217,7 +219,7 @@ void sim_copies_seal_primaries(sim_server *s)
 
 void sim_copies_free(sim_server *s)
 {
-    for (int i = 0; i < SIM_SHARDS_MAX; i++)
+    for (uint32_t i = 0; i < s->n_shards; i++)
         if (s->copy[i].shard != NULL) destroy(&s->copy[i]);
 }
 
@@ -263,8 +265,8 @@ static void refuse(sim_place *p, endpoint *e, uint32_t peer, const wire_data *d)
 
 static void tell_down(sim_place *p, uint32_t peer)
 {
-    for (int i = 0; i < SIM_SHARDS_MAX; i++) {
-        sim_copy *k = copy_of(p, (uint32_t)i);
+    for (uint32_t i = 0; i < p->server->n_shards; i++) {
+        sim_copy *k = copy_of(p, i);
         if (k != NULL) shard_peer_down(k->shard, peer);
     }
 }
@@ -293,7 +295,7 @@ static bool drain_link(sim_copy *k, int32_t server)
     transport_event event;
     wire_data d;
     bool any    = false;
-    endpoint *e = &k->link[server];
+    endpoint *e = &k->link[server].e;
     for (; net_recv(k->place->server->c, e, &event); any = true) {
         if (event.kind == TRANSPORT_UP) shard_replica_up(k->shard, server);
         if (event.kind == TRANSPORT_DOWN) shard_replica_down(k->shard, server);
@@ -311,10 +313,10 @@ bool sim_copies_turn(sim_server *s)
         any |= drain_listener(&s->place[i], &s->place[i].listener, 0);
         any |= drain_listener(&s->place[i], &s->place[i].replica, PEER_REPLICA);
     }
-    for (int i = 0; i < SIM_SHARDS_MAX; i++)
-        for (int32_t to = 0; to < SIM_SERVERS_MAX && s->copy[i].shard != NULL; to++)
-            if (s->copy[i].link[to].t != NULL) any |= drain_link(&s->copy[i], to);
-    for (int i = 0; i < SIM_SHARDS_MAX && any; i++) {
+    for (uint32_t i = 0; i < s->n_shards; i++)
+        for (int32_t to = 0; to < (int32_t)s->c->n_servers && s->copy[i].shard != NULL; to++)
+            if (s->copy[i].link[to].e.t != NULL) any |= drain_link(&s->copy[i], to);
+    for (uint32_t i = 0; i < s->n_shards && any; i++) {
         if (s->copy[i].shard == NULL) continue;
         shard_flush(s->copy[i].shard);
         check_copy(&s->copy[i]);

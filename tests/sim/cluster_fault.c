@@ -11,9 +11,9 @@ enum {
 static const char *const role_names[] = {"nobody", "scheduler", "server", "worker"};
 
 /* ---- names and numbers of members ------------------------------------------------------------ */
-static uint32_t member_slot_of(sim_role role, uint32_t rank)
+static uint32_t member_slot_of(const cluster *c, sim_role role, uint32_t rank)
 {
-    return role == SIM_SCHEDULER ? 0 : role == SIM_SERVER ? 1 + rank : 1 + SIM_SERVERS_MAX + rank;
+    return role == SIM_SCHEDULER ? 0 : role == SIM_SERVER ? 1 + rank : 1 + c->n_servers + rank;
 }
 
 static life life_of(const cluster *c, sim_role role, uint32_t rank)
@@ -26,8 +26,8 @@ static life life_of(const cluster *c, sim_role role, uint32_t rank)
 static uint32_t birth_of(const cluster *c, sim_role role, uint32_t rank)
 {
     if (role == SIM_SCHEDULER) return c->scheduler.birth;
-    return role == SIM_SERVER && rank < SIM_SERVERS_MAX ? c->server[rank].birth
-                                                        : 0; /* or a number of them */
+    return role == SIM_SERVER && rank < c->n_servers ? c->server[rank].birth
+                                                     : 0; /* or a number of them */
 }
 
 static void begin(cluster *c, sim_role role, uint32_t rank)
@@ -37,7 +37,7 @@ static void begin(cluster *c, sim_role role, uint32_t rank)
         return;
     }
     sim_note(c, "%s %u begins", role_names[role], rank);
-    c->restart_ms[member_slot_of(role, rank)] = 0;
+    c->restart_ms[member_slot_of(c, role, rank)] = 0;
     if (role == SIM_SCHEDULER) sim_scheduler_begin(c);
     if (role == SIM_SERVER) sim_server_begin(c, rank);
     if (role == SIM_WORKER) sim_worker_begin(c, rank);
@@ -113,7 +113,7 @@ void fault_ended(cluster *c, sim_role role, uint32_t rank)
     judge(c, role, rank);
     const bool again = c->plan.restarts && !c->is_excused &&
                        (role != SIM_WORKER || c->plan.on_worker_loss == LOSS_WAIT);
-    if (again) c->restart_ms[member_slot_of(role, rank)] = c->now_ms + RESTART_MS;
+    if (again) c->restart_ms[member_slot_of(c, role, rank)] = c->now_ms + RESTART_MS;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -175,7 +175,7 @@ static bool is_way(const sim_event *e, sim_role role, uint32_t rank, sim_role to
 
 bool fault_apart(const cluster *c, sim_role role, uint32_t rank, sim_role to_role, uint32_t to)
 {
-    for (uint32_t i = 0; i < c->plan.n_events; i++) {
+    for (uint32_t i = 0; i < c->plan.n_events && c->has_no_way; i++) {
         const sim_event *e = &c->plan.event[i];
         if (e->what != SIM_NO_WAY || !c->happened[i].has_begun || c->happened[i].has_ended)
             continue;
@@ -268,9 +268,9 @@ static void maybe_break(cluster *c, int plane)
 
 static void restart_if_due(cluster *c, sim_role role, uint32_t rank)
 {
-    const uint64_t at = c->restart_ms[member_slot_of(role, rank)];
+    const uint64_t at = c->restart_ms[member_slot_of(c, role, rank)];
     if (at == 0 || at > c->now_ms) return;
-    c->restart_ms[member_slot_of(role, rank)] = 0;
+    c->restart_ms[member_slot_of(c, role, rank)] = 0;
     if (!is_job_over(c) && life_of(c, role, rank) != LIFE_RUNS) begin(c, role, rank);
 }
 
@@ -322,7 +322,7 @@ uint64_t fault_due(const cluster *c)
     for (int plane = 0; plane < NETS; plane++)
         if (!c->is_healed && break_mean_ms(c, plane) > 0) due = least(due, c->break_at_ms[plane]);
     for (uint32_t i = 0; i < c->plan.n_events; i++) due = least(due, event_due(c, i));
-    for (uint32_t i = 0; i < SIM_SERVERS_MAX + SIM_WORKERS_MAX + 1; i++)
+    for (uint32_t i = 0; i < c->n_servers + c->n_workers + 1; i++)
         if (c->restart_ms[i] > 0) due = least(due, c->restart_ms[i]);
     return due;
 }

@@ -84,9 +84,10 @@ static void check_state(const sim_worker *w)
 
 static void apply(sim_worker *w)
 {
-    uint64_t ranks = 0;
-    for (uint32_t i = 0; i < w->view.n_workers; i++) ranks |= UINT64_C(1) << w->view.worker[i].rank;
-    w->state[w->step + 1] = draw_mix(w->state[w->step] ^ ranks << 32 ^ w->step);
+    double ranks = 0;
+    for (uint32_t i = 0; i < w->view.n_workers; i++)
+        ranks += sim_mark((uint32_t)w->view.worker[i].rank);
+    w->state[w->step + 1] = draw_mix(w->state[w->step] ^ (uint64_t)ranks << 8 ^ w->step);
     w->step++;
     w->c->result.applied++;
     check_state(w);

@@ -142,9 +142,12 @@ static const endpoint *draw_dialler(cluster *c, net_plane plane)
     if (!sim_has_servers(c)) return &w->control;
     const sim_server *s = &c->server[draw_below(&c->chance, c->n_servers)];
     if (plane == NET_CONTROL) return draw_chance(&c->chance, 50) ? &w->control : &s->control;
-    if (plane == NET_REPLICA)
-        return &s->copy[draw_below(&c->chance, SIM_SHARDS_MAX)]
-                    .link[draw_below(&c->chance, c->n_servers)];
+    static const endpoint none;
+    if (plane == NET_REPLICA) {
+        const sim_copy *k = &s->copy[draw_below(&c->chance, 10)];
+        const uint64_t to = draw_below(&c->chance, c->n_servers);
+        return k->link != NULL ? &k->link[to].e : &none;
+    }
     const uint32_t shards = w->n_shards > 0 ? w->n_shards : 1;
     return &w->lane[draw_below(&c->chance, shards * c->plan.lanes)].data;
 }
@@ -303,6 +306,12 @@ bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, 
     return d->payload_bytes == (event->body != NULL ? event->body->size : 0);
 }
 
+void net_count(cluster *c, int kind, size_t bytes)
+{
+    c->result.sent[kind].messages++;
+    c->result.sent[kind].bytes += bytes;
+}
+
 void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message)
 {
     pen_error why;
@@ -310,9 +319,8 @@ void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message
     if (wire_control_encode(message, &c->out, &why) != PEN_OK)
         sim_wrong(c, "%s cannot write %s: %s", e->name, wire_kind_name((int)message->kind),
                   why.text);
-    else
-        (void)transport_send(e->t, peer, c->out.data, c->out.size,
-                             NULL); /* what matters is sent again */
+    else if (transport_send(e->t, peer, c->out.data, c->out.size, NULL) == PEN_OK)
+        net_count(c, (int)message->kind, c->out.size); /* what matters is sent again */
 }
 
 bool net_say_data(cluster *c, endpoint *e, uint32_t peer, const wire_data *d, buf *payload)
@@ -324,7 +332,10 @@ bool net_say_data(cluster *c, endpoint *e, uint32_t peer, const wire_data *d, bu
         return false;
     }
     buf *body = buf_acquire(payload);
-    if (transport_send(e->t, peer, c->out.data, c->out.size, body) == PEN_OK) return true;
-    buf_release(body);
-    return false;
+    if (transport_send(e->t, peer, c->out.data, c->out.size, body) != PEN_OK) {
+        buf_release(body);
+        return false;
+    }
+    net_count(c, (int)d->kind, c->out.size + (payload != NULL ? payload->size : 0));
+    return true;
 }

@@ -62,7 +62,7 @@ static void draw_sizes(sim_plan *p, uint64_t *chance)
     p->servers      = (uint32_t)draw_between(chance, 1, 3);
     p->shards       = (uint32_t)draw_between(chance, 1, SIM_PLACES_MAX);
     p->lanes        = (uint32_t)draw_between(chance, 1, SIM_LANES_MAX);
-    p->tensors      = (uint32_t)draw_between(chance, 1, SIM_TENSORS_MAX);
+    p->tensors      = (uint32_t)draw_between(chance, 1, 10);
     p->bound        = draw_below(chance, 4);
     p->think_ms     = (uint32_t)draw_between(chance, 0, 60);
     p->slow_rank    = (uint32_t)draw_below(chance, p->task.workers);
@@ -336,8 +336,8 @@ void sim_plan_share(sim_plan *p, uint64_t *chance)
     sim_sharing *s       = &p->sharing;
     const uint64_t rooms = draw_between(chance, 1, 3);
     s->proves            = true;
-    for (uint32_t i = 0; i < MODEL_RANKS_MAX; i++) s->room[i] = (uint32_t)draw_below(chance, rooms);
-    for (uint32_t i = 0; i < MODEL_RANKS_MAX; i++) {
+    for (uint32_t i = 0; i < SIM_FEW_RANKS; i++) s->room[i] = (uint32_t)draw_below(chance, rooms);
+    for (uint32_t i = 0; i < SIM_FEW_RANKS; i++) {
         const uint64_t what = draw_below(chance, 10);
         if (what == 0) s->liars |= 1u << i;
         if (what == 1) s->boasters |= 1u << i;

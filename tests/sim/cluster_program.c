@@ -78,7 +78,7 @@ static wire_scalars scalars_of(const sim_worker *w)
 {
     return (wire_scalars){.n     = 2,
                           .name  = {SIM_SCALAR_RANKS, SIM_SCALAR_STEP},
-                          .sum   = {(double)(1u << w->rank), (double)w->step},
+                          .sum   = {sim_mark(w->rank), (double)w->step},
                           .ranks = {1, 1}};
 }
 
@@ -266,7 +266,10 @@ bool sim_program_advance(sim_worker *w)
             return true;
         }
         push_half(w, false);
-        think(w, AT_SECOND_HALF);
+        if (w->c->plan.many)
+            w->at = AT_SECOND_HALF;
+        else
+            think(w, AT_SECOND_HALF);
         return true;
     case AT_SECOND_HALF:
         if (now < w->wake_ms) return false;

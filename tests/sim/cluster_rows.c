@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEYS = MODEL_RANKS_MAX * SIM_ROWS, BYTES = 8 + KEYS * 12 + 8 };
+enum { KEYS = SIM_FEW_RANKS * SIM_ROWS, BYTES = 8 + KEYS * 12 + 8 };
 
 typedef struct { /* of one call: a part of the table that has some of its keys */
     ps_client_sink sink;

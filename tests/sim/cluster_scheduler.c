@@ -28,6 +28,8 @@ static void send_all(void *user, const uint32_t *peers, uint32_t n, const wire_c
     if (message->kind == WIRE_PLAN) s->c->n_shards = message->u.plan.n_shards;
     if (message->kind == WIRE_SNAPSHOT_DONE && message->u.snapshot_done.status == PEN_OK)
         check_complete(s->c, message->u.snapshot_done.step, s->c->n_shards);
+    if (message->kind == WIRE_COMMITTED && !s->c->is_training)
+        s->c->result.training_ms = s->c->now_ms - SIM_START_MS;
     s->c->is_training |= message->kind == WIRE_COMMITTED;
     for (uint32_t i = 0; i < n; i++) net_say(s->c, &s->listener, peers[i], message);
 }

@@ -66,7 +66,7 @@ static void fail(sim_server *s, const pen_error *why)
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
-static void say_part(sim_server *s, int64_t step, uint64_t shards)
+static void say_part(sim_server *s, int64_t step, sim_shards shards)
 {
     uint32_t number[SIM_SHARDS_MAX], n = 0;
     for (uint32_t i = 0; i < s->n_shards; i++)
@@ -81,13 +81,13 @@ static void say_part(sim_server *s, int64_t step, uint64_t shards)
     say(s, &c);
 }
 
-static uint64_t primaries(const sim_server *s, bool idle_too)
+static sim_shards primaries(const sim_server *s, bool idle_too)
 {
-    uint64_t shards = 0;
+    sim_shards shards = 0;
     for (uint32_t i = 0; i < s->n_shards; i++)
         if (s->copy[i].shard != NULL && s->copy[i].role == WIRE_PRIMARY &&
             (idle_too || !shard_is_idle(s->copy[i].shard)))
-            shards |= (uint64_t)1 << i;
+            shards |= (sim_shards)1 << i;
     return shards;
 }
 
@@ -98,9 +98,9 @@ void sim_server_count_part(sim_server *s, uint32_t number, int64_t step)
     while (i < s->n_cuts && s->cuts[i].step != step) i++;
     if (i == SIM_CUTS_MAX) return;
     if (i == s->n_cuts) s->cuts[s->n_cuts++].step = step;
-    s->cuts[i].shards |= (uint64_t)1 << number;
-    const uint64_t busy = primaries(s, false), all = primaries(s, true);
-    const uint64_t due = busy != 0 ? busy : all;
+    s->cuts[i].shards |= (sim_shards)1 << number;
+    const sim_shards busy = primaries(s, false), all = primaries(s, true);
+    const sim_shards due = busy != 0 ? busy : all;
     if ((s->cuts[i].shards & due) == due) say_part(s, step, s->cuts[i].shards | all);
 }
 
@@ -263,7 +263,7 @@ static void unanswered(void *user, pen_error *why)
 static void on_epoch(void *user, const wire_control *m)
 {
     sim_server *s = user;
-    sim_view_take(s->c, &s->view, m);
+    sim_view_take(&s->view, m);
     if (s->has_plan) sim_copies_install(s);
 }
 
@@ -401,7 +401,7 @@ uint64_t sim_server_due(const sim_server *s)
     if (s->life != LIFE_RUNS) return UINT64_MAX;
     if (s->stalled_until_ms > s->c->now_ms) return s->stalled_until_ms;
     uint64_t due = membership_due(&s->member);
-    for (uint32_t i = 0; s->member.is_known && i < SIM_SERVERS_MAX; i++)
+    for (uint32_t i = 0; s->member.is_known && i < s->c->n_servers; i++)
         if (s->apart_ms[i] > 0) due = least(due, s->apart_ms[i]);
     if (is_sealing(s)) due = least(due, s->level_ms);
     if (s->has_plan && s->c->plan.replicas > 0) due = least(due, s->nudge_ms);

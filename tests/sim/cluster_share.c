@@ -11,7 +11,7 @@
 
 static bool is_in(uint32_t set, uint32_t rank)
 {
-    return set >> rank & 1;
+    return rank < SIM_FEW_RANKS && set >> rank & 1;
 }
 
 uint64_t sim_share_number(const sim_worker *w)

@@ -21,25 +21,25 @@
 
 enum {
     SIM_START_MS    = 1000, /* a clock that starts at 0 hides bugs: 0 often means "never" */
-    SIM_WORKERS_MAX = 8,
-    SIM_SERVERS_MAX = 5,
+    SIM_WORKERS_MAX = 4608, /* with servers: MODEL_RANKS_MAX */
+    SIM_SERVERS_MAX = 128,
     SIM_PLACES_MAX  = 2,
-    SIM_SHARDS_MAX  = SIM_SERVERS_MAX * SIM_PLACES_MAX, /* of the cluster */
+    SIM_SHARDS_MAX  = 128, /* of the cluster: bits of a sim_shards */
     SIM_LANES_MAX   = 3,
-    SIM_TENSORS_MAX = 10,
+    SIM_TENSORS_MAX = 200,
     SIM_TENSORS     = SIM_TENSORS_MAX + 1, /* and a table */
     SIM_CALLS_MAX   = 2 * SIM_TENSORS_MAX + 8,
     SIM_ROWS        = 3, /* of each rank, in a table of */
     SIM_PARTS       = 2,
     SIM_CUTS_MAX    = 64,
-    SIM_COPIES_MAX  = 64, /* rows of a table of replicas */
     SIM_NAME_BYTES  = 40,
     SIM_PLACE_BYTES = 64
 };
 
 typedef struct cluster cluster;
-#define SIM_SCALAR_RANKS UINT64_C(1) /* each gives 2^rank  */
-#define SIM_SCALAR_STEP  UINT64_C(2) /* its step, from each */
+typedef unsigned __int128 sim_shards; /* a set: a bit by number */
+#define SIM_SCALAR_RANKS UINT64_C(1)  /* each gives sim_mark() */
+#define SIM_SCALAR_STEP  UINT64_C(2)  /* its step, from each */
 
 typedef enum { LIFE_ABSENT, LIFE_RUNS, LIFE_LEFT, LIFE_FAILED, LIFE_CRASHED } life;
 
@@ -85,6 +85,7 @@ bool net_recv(cluster *c, endpoint *e, transport_event *event); /* corrupts some
 bool net_hear(cluster *c, const endpoint *e, const transport_event *event, wire_control *message);
 bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, wire_data *d);
 void net_say(cluster *c, endpoint *e, uint32_t peer, const wire_control *message);
+void net_count(cluster *c, int kind, size_t bytes); /* of a message that was sent */
 bool net_say_data(cluster *c, endpoint *e, uint32_t peer, const wire_data *d, buf *payload);
 
 /* ---- records of epochs, as sent -------------------------------------------------------------- */
@@ -92,14 +93,14 @@ typedef struct { /* a copy of an EPOCH that outlives its message */
     message_copy kept;
     uint64_t term, epoch;
     uint32_t n_workers, n_servers, n_replicas;
-    wire_member worker[SIM_WORKERS_MAX], server[SIM_SERVERS_MAX];
-    wire_replica replica[SIM_COPIES_MAX];
+    const wire_member *worker, *server; /* of kept, as the next one */
+    const wire_replica *replica;
     int64_t step;
     bool members_changed, has_decision;
     wire_decision decision;
 } sim_view;
 
-void sim_view_take(cluster *c, sim_view *r, const wire_control *epoch);
+void sim_view_take(sim_view *r, const wire_control *epoch);
 void sim_view_clear(sim_view *r);
 /* The first placement comes with PLAN; later ones with records. */
 void sim_view_place(sim_view *r, const wire_control *plan);
@@ -135,6 +136,11 @@ typedef struct { /* a thread of a server */
     endpoint listener, replica; /* for workers, for primaries */
 } sim_place;
 
+typedef struct {
+    endpoint e;
+    uint64_t to; /* incarnation that is dialled */
+} sim_link;
+
 struct sim_copy {     /* of a shard */
     sim_place *place; /* NULL: none */
     uint32_t number;
@@ -145,8 +151,7 @@ struct sim_copy {     /* of a shard */
     uint64_t *version;        /* [chunks] as last checked   */
     uint32_t *crc;            /* [chunks] likewise          */
     const wire_data *message; /* as sent; NULL: none is being handled */
-    endpoint link[SIM_SERVERS_MAX];
-    uint64_t link_to[SIM_SERVERS_MAX]; /* incarnation that is dialled */
+    sim_link *link;           /* OWNED: [n_servers] to other copies */
 };
 
 struct sim_server {
@@ -177,7 +182,7 @@ struct sim_server {
     stat_set stats;
     struct {
         int64_t step;
-        uint64_t shards; /* bit by number: those whose part has arrived */
+        sim_shards shards; /* those whose part has arrived */
     } cuts[SIM_CUTS_MAX];
     uint32_t n_cuts;
     pen_error why;
@@ -239,7 +244,7 @@ struct sim_worker {
     bool has_epoch, has_plan, is_committed, has_left, snapshot_wanted, wants_to_leave;
     uint64_t stalled_until_ms;
     uint64_t unreached_ms[SIM_SERVERS_MAX]; /* when to report it as unreachable; 0: it is reached */
-    uint64_t apart_ms[SIM_WORKERS_MAX];     /* the same of other workers */
+    uint64_t apart_ms[SIM_FEW_RANKS];       /* the same of other workers */
 
     sim_view view;
     sim_routes routes[2];
@@ -285,9 +290,10 @@ struct cluster {
         bool has_begun, is_noticed, has_ended;
         uint32_t birth;
     } happened[SIM_EVENTS_MAX];
-    uint64_t restart_ms[SIM_SERVERS_MAX + SIM_WORKERS_MAX + 1]; /* 0: is not due */
-    bool is_training; /* the scheduler has sent that all are ready */
-    bool is_excused;  /* the faults left no way to go on: a verdict is right */
+    uint64_t *restart_ms; /* OWNED: [1 + n_servers + n_workers]; 0: is not due */
+    bool has_no_way;      /* the plan has pairs that cannot connect */
+    bool is_training;     /* the scheduler has sent that all are ready */
+    bool is_excused;      /* the faults left no way to go on: a verdict is right */
     uint64_t break_at_ms[NETS];
     struct sim_net *net[NETS];
     clock_simulated clock;
@@ -305,17 +311,17 @@ struct cluster {
     uint32_t *column;
     struct {
         uint32_t made, told; /* pushes; those that their rank knows of */
-    } row[MODEL_RANKS_MAX * SIM_ROWS];
+    } row[SIM_FEW_RANKS * SIM_ROWS];
     struct {
         int64_t step;
-        uint64_t shards; /* bit by number: those whose part was reported */
+        sim_shards shards; /* those whose part was reported */
     } part[SIM_CUTS_MAX];
     uint32_t n_parts, n_shards;
     sim_view view; /* the newest that the scheduler has sent to any member */
     struct {
         uint64_t term, epoch;
-    } since;                           /* first epoch with the holders and workers of `record` */
-    uint64_t founder[SIM_WORKERS_MAX]; /* [n_founders] incarnations of the first record */
+    } since;                         /* first epoch with the holders and workers of `record` */
+    uint64_t founder[SIM_FEW_RANKS]; /* [n_founders] incarnations of the first record */
     uint32_t n_founders;
     uint64_t goodbye[SIM_WORKERS_MAX]; /* of each rank: the newest incarnation that has sent BYE */
     uint32_t *shard_of;
@@ -327,8 +333,10 @@ struct cluster {
         uint64_t nonce, incarnation, say_ms;
     } operator;
     sim_scheduler scheduler;
-    sim_server server[SIM_SERVERS_MAX];
-    sim_worker worker[SIM_WORKERS_MAX];
+    sim_server *server; /* OWNED */
+    sim_worker *worker; /* OWNED */
+    char worker_name[SIM_WORKERS_MAX][8], server_name[SIM_SHARDS_MAX][8];
+    const char *worker_names[SIM_WORKERS_MAX], *server_names[SIM_SHARDS_MAX];
     uint32_t n_servers, n_workers; /* member slots that may be taken */
     sim_result result;
 };
@@ -338,7 +346,9 @@ void sim_wrong(cluster *c, const char *format, ...) __attribute__((format(printf
 void sim_note(cluster *c, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* in traces only */
 bool sim_is_over(const cluster *c);
-void *sim_need(void *memory);            /* aborts for NULL */
+void *sim_need(void *memory);          /* aborts for NULL */
+double sim_mark(uint32_t rank);        /* sums of any ranks are exact, and differ for other ranks */
+sim_shards sim_all_shards(uint32_t n); /* the first n */
 bool sim_is_free_rule(const cluster *c); /* ssp, async */
 
 /* ---- cluster_fault.c ------------------------------------------------------------------------- */
@@ -437,7 +447,7 @@ void check_installed(sim_copy *s);                     /* after each epoch      
 void check_copy(sim_copy *s);                          /* after each message                    */
 void check_rows(sim_copy *s);                          /* of the same */
 void check_served(sim_copy *s, const wire_data *d, const buf *payload); /* messages of a shard  */
-void check_part(cluster *c, int64_t step, uint64_t shards); /* each that a server reports */
+void check_part(cluster *c, int64_t step, sim_shards shards); /* each that a server reports */
 void check_complete(cluster *c, int64_t step, uint32_t n_shards);
 void check_cut(sim_copy *s, const shard_capture *cut);
 void check_pushed(sim_worker *w, const wire_data *d); /* messages of a worker */

@@ -26,40 +26,41 @@ uint64_t sim_when(const cluster *c, const sim_clock *k, uint64_t local)
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
-static uint32_t take_members(cluster *c, message_copy *kept, wire_member *to, uint32_t max,
-                             const wire_member *from, uint32_t n)
+static const wire_member *take_members(message_copy *kept, const wire_member *from, uint32_t n)
 {
-    if (n > max) sim_wrong(c, "a record has %u members and there are %u seats", n, max);
-    for (uint32_t i = 0; i < n && i < max; i++) {
-        to[i]         = from[i];
+    wire_member *to = sim_need(message_copy_bytes(kept, from, n * sizeof *from));
+    for (uint32_t i = 0; i < n; i++) {
         to[i].host    = message_copy_text(kept, from[i].host);
         to[i].address = message_copy_texts(kept, from[i].address, from[i].n_addresses);
     }
-    return n < max ? n : max;
+    return to;
 }
 
-void sim_view_take(cluster *c, sim_view *r, const wire_control *m)
+static void take_replicas(sim_view *r, const wire_replica *from, uint32_t n)
+{
+    r->replica    = sim_need(message_copy_bytes(&r->kept, from, n * sizeof *from));
+    r->n_replicas = n;
+}
+
+void sim_view_take(sim_view *r, const wire_control *m)
 {
     message_copy_clear(&r->kept);
-    *r           = (sim_view){.term            = m->u.epoch.term,
-                              .epoch           = m->u.epoch.epoch,
-                              .step            = m->u.epoch.step,
-                              .members_changed = m->u.epoch.members_changed,
-                              .has_decision    = m->u.epoch.has_decision,
-                              .decision        = m->u.epoch.decision};
-    r->n_workers = take_members(c, &r->kept, r->worker, SIM_WORKERS_MAX, m->u.epoch.worker,
-                                m->u.epoch.n_workers);
-    r->n_servers = take_members(c, &r->kept, r->server, SIM_SERVERS_MAX, m->u.epoch.server,
-                                m->u.epoch.n_servers);
-    for (uint32_t i = 0; i < m->u.epoch.n_replicas && i < SIM_COPIES_MAX; i++)
-        r->replica[r->n_replicas++] = m->u.epoch.replica[i];
+    *r        = (sim_view){.term            = m->u.epoch.term,
+                           .epoch           = m->u.epoch.epoch,
+                           .step            = m->u.epoch.step,
+                           .members_changed = m->u.epoch.members_changed,
+                           .has_decision    = m->u.epoch.has_decision,
+                           .decision        = m->u.epoch.decision,
+                           .n_workers       = m->u.epoch.n_workers,
+                           .n_servers       = m->u.epoch.n_servers};
+    r->worker = take_members(&r->kept, m->u.epoch.worker, r->n_workers);
+    r->server = take_members(&r->kept, m->u.epoch.server, r->n_servers);
+    take_replicas(r, m->u.epoch.replica, m->u.epoch.n_replicas);
 }
 
 void sim_view_place(sim_view *r, const wire_control *m)
 {
-    if (r->n_replicas > 0) return;
-    for (uint32_t i = 0; i < m->u.plan.n_replicas && i < SIM_COPIES_MAX; i++)
-        r->replica[r->n_replicas++] = m->u.plan.replica[i];
+    if (r->n_replicas == 0) take_replicas(r, m->u.plan.replica, m->u.plan.n_replicas);
 }
 
 void sim_view_clear(sim_view *r)

@@ -87,13 +87,14 @@ bool sim_worker_reaches(sim_worker *w)
 {
     bool all           = true;
     const uint64_t now = now_of(w);
+    if (!w->c->has_no_way) return true;
     for (uint32_t s = 0; s < w->c->n_servers; s++) {
         const bool is_missing = misses(w, (int32_t)s);
         all &= !is_missing;
         if (fault_says(&w->unreached_ms[s], is_missing, w->is_committed, now))
             say_unreached(w, PEN_SERVER, (int32_t)s);
     }
-    for (uint32_t r = 0; r < SIM_WORKERS_MAX; r++) {
+    for (uint32_t r = 0; r < w->c->n_workers; r++) {
         const bool is_missing = misses_worker(w, r);
         all &= !is_missing;
         if (fault_says(&w->apart_ms[r], is_missing, w->is_committed, now))
@@ -104,7 +105,7 @@ bool sim_worker_reaches(sim_worker *w)
 
 static bool is_apart(const sim_worker *w, uint32_t number)
 {
-    const wire_replica *row = sim_view_primary(&w->view, number);
+    const wire_replica *row = w->c->has_no_way ? sim_view_primary(&w->view, number) : NULL;
     return row != NULL && fault_no_way(w->c, w->rank, row->server);
 }
 
@@ -127,6 +128,7 @@ static pen_status ps_client_sends(void *user, uint32_t number, uint32_t lane, co
     if (wire_data_encode(&full, &w->c->out, &why) != PEN_OK)
         sim_wrong(w->c, "rank %u cannot write: %s", w->rank, why.text);
     const pen_status status = transport_send(l->data.t, 0, w->c->out.data, w->c->out.size, body);
+    if (status == PEN_OK) net_count(w->c, (int)d->kind, w->c->out.size + full.payload_bytes);
     if (status != PEN_OK)
         buf_release(body);
     else if (n == 1 && w->c->plan.lends && pieces->op != NULL)
@@ -192,10 +194,6 @@ static ps_client_rule rule_of(const cluster *c)
     return c->plan.task.mode == MODEL_EAGER ? STEP_EAGER : STEP_TWO_PHASE;
 }
 
-static const char *const hosts[SIM_WORKERS_MAX]  = {"w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7"};
-static const char *const servers[SIM_SHARDS_MAX] = {"s0", "s1", "s2", "s3", "s4",
-                                                    "s5", "s6", "s7", "s8", "s9"};
-
 /* The server of each shard in the newest record. */
 static void find_routes(sim_worker *w)
 {
@@ -237,8 +235,8 @@ void sim_worker_exchange(sim_worker *w)
                               .from     = membership_client_core(w->membership_client)->incarnation,
                               .to       = w->routes[w->route].to,
                               .n_workers        = w->c->n_workers,
-                              .worker_host      = hosts,
-                              .server           = servers,
+                              .worker_host      = w->c->worker_names,
+                              .server           = w->c->server_names,
                               .warn_ms          = p->warn_ms,
                               .step             = w->first_step,
                               .applied          = w->first_applied,
@@ -282,8 +280,8 @@ static void install(sim_worker *w)
                                  .members_changed = r->members_changed,
                                  .step            = r->step,
                                  .n_workers       = w->c->n_workers,
-                                 .worker_host     = hosts,
-                                 .server          = servers};
+                                 .worker_host     = w->c->worker_names,
+                                 .server          = w->c->server_names};
     ps_client_install(w->ps_client, &view, now_of(w));
     for (uint32_t n = 0; n < w->n_shards; n++)
         for (uint32_t l = 0; l < w->c->plan.lanes; l++)
@@ -310,7 +308,7 @@ static bool is_member(const sim_worker *w)
 static void epoch_came(void *user, const wire_control *m)
 {
     sim_worker *w = user;
-    sim_view_take(w->c, &w->view, m);
+    sim_view_take(&w->view, m);
     if (!w->has_epoch) w->is_late = m->u.epoch.epoch > 1 || !is_member(w);
     w->has_epoch = true;
     if (w->ps_client != NULL) install(w);
@@ -605,7 +603,7 @@ uint64_t sim_worker_due(const sim_worker *w)
     if (w->group_wake_ms > 0) due = least(due, w->group_wake_ms);
     for (uint32_t s = 0; s < w->c->n_servers; s++)
         if (w->unreached_ms[s] > 0) due = least(due, w->unreached_ms[s]);
-    for (uint32_t r = 0; r < SIM_WORKERS_MAX; r++)
+    for (uint32_t r = 0; r < w->c->n_workers && w->c->has_no_way; r++)
         if (w->apart_ms[r] > 0) due = least(due, w->apart_ms[r]);
     return sim_when(w->c, &w->clock, due);
 }

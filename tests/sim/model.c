@@ -78,7 +78,7 @@ enum { UNKNOWN = -1 };
 
 typedef struct { /* one update */
     uint32_t crc;
-    uint32_t ranks;                 /* eager: who contributed                          */
+    model_ranks ranks;              /* eager: who contributed                          */
     uint32_t rank;                  /* ssp, async: the pusher                          */
     uint64_t incarnation;           /* of that rank                                    */
     uint64_t seq;                   /* of that push                                    */
@@ -104,7 +104,7 @@ typedef struct {
     uint64_t updates, capacity;
     uint64_t seen; /* newest version that was observed */
     rank_state rank[MODEL_RANKS_MAX];
-    uint32_t live;
+    model_ranks live;
     bool trained;
 } chunk_state;
 
@@ -112,8 +112,8 @@ struct model_reference {
     model_task task;
     const plan *cut;
     chunk_state *chunk;
-    model_step *step;     /* [task.steps + 1]; decided steps: those that were walked */
-    uint32_t *step_ranks; /* [task.steps + 1] who contributes                        */
+    model_step *step;        /* [task.steps + 1]; decided steps: those that were walked */
+    model_ranks *step_ranks; /* [task.steps + 1] who contributes                        */
     uint64_t walked;
     int64_t applied, seen_step; /* seen: newest step that ended for some rank; -1 */
     float *sum;
@@ -123,6 +123,14 @@ static void *need(void *memory)
 {
     if (memory == NULL) abort();
     return memory;
+}
+
+static model_ranks first_ranks(uint32_t n)
+{
+    model_ranks set = {{0}};
+    for (uint32_t r = 0; r < n && r < MODEL_RANKS_MAX; r++)
+        set.word[r / 64] |= UINT64_C(1) << r % 64;
+    return set;
 }
 
 static uint64_t count_of(const model_reference *self, uint32_t chunk)
@@ -145,7 +153,7 @@ static void init_chunk(model_reference *self, const wire_model *wire, uint32_t c
     chunk_state *k       = &self->chunk[c];
     k->trained           = (wire->tensor[at->tensor].flags & PEN_FROZEN) == 0;
     k->values            = need(calloc(at->count, sizeof *k->values));
-    k->live              = (1u << self->task.workers) - 1;
+    k->live              = first_ranks(self->task.workers);
     for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++) k->rank[r].seen = -1;
     first_values(self, c);
     k->first_crc = crc32c(0, k->values, at->count * sizeof(float));
@@ -161,7 +169,7 @@ model_reference *model_create(const model_task *task, const wire_model *wire, co
     self->step_ranks      = need(calloc(task->steps + 1, sizeof *self->step_ranks));
     self->sum             = need(calloc(cut->chunk_elements, sizeof *self->sum));
     self->seen_step       = -1;
-    for (uint64_t s = 0; s <= task->steps; s++) self->step_ranks[s] = (1u << task->workers) - 1;
+    for (uint64_t s = 0; s <= task->steps; s++) self->step_ranks[s] = first_ranks(task->workers);
     for (uint32_t c = 0; c < cut->n_chunks; c++) init_chunk(self, wire, c);
     return self;
 }
@@ -236,11 +244,12 @@ static void add_gradient(model_reference *self, uint32_t chunk, uint32_t rank, u
 }
 
 /* The contributions of those ranks with number seq. */
-static update_row gather(const model_reference *self, uint32_t chunk, uint64_t seq, uint32_t ranks)
+static update_row gather(const model_reference *self, uint32_t chunk, uint64_t seq,
+                         const model_ranks *ranks)
 {
-    update_row row = {.ranks = ranks, .seq = seq};
-    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++)
-        if (ranks >> r & 1) row.step[r] = (uint32_t)step_of(self, chunk, r, seq);
+    update_row row = {.ranks = *ranks, .seq = seq};
+    MODEL_EACH(r, ranks)
+    row.step[r] = (uint32_t)step_of(self, chunk, r, seq);
     return row;
 }
 
@@ -248,8 +257,8 @@ static double sum_all(model_reference *self, uint32_t chunk, const update_row *r
 {
     double total = 0;
     memset(self->sum, 0, count_of(self, chunk) * sizeof *self->sum);
-    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++) {
-        if ((row->ranks >> r & 1) == 0) continue;
+    MODEL_EACH(r, &row->ranks)
+    {
         const double weight = model_weight(&self->task, r, row->step[r]);
         total += weight;
         if (weight > 0) add_gradient(self, chunk, r, row->step[r], weight);
@@ -258,7 +267,7 @@ static double sum_all(model_reference *self, uint32_t chunk, const update_row *r
 }
 
 /* Squares of integers: their sum is exact, so the order does not matter. */
-static double squares(model_reference *self, uint64_t step, uint32_t ranks, bool *finite)
+static double squares(model_reference *self, uint64_t step, const model_ranks *ranks, bool *finite)
 {
     double total = 0;
     for (uint32_t c = 0; c < self->cut->n_chunks; c++) {
@@ -273,21 +282,22 @@ static double squares(model_reference *self, uint64_t step, uint32_t ranks, bool
     return total;
 }
 
-static double total_weight(const model_reference *self, uint64_t step, uint32_t ranks)
+static double total_weight(const model_reference *self, uint64_t step, const model_ranks *ranks)
 {
     double sum = 0;
-    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++)
-        if (ranks >> r & 1) sum += model_weight(&self->task, r, step);
+    MODEL_EACH(r, ranks)
+    sum += model_weight(&self->task, r, step);
     return sum;
 }
 
-static model_step decide(model_reference *self, uint64_t step, uint32_t ranks, double divisor)
+static model_step decide(model_reference *self, uint64_t step, const model_ranks *ranks,
+                         double divisor)
 {
     bool finite     = true;
-    model_step s    = {.clip = 1, .ranks = ranks, .bad_rank = -1};
+    model_step s    = {.clip = 1, .ranks = *ranks, .bad_rank = -1};
     const int32_t b = spoiler(&self->task, step);
     const double q  = squares(self, step, ranks, &finite);
-    if (b >= 0 && ranks >> b & 1) s.bad_rank = b;
+    if (b >= 0 && model_has(ranks, (uint32_t)b)) s.bad_rank = b;
     if (divisor == 0) {
         s.outcome = PEN_SKIPPED_EMPTY;
         return s;
@@ -302,10 +312,10 @@ static model_step decide(model_reference *self, uint64_t step, uint32_t ranks, d
 
 static void walk_step(model_reference *self)
 {
-    const uint64_t step  = self->walked;
-    const uint32_t ranks = self->step_ranks[step];
-    const double divisor = total_weight(self, step, ranks) * self->task.loss_scale;
-    model_step s         = decide(self, step, ranks, divisor);
+    const uint64_t step      = self->walked;
+    const model_ranks *ranks = &self->step_ranks[step];
+    const double divisor     = total_weight(self, step, ranks) * self->task.loss_scale;
+    model_step s             = decide(self, step, ranks, divisor);
     for (uint32_t c = 0; c < self->cut->n_chunks && s.outcome == PEN_APPLIED; c++) {
         if (!self->chunk[c].trained) continue;
         const update_row row = gather(self, c, step, ranks);
@@ -335,7 +345,7 @@ model_step model_at(model_reference *self, uint64_t step)
 static void next_round(model_reference *self, uint32_t chunk)
 {
     const chunk_state *k = &self->chunk[chunk];
-    const update_row row = gather(self, chunk, k->updates, k->live);
+    const update_row row = gather(self, chunk, k->updates, &k->live);
     walk_round(self, chunk, &row);
 }
 
@@ -371,13 +381,13 @@ const char *model_apply(model_reference *self, uint32_t chunk, uint32_t rank, ui
 {
     chunk_state *k = &self->chunk[chunk];
     rank_state *r  = &k->rank[rank];
-    if ((k->live >> rank & 1) == 0) return "a push of somebody who is not in the job was applied";
+    if (!model_has(&k->live, rank)) return "a push of somebody who is not in the job was applied";
     if (r->clock == UNKNOWN) r->clock = (int64_t)seq; /* it begins where it was told to */
     if ((int64_t)seq < r->clock) return "a push was applied twice";
     if ((int64_t)seq > r->clock) return "a push was applied before an earlier one of its rank";
     r->clock++;
-    update_row row  = gather(self, chunk, seq, 1u << rank);
-    row.rank        = rank;
+    update_row row  = {.seq = seq, .rank = rank};
+    row.step[rank]  = (uint32_t)step_of(self, chunk, rank, seq);
     row.incarnation = r->incarnation;
     apply(self, chunk, &row);
     return NULL;
@@ -393,9 +403,9 @@ uint64_t model_slowest(const model_reference *self, uint32_t chunk)
 {
     const chunk_state *k = &self->chunk[chunk];
     uint64_t slowest     = UINT64_MAX;
-    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++)
-        if (k->live >> r & 1 && k->rank[r].clock != UNKNOWN && (uint64_t)k->rank[r].clock < slowest)
-            slowest = (uint64_t)k->rank[r].clock;
+    MODEL_EACH(r, &k->live)
+    if (k->rank[r].clock != UNKNOWN && (uint64_t)k->rank[r].clock < slowest)
+        slowest = (uint64_t)k->rank[r].clock;
     return slowest;
 }
 
@@ -417,11 +427,12 @@ void model_saw_push(model_reference *self, uint32_t chunk, uint32_t rank, uint64
 }
 
 /* ---- membership ------------------------------------------------------------------------------ */
-static uint32_t mask_of(const uint64_t incarnation[MODEL_RANKS_MAX])
+static model_ranks set_of(const uint64_t incarnation[MODEL_RANKS_MAX])
 {
-    uint32_t mask = 0;
-    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++) mask |= (uint32_t)(incarnation[r] != 0) << r;
-    return mask;
+    model_ranks set = {{0}};
+    for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++)
+        set.word[r / 64] |= (uint64_t)(incarnation[r] != 0) << r % 64;
+    return set;
 }
 
 /* Recalculated on demand: the history determines it. */
@@ -436,7 +447,7 @@ const char *model_settle(model_reference *self, uint64_t step,
                          const uint64_t incarnation[MODEL_RANKS_MAX])
 {
     if ((int64_t)step <= self->seen_step) return "a step that had ended for somebody was dropped";
-    for (uint64_t s = step; s <= self->task.steps; s++) self->step_ranks[s] = mask_of(incarnation);
+    for (uint64_t s = step; s <= self->task.steps; s++) self->step_ranks[s] = set_of(incarnation);
     if (self->walked > step) forget_steps(self);
     return NULL;
 }
@@ -472,7 +483,7 @@ const char *model_settle_chunk(model_reference *self, uint32_t chunk, uint64_t v
     if (version < k->seen) return "a version that somebody had got was lost";
     if (version > k->updates) return "a new primary has a version that no primary made";
     if (version < k->updates) wrong = forget_updates(self, chunk, version);
-    k->live = mask_of(incarnation);
+    k->live = set_of(incarnation);
     for (uint32_t r = 0; r < MODEL_RANKS_MAX; r++) {
         rank_state *state = &k->rank[r];
         const bool is_new = incarnation[r] != 0 && incarnation[r] != state->incarnation;

@@ -17,7 +17,30 @@
 
 #include "proto/plan.h"
 
-enum { MODEL_RANKS_MAX = 16 };
+enum { MODEL_RANKS_MAX = 1024 };
+
+typedef struct {
+    uint64_t word[MODEL_RANKS_MAX / 64];
+} model_ranks; /* a set */
+
+static inline bool model_has(const model_ranks *set, uint32_t rank)
+{
+    return set->word[rank / 64] >> rank % 64 & 1;
+}
+
+#define MODEL_EACH(rank, set)                                                                      \
+    for (uint32_t rank = model_next(set, 0); rank < MODEL_RANKS_MAX;                               \
+         rank          = model_next(set, rank + 1))
+
+/* The lowest rank from `from` on; MODEL_RANKS_MAX: there is none. */
+static inline uint32_t model_next(const model_ranks *set, uint32_t from)
+{
+    while (from < MODEL_RANKS_MAX && set->word[from / 64] >> from % 64 == 0)
+        from = (from / 64 + 1) * 64;
+    return from < MODEL_RANKS_MAX
+               ? from + (uint32_t)__builtin_ctzll(set->word[from / 64] >> from % 64)
+               : MODEL_RANKS_MAX;
+}
 
 typedef enum { MODEL_DECIDE, MODEL_EAGER, MODEL_SSP, MODEL_ASYNC } model_mode;
 
@@ -48,9 +71,9 @@ typedef struct model_reference model_reference;
 typedef struct {
     int32_t outcome;
     double norm, clip;
-    int64_t applied;  /* after this step */
-    uint32_t ranks;   /* bit by rank: who contributed */
-    int32_t bad_rank; /* the rank whose gradient is not finite; -1 */
+    int64_t applied;   /* after this step */
+    model_ranks ranks; /* who contributed */
+    int32_t bad_rank;  /* the rank whose gradient is not finite; -1 */
 } model_step;
 
 model_reference *model_create(const model_task *task, const wire_model *wire, const plan *cut);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <malloc.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -15,14 +16,16 @@
 #include "scheduler/core/core.h"
 
 enum {
-    WORKERS  = 1000,
-    SERVERS  = 100,
-    MEMBERS  = WORKERS + SERVERS,
-    TENSORS  = 200,
-    ROWS_MAX = 1024,
-    NEWCOMER = MEMBERS, /* peer number of a process in another's place */
-    PEERS    = MEMBERS + 1,
-    LEASE_MS = 10000
+    WORKERS          = 1000,
+    SERVERS          = 100,
+    MEMBERS          = WORKERS + SERVERS,
+    TENSORS          = 200,
+    ROWS_MAX         = 1024,
+    NEWCOMER         = MEMBERS, /* peer number of a process in another's place */
+    PEERS            = MEMBERS + 1,
+    LEASE_MS         = 10000,
+    BEATS            = 10, /* in the time of a lease */
+    MEMBER_BYTES_MAX = 64 << 10
 };
 
 typedef struct {
@@ -232,8 +235,8 @@ static void join_all(rig *r)
 static void train(rig *r)
 {
     begin(r);
-    for (uint64_t beat = 1; beat <= 10; beat++) {
-        tick_until(r, r->now_ms + LEASE_MS / 10);
+    for (uint64_t beat = 1; beat <= BEATS; beat++) {
+        tick_until(r, r->now_ms + LEASE_MS / BEATS);
         for (uint32_t p = 0; p < MEMBERS; p++) {
             wire_control m = {.kind = WIRE_BEAT};
             m.u.beat.seq   = beat;
@@ -242,6 +245,8 @@ static void train(rig *r)
             hear(r, p, &m);
         }
     }
+    const uint64_t handled = BEATS * MEMBERS + r->messages;
+    assert_true(handled <= 3 * BEATS * MEMBERS);
     end(r, "100 steps in 10 s: one beat a second each", 10, 20 * MEMBERS, 4000000, 10);
 }
 
@@ -277,9 +282,13 @@ static void join_late(rig *r)
 static void sim_a_thousand_workers_and_a_hundred_servers(void **state)
 {
     (void)state;
-    rig *r = make();
+    const size_t before = mallinfo2().uordblks;
+    rig *r              = make();
     join_all(r);
     train(r);
+    const size_t each = (mallinfo2().uordblks - before) / MEMBERS;
+    fprintf(stderr, "%zu bytes of memory for each member\n", each);
+    assert_true(each <= MEMBER_BYTES_MAX);
     lose_server(r);
     join_late(r);
     scheduler_core_destroy(r->core);
