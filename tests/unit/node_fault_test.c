@@ -190,6 +190,16 @@ static void inputs_are_intact_whenever_a_member_dies(void **state)
         for (int step = 0; step < 7; step++) run_members(3, step % 3, step, programs[p], NULL);
 }
 
+/* Two members fold all of it themselves where they cannot map each other's memory. */
+static void the_last_of_two_keeps_its_input(void **state)
+{
+    (void)state;
+    void (*const programs[])(void) = {lose_foreign_in_place, lose_large_foreign_in_place,
+                                      lose_mixed_in_place};
+    for (size_t p = 0; p < sizeof programs / sizeof programs[0]; p++)
+        for (int step = 0; step < 9; step++) run_members(2, step % 2, step, programs[p], NULL);
+}
+
 static void survivors_go_on_when_inputs_were_given_up(void **state)
 {
     (void)state;
@@ -304,7 +314,7 @@ static void a_late_peer_cannot_write_into_an_abandoned_buffer(void **state)
 }
 
 /* ---- liars ------------------------------------------------------------------------------------------ */
-enum { LIES = 12, LIE_ELEMENTS = 1 << 18 };
+enum { LIES = 15, FOREIGN_LIES = 12, LIE_ELEMENTS = 1 << 18 };
 
 /* Whatever a broken or compromised member may leave in its entry. */
 static void lie_in(node_entry *e, int lie)
@@ -320,9 +330,12 @@ static void lie_in(node_entry *e, int lie)
         e->in.size   = (uint64_t)1 << 46;
         e->in.offset = (uint64_t)1 << 45;
         break;
-    case 9: e->save.pid = getppid(); break; /* all_reduce in place */
-    case 10: e->save.offset++; break;
-    case 11: e->save.offset += e->save.size; break;
+    case 9: /* all_reduce in place; of foreign memory */
+    case 12: e->save.pid = getppid(); break;
+    case 10:
+    case 13: e->save.offset++; break;
+    case 11:
+    case 14: e->save.offset += e->save.size; break;
     case 7: e->sends[0] = (uint64_t)1 << 40; break; /* all_to_all: to this member */
     default: e->sends[1] = (uint64_t)1 << 62; break;
     }
@@ -330,11 +343,13 @@ static void lie_in(node_entry *e, int lie)
 
 static void tell_lies(void)
 {
-    float *in = segment_alloc(2 * LIE_ELEMENTS * sizeof *in, NULL), *out;
-    out       = segment_alloc(2 * LIE_ELEMENTS * sizeof *out, NULL);
+    const size_t bytes = 2 * LIE_ELEMENTS * sizeof(float);
+    float *in = segment_alloc(bytes, NULL), *mapped = segment_alloc(bytes, NULL);
+    float *foreign = calloc(1, bytes);
     pen_error why;
-    CHECK(in != NULL && out != NULL, "no memory");
+    CHECK(in != NULL && mapped != NULL && foreign != NULL, "no memory");
     for (int lie = 0; lie < LIES; lie++) {
+        float *out           = lie >= FOREIGN_LIES ? foreign : mapped;
         const coll_kind kind = lie >= 9   ? COLL_ALL_REDUCE
                                : lie >= 7 ? COLL_ALL_TO_ALL
                                           : COLL_BROADCAST;
@@ -363,7 +378,8 @@ static void tell_lies(void)
         }
     }
     segment_free(in);
-    segment_free(out);
+    segment_free(mapped);
+    free(foreign);
 }
 
 static void a_members_claims_about_its_memory_are_checked_before_use(void **state)
@@ -378,6 +394,7 @@ int main(void)
         cmocka_unit_test(members_that_make_different_calls_get_one_sentence),
         cmocka_unit_test(all_to_all_names_the_ranks_whose_counts_differ),
         cmocka_unit_test(inputs_are_intact_whenever_a_member_dies),
+        cmocka_unit_test(the_last_of_two_keeps_its_input),
         cmocka_unit_test(survivors_go_on_when_inputs_were_given_up),
         cmocka_unit_test(inputs_in_place_are_restored_while_a_peer_is_inside_a_block),
         cmocka_unit_test(a_late_peer_cannot_write_into_an_abandoned_buffer),

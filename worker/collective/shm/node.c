@@ -55,9 +55,26 @@ static bool find_out(const node_op *op, const void *out, segment_ref *ref)
            segment_find(out, op->out_bytes, ref);
 }
 
+/* Two members in place that cannot write into each other's memory: to send a result costs as much as to fold it twice.  Each
+ * writes its own output, after its input is in a scratch that the other reads: no more to save.  If the other's call is
+ * another way, it saves by piece. */
+static pen_status publish_whole(node_op *op, node_entry *e, pen_error *why)
+{
+    op->is_apart  = false;
+    e->out_mapped = 0;
+    op->saves     = !op->call->overwrites;
+    if (!op->saves) return PEN_OK;
+    const pen_status status = node_need_scratch(op->team, op->out_bytes, why);
+    op->holds_all           = status == PEN_OK && find_out(op, op->team->scratch, &e->save);
+    return status;
+}
+
 /* In place: where the results go, or what they overwrite. */
 static pen_status publish_in_place(node_op *op, node_entry *e, pen_error *why)
 {
+    op->is_whole =
+        e->publish == NODE_WINDOW && op->call->kind == COLL_ALL_REDUCE && op->team->size == 2;
+    if (op->is_whole) return publish_whole(op, e, why);
     op->is_apart = !is_by_piece(op, e->out_mapped);
     op->saves    = !op->is_apart && !op->call->overwrites;
     if (!op->is_apart && !op->saves) return PEN_OK;
@@ -120,7 +137,9 @@ static pen_status publish(node_op *op, pen_error *why)
     if (status == PEN_OK) status = publish_out(op, e, why);
     if (status != PEN_OK) return status;
     publish_counts(op, e);
-    e->window = op->team->window_ref;
+    e->is_whole  = op->is_whole;
+    e->holds_all = op->holds_all;
+    e->window    = op->team->window_ref;
     atomic_store(&e->arrived, op->seq); /* of two that arrive at once, one sees the other */
     return PEN_OK;
 }
@@ -200,7 +219,7 @@ static pen_status map(const node_op *op, int who, const segment_ref *said, size_
 static void agree(node_op *op)
 {
     const node_team *t = op->team;
-    bool is_small = true, all_out = true;
+    bool is_small = true, all_out = true, all_whole = true;
     op->is_scaled = false;
     op->by_window = false;
     for (int i = 0; i < t->size; i++) {
@@ -208,9 +227,13 @@ static void agree(node_op *op)
         t->scale[i]            = node_entry_of(op, i)->scale;
         is_small &= publish == NODE_NOTHING || publish == NODE_INLINE;
         op->by_window |= publish == NODE_WINDOW;
+        all_whole &= t->said[i].is_whole && publish == NODE_WINDOW;
         op->is_scaled |= t->scale[i] != 1;
     }
     op->is_small = is_small;
+    op->is_whole &= all_whole;
+    op->holds_all &= op->is_whole;
+    for (int i = 0; i < t->size; i++) t->said[i].holds_all &= op->is_whole;
     for (int i = 0; i < t->size; i++)
         if (node_gets(op, i)) all_out &= t->said[i].out_mapped;
     const bool shares = node_gets(op, op->call->kind == COLL_REDUCE ? op->call->root : 0);
@@ -232,7 +255,7 @@ static pen_status open_memory(node_op *op, int who, pen_error *why)
         t->in[who]      = op->call->in;
         t->out[who]     = op->out;
         t->save[who]    = op->saves ? t->scratch : NULL;
-        t->windows[who] = t->window;
+        t->windows[who] = op->holds_all ? t->scratch : t->window;
         return PEN_OK;
     }
     const size_t out = coll_out_elements(op->call, t->size, who) * op->element;
@@ -242,7 +265,8 @@ static pen_status open_memory(node_op *op, int who, pen_error *why)
     if (status == PEN_OK && op->pushes && node_gets(op, who) && said->saves)
         status = map(op, who, &e->save, out, &t->save[who], why);
     if (status == PEN_OK && (said->publish == NODE_WINDOW || op->takes))
-        status = map(op, who, &e->window, node_window_bytes(t), &t->windows[who], why);
+        status = map(op, who, said->holds_all ? &e->save : &e->window,
+                     said->holds_all ? said->bytes : node_window_bytes(t), &t->windows[who], why);
     return status;
 }
 

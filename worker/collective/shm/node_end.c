@@ -81,6 +81,12 @@ static size_t overwritten(const node_op *op, int who, size_t slice)
 static void restore_input(const node_op *op)
 {
     node_team *t = op->team;
+    if (op->holds_all) { /* what is not in the scratch yet has not been overwritten either */
+        const size_t filled = op->fill * op->block,
+                     bytes  = filled < op->in_bytes ? filled : op->in_bytes;
+        if (bytes > 0) memcpy((unsigned char *)(uintptr_t)op->call->in, t->scratch, bytes);
+        return;
+    }
     for (int i = 0; op->saves && i < t->size; i++) {
         const node_part slice = node_slice(op, i);
         const size_t bytes    = overwritten(op, i, slice.bytes);

@@ -37,6 +37,8 @@ typedef struct {
     uint32_t out_mapped; /* whether they may write the output */
     uint32_t has_counts; /* all_to_all */
     uint32_t saves;      /* who overwrites the output saves its old contents in `save` first */
+    uint32_t is_whole;   /* it would fold all elements, if the others do */
+    uint32_t holds_all;  /* `save` is a window as long as the input: no round waits for another */
     _Alignas(64) coll_header header;
     segment_ref in, out, window, save;
     uint64_t sends[NODE_MEMBERS_MAX], receives[NODE_MEMBERS_MAX]; /* all_to_all: elements */
@@ -94,7 +96,7 @@ struct node_place {
 /* A member's description of its input: read once from its entry, which it may write at any time, and checked. */
 typedef struct {
     uint32_t publish; /* node_publish */
-    bool out_mapped, saves;
+    bool out_mapped, saves, is_whole, holds_all;
     size_t bytes; /* of the whole input */
     /* all_to_all, in elements: offset and n of the part for this member; the longest part */
     size_t offset, n, most;
@@ -148,6 +150,8 @@ typedef struct {
     size_t element, in_bytes, out_bytes, block;
     unsigned char *out; /* where results go: the caller's, or the scratch */
     bool is_small, is_scaled;
+    bool is_whole;                 /* each member folds all elements, not only its slice */
+    bool holds_all;                /* its window is the scratch, and saves what is overwritten */
     bool is_apart;                 /* in place, with results in the scratch until the end */
     bool saves;                    /* in place, with what is overwritten in the scratch */
     bool by_window, pushes, takes; /* inputs; results */

@@ -13,7 +13,7 @@ bool node_folds(const node_op *op)
 /* Large reduce and all_reduce: member r folds slice r, and `who` also needs the slices of the others. */
 bool node_gets(const node_op *op, int who)
 {
-    if (op->is_small) return false;
+    if (op->is_small || op->is_whole) return false;
     return op->call->kind == COLL_ALL_REDUCE ||
            (op->call->kind == COLL_REDUCE && who == op->call->root);
 }
@@ -76,7 +76,7 @@ static node_part part(const node_op *op, int from, int to)
     const coll_call *c = op->call;
     coll_piece p       = coll_between(c, from, to);
     if (c->kind == COLL_REDUCE || c->kind == COLL_ALL_REDUCE) {
-        if (!op->is_small) return node_slice(op, to);
+        if (!op->is_small && !op->is_whole) return node_slice(op, to);
         p.n = c->kind == COLL_ALL_REDUCE || to == c->root ? c->n : 0;
     } else if (c->kind == COLL_ALL_TO_ALL && from != op->team->rank) {
         p = (coll_piece){op->team->said[from].offset, op->team->said[from].n};
@@ -141,8 +141,11 @@ static bool is_said_right(const node_op *op, int who, node_said *said)
 {
     const node_entry *e = node_entry_of(op, who);
     const coll_call *c  = op->call;
-    *said               = (node_said){
-                      .publish = e->publish, .out_mapped = e->out_mapped != 0, .saves = e->saves != 0};
+    *said               = (node_said){.publish    = e->publish,
+                                      .out_mapped = e->out_mapped != 0,
+                                      .saves      = e->saves != 0,
+                                      .is_whole   = e->is_whole != 0,
+                                      .holds_all  = e->holds_all != 0};
     if (c->kind != COLL_ALL_TO_ALL)
         said->bytes = coll_in_elements(c, op->team->size, who) * op->element;
     else if (!read_sends(op, who, said) || said->n != coll_part(c->out_counts, c->n, who))

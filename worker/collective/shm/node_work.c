@@ -51,8 +51,11 @@ static size_t half_bytes(const node_op *op)
     return op->is_shared ? op->block : op->block * (size_t)op->team->size;
 }
 
-static unsigned char *window_in(const node_op *op, unsigned char *window, uint64_t round, int to)
+/* Of member `from`, what `to` reads. */
+static unsigned char *window_in(const node_op *op, int from, uint64_t round, int to)
 {
+    unsigned char *window = op->team->windows[from];
+    if (op->team->said[from].holds_all) return window + round * op->block;
     return window + (round & 1) * half_bytes(op) + (op->is_shared ? 0 : op->block * (size_t)to);
 }
 
@@ -92,7 +95,7 @@ static void fill(node_op *op)
         if (to == t->rank) continue;
         const size_t bytes = piece(op, &t->to[to], round);
         if (bytes > 0)
-            memcpy(window_in(op, t->window, round, to), in + t->to[to].offset + round * op->block,
+            memcpy(window_in(op, t->rank, round, to), in + t->to[to].offset + round * op->block,
                    bytes);
         if (op->is_shared && bytes > 0) break;
     }
@@ -100,8 +103,9 @@ static void fill(node_op *op)
 
 static bool try_fill(node_op *op)
 {
-    node_team *t = op->team;
-    if (op->fill == op->rounds || (op->fill >= 2 && !all_have(op, op->fill - 1, 'w'))) return false;
+    node_team *t         = op->team;
+    const bool is_reused = op->fill >= 2 && !op->holds_all;
+    if (op->fill == op->rounds || (is_reused && !all_have(op, op->fill - 1, 'w'))) return false;
     node_fault_point(op);
     keep(op, op->fill + 1); /* first, because it fetches ahead */
     fill(op);
@@ -116,7 +120,7 @@ static const unsigned char *source(const node_op *op, int from, uint64_t round)
 {
     const node_team *t = op->team;
     if (t->in[from] != NULL) return t->in[from] + t->from[from].offset + round * op->block;
-    return window_in(op, t->windows[from], round, t->rank);
+    return window_in(op, from, round, t->rank);
 }
 
 static int results_of(node_op *op, uint64_t round)
@@ -124,7 +128,7 @@ static int results_of(node_op *op, uint64_t round)
     node_team *t    = op->team;
     const size_t at = t->to[t->rank].offset + round * op->block;
     int n           = 0;
-    if (op->is_small || op->call->kind == COLL_REDUCE_SCATTER) {
+    if (op->is_small || op->is_whole || op->call->kind == COLL_REDUCE_SCATTER) {
         t->results[n++] = op->out + round * op->block;
         return n;
     }
@@ -213,6 +217,7 @@ static bool can_work(const node_op *op)
 {
     if (op->work == op->rounds) return false;
     if (op->by_window && !all_have(op, op->work + 1, 'f')) return false;
+    if (op->is_whole && op->work >= op->fill) return false; /* the result may overwrite the input */
     return !op->takes || op->work < 2 || all_have(op, op->work - 1, 't');
 }
 
