@@ -144,7 +144,7 @@ typedef struct {
     uint64_t messages, bytes; /* with payload */
 } sim_traffic;
 
-enum { SIM_KINDS_MAX = 64 };
+enum { SIM_KINDS_MAX = 96 }; /* > WIRE_KIND_END */
 
 typedef struct {
     sim_traffic sent[SIM_KINDS_MAX]; /* by wire_control_kind or wire_data_kind */

@@ -306,6 +306,9 @@ bool net_hear_data(cluster *c, const endpoint *e, const transport_event *event, 
     return d->payload_bytes == (event->body != NULL ? event->body->size : 0);
 }
 
+_Static_assert((int)WIRE_KIND_END <= SIM_KINDS_MAX && (int)WIRE_CONTROL_END <= SIM_KINDS_MAX,
+               "each has a counter");
+
 void net_count(cluster *c, int kind, size_t bytes)
 {
     c->result.sent[kind].messages++;
