@@ -17,8 +17,10 @@ static uint32_t count_unheard(const timeline *t)
 void timeline_describe(const timeline *t, char *text, size_t size)
 {
     uint64_t lost = t->crowded, error_ns = 0;
+    uint32_t summed = 0;
     for (uint32_t i = 0; i < t->n_parts; i++) {
         lost += t->part[i].lost;
+        summed += t->part[i].is_summed;
         if (t->part[i].error_ns > error_ns) error_ns = t->part[i].error_ns;
     }
     int n = snprintf(text, size, "%" PRIu64 " spans of %u process%s", t->n_spans - t->crowded,
@@ -29,6 +31,8 @@ void timeline_describe(const timeline *t, char *text, size_t size)
     if (count_unheard(t) > 0 && (size_t)n < size)
         n += snprintf(text + n, size - (size_t)n, ", except %u without a time from it",
                       count_unheard(t));
+    if (summed > 0 && (size_t)n < size)
+        n += snprintf(text + n, size - (size_t)n, "; %u of them are only summed up", summed);
     if (lost > 0 && (size_t)n < size)
         snprintf(text + n, size - (size_t)n,
                  "; %" PRIu64 " older ones were overwritten (see setting trace_events)", lost);

@@ -13,8 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TIME_MAX (UINT64_C(1) << 61) /* limit of nanoseconds and bytes */
-
 enum { JOB_LETTERS = 47 }; /* of a job's name that all its processes store */
 
 /* ---- checking -------------------------------------------------------------------------------- */
@@ -45,8 +43,8 @@ static trace_ring *ring_at(const timeline_part *p, uint32_t i)
 
 static bool is_believable(const trace_clock_sample *s)
 {
-    return s->at_ns <= TIME_MAX && s->error_ns <= TIME_MAX && s->offset_ns <= (int64_t)TIME_MAX &&
-           s->offset_ns >= -(int64_t)TIME_MAX;
+    return s->at_ns <= TIMELINE_NS_MAX && s->error_ns <= TIMELINE_NS_MAX &&
+           s->offset_ns <= (int64_t)TIMELINE_NS_MAX && s->offset_ns >= -(int64_t)TIMELINE_NS_MAX;
 }
 
 static pen_status look_at_clock(timeline_part *p, pen_error *why)
@@ -153,7 +151,7 @@ pen_status timeline_add_folder(timeline *t, const char *path, pen_error *why)
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
-static uint64_t shifted(const timeline_part *p, uint64_t at_ns)
+uint64_t timeline_shifted(const timeline_part *p, uint64_t at_ns)
 {
     const int64_t offset = p->n_samples > 0 ? trace_clock_offset(p->clock, p->n_samples, at_ns)
                                             : p->head->own_offset_ns;
@@ -163,7 +161,9 @@ static uint64_t shifted(const timeline_part *p, uint64_t at_ns)
 static bool makes_sense(const trace_event *e)
 {
     if (e->kind >= TRACE_KINDS || e->begun_ns == 0 || e->label > TRACE_LABELS_MAX) return false;
-    if (e->begun_ns > TIME_MAX || e->ended_ns > TIME_MAX || e->bytes > TIME_MAX) return false;
+    if (e->begun_ns > TIMELINE_NS_MAX || e->ended_ns > TIMELINE_NS_MAX ||
+        e->bytes > TIMELINE_NS_MAX)
+        return false;
     return trace_rows[e->kind].shape == TRACE_IS_MOMENT || e->ended_ns >= e->begun_ns;
 }
 
@@ -192,7 +192,7 @@ static bool take_event(timeline *t, timeline_part *p, const trace_event *e, uint
                        uint32_t first_line)
 {
     const trace_row *row = &trace_rows[e->kind];
-    timeline_span s      = {.begun_ns = shifted(p, e->begun_ns),
+    timeline_span s      = {.begun_ns = timeline_shifted(p, e->begun_ns),
                             .step     = e->step,
                             .bytes    = e->bytes,
                             .label    = e->label > 0 ? p->head->label[e->label - 1].text : "",
@@ -200,8 +200,9 @@ static bool take_event(timeline *t, timeline_part *p, const trace_event *e, uint
                             .rank     = e->rank,
                             .line     = thread_line,
                             .kind     = e->kind};
-    s.ended_ns           = row->shape == TRACE_IS_MOMENT ? s.begun_ns : shifted(p, e->ended_ns);
-    if (s.begun_ns > 2 * TIME_MAX || s.ended_ns > 2 * TIME_MAX || s.ended_ns < s.begun_ns) {
+    s.ended_ns = row->shape == TRACE_IS_MOMENT ? s.begun_ns : timeline_shifted(p, e->ended_ns);
+    if (s.begun_ns > 2 * TIMELINE_NS_MAX || s.ended_ns > 2 * TIMELINE_NS_MAX ||
+        s.ended_ns < s.begun_ns) {
         p->lost++; /* out of range: invalid clock */
         return true;
     }
@@ -219,29 +220,47 @@ static bool take_event(timeline *t, timeline_part *p, const trace_event *e, uint
 }
 
 /* The oldest event of a full ring may be half overwritten, so it is skipped. */
-static bool take_ring(timeline *t, uint32_t part, uint32_t ring, uint32_t first_line)
+bool timeline_events(const timeline_part *p, uint32_t ring, timeline_event_fn fn, void *user,
+                     uint64_t *lost)
 {
-    timeline_part *p         = &t->part[part];
     const trace_ring *r      = ring_at(p, ring);
     const trace_event *event = (const trace_event *)(const void *)((const char *)r + TRACE_PAGE);
     const uint64_t room = p->head->ring_events, said = atomic_load(&r->written);
-    const uint64_t written = said < TIME_MAX ? said : 0;
+    const uint64_t written = said < TIMELINE_NS_MAX ? said : 0;
     const uint64_t first   = written < room ? 0 : written - room + 1;
-    timeline_line l        = {.part = part,
-                              .role = r->role != 0 ? r->role : p->role,
-                              .rank = r->role != 0 ? r->rank : p->rank};
-    uint32_t line;
-    snprintf(l.name, sizeof l.name, "%s", r->name);
-    if (!find_line(t, &l, first_line, &line)) return false;
-    p->lost += first;
+    *lost += first;
     for (uint64_t i = first; i < written; i++) {
         const trace_event *e = &event[i & (room - 1)];
         if (!makes_sense(e))
-            p->lost++;
-        else if (!take_event(t, p, e, line, first_line))
+            ++*lost;
+        else if (!fn(user, e))
             return false;
     }
     return true;
+}
+
+typedef struct {
+    timeline *t;
+    timeline_part *part;
+    uint32_t line, first_line;
+} taker;
+
+static bool take(void *user, const trace_event *e)
+{
+    const taker *to = user;
+    return take_event(to->t, to->part, e, to->line, to->first_line);
+}
+
+static bool take_ring(timeline *t, uint32_t part, uint32_t ring, uint32_t first_line)
+{
+    timeline_part *p    = &t->part[part];
+    const trace_ring *r = ring_at(p, ring);
+    timeline_line l     = {.part = part,
+                           .role = r->role != 0 ? r->role : p->role,
+                           .rank = r->role != 0 ? r->rank : p->rank};
+    taker to            = {t, p, 0, first_line};
+    snprintf(l.name, sizeof l.name, "%s", r->name);
+    return find_line(t, &l, first_line, &to.line) && timeline_events(p, ring, take, &to, &p->lost);
 }
 
 /* ---- lines and lanes ------------------------------------------------------------------------- */
@@ -281,8 +300,10 @@ static pen_status place_spans(timeline *t, pen_error *why)
 
 pen_status timeline_build(timeline *t, pen_error *why)
 {
+    if (timeline_sample(t, why) != PEN_OK) return why->status;
     for (uint32_t i = 0; i < t->n_parts; i++) {
         const uint32_t first_line = t->n_lines;
+        if (t->part[i].is_summed) continue;
         for (uint32_t k = 0; k < t->part[i].n_rings; k++)
             if (!take_ring(t, i, k, first_line))
                 return why_set(why, PEN_NO_MEMORY, "no memory for a timeline of %llu spans",
@@ -290,9 +311,10 @@ pen_status timeline_build(timeline *t, pen_error *why)
         timeline_part *p = &t->part[i];
         if (p->kept > 0)
             p->error_ns = trace_clock_error(p->clock, p->n_samples, p->begun_ns, p->ended_ns);
-        p->lost += atomic_load(&p->head->unwritten) % TIME_MAX;
-        p->unnamed = atomic_load(&p->head->unnamed) % TIME_MAX;
+        p->lost += atomic_load(&p->head->unwritten) % TIMELINE_NS_MAX;
+        p->unnamed = atomic_load(&p->head->unnamed) % TIMELINE_NS_MAX;
     }
+    if (timeline_summarize(t, why) != PEN_OK) return why->status;
     for (uint64_t i = 0; i < t->n_spans; i++)
         if (i == 0 || t->span[i].begun_ns < t->begun_ns) t->begun_ns = t->span[i].begun_ns;
     if (t->n_spans > 0) qsort(t->span, t->n_spans, sizeof *t->span, compare);
@@ -305,5 +327,6 @@ void timeline_free(timeline *t)
     free(t->part);
     free(t->line);
     free(t->span);
+    free(t->text);
     *t = (timeline){0};
 }

@@ -1,6 +1,6 @@
 /* timeline.h - merges the trace files of all processes into one timeline.
  *
- * DESIGN.  parts (mapped, checked: part.c) -> spans on the scheduler's clock -> sorted by line -> lanes
+ * DESIGN.  parts (mapped, checked: part.c; of many members some: sample.c) -> spans on the scheduler's clock -> sorted by line -> lanes
  * (lanes.h) -> JSON, Trace Event Format, streamed (write.c), because there may be millions of spans.  A
  * line is a thread, or one kind of operations in flight of one process.
  */
@@ -23,6 +23,7 @@ typedef struct { /* one process; a rank may have had several */
     uint64_t error_ns;           /* of the clock, over that time */
     uint64_t kept, lost;         /* records */
     uint64_t unnamed;            /* events whose label was dropped */
+    bool is_summed;              /* sample.c: one of many, of which no line is shown */
 } timeline_part;
 
 typedef struct {
@@ -30,6 +31,7 @@ typedef struct {
     int64_t step;
     uint64_t bytes;
     const char *label; /* in a part; "": none */
+    uint32_t text;     /* instead: 1 + an index of timeline.text; 0: none */
     int32_t shard, rank;
     uint32_t line, tid;
     uint16_t kind;
@@ -47,11 +49,18 @@ typedef struct {
     timeline_part *part;
     timeline_line *line;
     timeline_span *span;
-    uint32_t n_parts, n_lines;
+    struct {
+        char words[96];
+    } * text; /* of spans that stand for many */
+    uint32_t n_parts, n_lines, n_texts;
     uint64_t n_spans;
     uint64_t begun_ns; /* of the first span: time 0 of the file */
     uint64_t crowded;  /* spans without a free lane */
 } timeline;
+
+#define TIMELINE_NS_MAX (UINT64_C(1) << 61) /* limit of nanoseconds and bytes in a part */
+
+enum { TIMELINE_OTHERS = INT32_MAX }; /* the rank of all that are not shown */
 
 /* Adds a file.  CORRUPT: not a trace file, or of another version; STORE: it cannot be read; MISMATCH: another job. */
 pen_status timeline_add(timeline *t, const char *path, pen_error *why);
@@ -61,6 +70,16 @@ pen_status timeline_add_folder(timeline *t, const char *path, pen_error *why);
 
 /* Builds spans, lines and lanes from the parts. */
 pen_status timeline_build(timeline *t, pen_error *why);
+
+/* Events of a ring that make sense, oldest first, until fn returns false; adds the others to *lost. */
+typedef bool (*timeline_event_fn)(void *user, const trace_event *e);
+bool timeline_events(const timeline_part *p, uint32_t ring, timeline_event_fn fn, void *user,
+                     uint64_t *lost);
+uint64_t timeline_shifted(const timeline_part *p, uint64_t at_ns); /* to the common clock */
+
+/* Of many members, marks those that are not shown; and adds a line with a summary of these workers. */
+pen_status timeline_sample(timeline *t, pen_error *why);
+pen_status timeline_summarize(timeline *t, pen_error *why);
 
 /* "worker 3" */
 void timeline_name(int32_t role, int32_t rank, char *text, size_t size);

@@ -48,6 +48,8 @@ void timeline_name(int32_t role, int32_t rank, char *text, size_t size)
 {
     if (role == PEN_SCHEDULER)
         snprintf(text, size, "scheduler");
+    else if (rank == TIMELINE_OTHERS)
+        snprintf(text, size, "other %s", role == PEN_SERVER ? "servers" : "workers");
     else if (rank < 0)
         snprintf(text, size, "%s that never joined", role == PEN_SERVER ? "server" : "worker");
     else
@@ -60,11 +62,17 @@ static uint64_t order_of(int32_t role, int32_t rank)
     return first << 32 | (uint32_t)rank;
 }
 
+static int32_t rank_of(const timeline_part *p)
+{
+    return p->is_summed ? TIMELINE_OTHERS : p->rank;
+}
+
 /* Lines first, then parts, some of which may have none. */
 static uint64_t order_at(const timeline *t, uint32_t i)
 {
     if (i < t->n_lines) return order_of(t->line[i].role, t->line[i].rank);
-    return order_of(t->part[i - t->n_lines].role, t->part[i - t->n_lines].rank);
+    const timeline_part *p = &t->part[i - t->n_lines];
+    return order_of(p->role, rank_of(p));
 }
 
 static bool is_first_of_its_pid(const timeline *t, uint32_t i)
@@ -105,7 +113,7 @@ static void write_everybody(writer *w)
         if (i < t->n_lines)
             write_who(w, t->line[i].role, t->line[i].rank);
         else
-            write_who(w, t->part[i - t->n_lines].role, t->part[i - t->n_lines].rank);
+            write_who(w, t->part[i - t->n_lines].role, rank_of(&t->part[i - t->n_lines]));
     }
 }
 
@@ -140,9 +148,10 @@ static void write_args(const writer *w, const timeline_span *s)
     if (is_ones) comma = ",";
     if (has & OF_BYTES) fprintf(w->out, "%s\"bytes\":%" PRIu64, comma, s->bytes);
     if (has & OF_BYTES) comma = ",";
-    if (s->label[0] != '\0' && s->kind != TRACE_MARK) {
+    const char *what = s->text > 0 ? w->t->text[s->text - 1].words : s->label;
+    if (what[0] != '\0' && s->kind != TRACE_MARK) {
         fprintf(w->out, "%s\"what\":", comma);
-        write_text(w->out, s->label);
+        write_text(w->out, what);
     }
     fputc('}', w->out);
 }
@@ -289,9 +298,12 @@ static void write_metadata(const timeline *t, FILE *out)
     fprintf(out, "{\"displayTimeUnit\":\"ms\",\n\"metadata\":{\"job\":");
     write_text(out, job);
     fprintf(out, ",\"began_unix_ns\":%" PRIu64 ",\"processes\":[", t->begun_ns);
+    const char *comma = "\n";
     for (uint32_t i = 0; i < t->n_parts; i++) {
-        fputs(i > 0 ? ",\n" : "\n", out);
+        if (t->part[i].is_summed) continue;
+        fputs(comma, out);
         write_process(t, &t->part[i], out);
+        comma = ",\n";
     }
     fputs("]},\n\"traceEvents\":[", out);
 }

@@ -305,6 +305,57 @@ static void test_timeline_pushes_lead_through_commits_to_pulls_on_one_clock(void
     json_decref(all);
 }
 
+enum { CROWD = 100, STEPS = 6, SLOW_RANK = 61, LAZY_RANK = 62 };
+
+/* One is slow by itself; another waits as long. */
+static void be_one_of_many(void *user)
+{
+    const int rank = *(int *)user;
+    open_as(PEN_WORKER, rank, "job");
+    trace_clock_heard(1000, 1000, 1000);
+    for (uint64_t i = 0; i < STEPS; i++) {
+        const uint64_t at = 1 + i * 10 * STEP_NS, long_ns = 5 * STEP_NS;
+        const uint64_t ended = at + (rank == SLOW_RANK || rank == LAZY_RANK ? long_ns : STEP_NS);
+        if (rank == LAZY_RANK) write_pair(TRACE_END, at + STEP_NS, ended, (int64_t)i, -1);
+        write_pair(TRACE_STEP, at, ended, (int64_t)i, -1);
+    }
+}
+
+static bool is_shown(const json_t *all, const char *name)
+{
+    const json_t *events = json_object_get(all, "traceEvents");
+    bool is              = false;
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *e = json_array_get(events, i);
+        is |= strcmp(word(e, "name"), "process_name") == 0 &&
+              strcmp(word(json_object_get(e, "args"), "name"), name) == 0;
+    }
+    return is;
+}
+
+static void
+test_timeline_of_many_workers_shows_some_and_the_slowest_and_sums_up_the_others(void **state)
+{
+    char text[400];
+    size_t sums = 0;
+    (void)state;
+    for (int rank = 0; rank < CROWD; rank++) in_child(be_one_of_many, &rank);
+    json_t *all          = merged(text, sizeof text);
+    const json_t *events = json_object_get(all, "traceEvents");
+    check_nesting(all);
+    assert_int_equal(count(all, "M", "process_name"), 32 + 1);
+    assert_true(is_shown(all, "worker 0") && is_shown(all, "worker 61"));
+    assert_true(is_shown(all, "other workers") && !is_shown(all, "worker 62"));
+    assert_int_equal(count(all, "X", "step"), 33 * STEPS);
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const char *what = word(json_object_get(json_array_get(events, i), "args"), "what");
+        sums += strcmp(what, "68 workers, mean 1.059 ms, longest 5.000 ms (rank 62)") == 0;
+    }
+    assert_int_equal(sums, STEPS);
+    assert_non_null(strstr(text, "; 68 of them are only summed up"));
+    json_decref(all);
+}
+
 static void test_timeline_of_two_jobs_is_refused(void **state)
 {
     char text[400], *from[] = {parts};
@@ -407,6 +458,7 @@ int main(void)
         TEST(test_timeline_threads_beyond_the_last_ring_are_counted),
         TEST(test_timeline_marks_nest_even_if_the_program_crosses_them),
         TEST(test_timeline_pushes_lead_through_commits_to_pulls_on_one_clock),
+        TEST(test_timeline_of_many_workers_shows_some_and_the_slowest_and_sums_up_the_others),
         TEST(test_timeline_of_two_jobs_is_refused),
         TEST(test_timeline_a_damaged_part_is_refused_or_read_in_part),
         TEST(test_timeline_without_parts_names_the_searched_folder),
