@@ -102,6 +102,11 @@ static void sim_a_start_of_ten_times_as_many_takes_at_most_three_times_as_long(v
 }
 
 /* ---- deaths and comers ------------------------------------------------------------------------- */
+static uint64_t last_ms(void)
+{
+    return are_many() ? 1500 : 3000;
+}
+
 static void kill(sim_plan *p, sim_role role, uint32_t rank, uint64_t from_ms, uint64_t until_ms)
 {
     sim_plan_add(p, (sim_event){.what     = SIM_CRASH,
@@ -114,7 +119,7 @@ static void kill(sim_plan *p, sim_role role, uint32_t rank, uint64_t from_ms, ui
 static sim_plan lasting(uint64_t seed, uint32_t n_servers)
 {
     sim_plan p       = plain(seed, workers(), n_servers);
-    p.think_ms       = 400;
+    p.think_ms       = are_many() ? 60 : 400;
     p.slow_ms        = 0;
     p.has_state      = true;
     p.restarts       = true;
@@ -129,7 +134,7 @@ static void kill_workers(sim_plan *p, uint64_t *chance)
 {
     for (uint32_t i = 0; i < 3; i++)
         kill(p, SIM_WORKER, (uint32_t)draw_between(chance, 1, p->task.workers - 1),
-             draw_between(chance, 300, 3000), 0);
+             draw_between(chance, 300, last_ms()), 0);
 }
 
 static void come(sim_plan *p, uint64_t *chance)
@@ -138,7 +143,7 @@ static void come(sim_plan *p, uint64_t *chance)
     sim_plan_add(p, (sim_event){.what    = SIM_JOIN,
                                 .role    = SIM_WORKER,
                                 .rank    = p->task.workers,
-                                .from_ms = draw_between(chance, 300, 3000)});
+                                .from_ms = draw_between(chance, 300, last_ms())});
 }
 
 static void check(const char *test, const sim_plan *p)
@@ -169,7 +174,7 @@ static sim_plan with_servers(uint64_t seed)
 {
     uint64_t chance   = draw_mix(seed + 31337);
     sim_plan p        = lasting(seed, servers());
-    const uint64_t at = draw_between(&chance, 300, 3000);
+    const uint64_t at = draw_between(&chance, 300, last_ms());
     p.replicas        = 1;
     kill_workers(&p, &chance);
     come(&p, &chance);

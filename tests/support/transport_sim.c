@@ -60,9 +60,11 @@ struct sim_net {
     sim_faults faults;
     sim_counts counts;
     endpoint *endpoints, *newest;
-    moment *flying;   /* sorted by time; none is empty */
-    uint32_t names;   /* names generated so far, for sim://ID/... */
-    bool runs_itself; /* by the real clock, whenever an endpoint receives */
+    moment *flying;      /* sorted by time; none is empty */
+    uint64_t connect_ms; /* when a dialler that is not connected tries again; */
+    bool has_changed;    /* since connect_ms was found */
+    uint32_t names;      /* names generated so far, for sim://ID/... */
+    bool runs_itself;    /* by the real clock, whenever an endpoint receives */
     cut cuts[CUTS_MAX];
     size_t n_cuts;
 };
@@ -103,6 +105,7 @@ sim_net *sim_net_create(uint64_t seed, const clock_source *clock)
         net->id         = id;
         net->random     = seed;
         net->clock      = clock;
+        net->connect_ms = UINT64_MAX;
         return nets[id] = net;
     }
     return NULL;
@@ -271,6 +274,7 @@ static bool number_it(sim_net *net, endpoint *dialler)
 static void try_connect(endpoint *dialler)
 {
     sim_net *net       = dialler->net;
+    net->has_changed   = true;
     endpoint *listener = find_listener(net, dialler->target);
     if (listener == NULL || dialler->is_dead || is_cut(net, dialler, listener) ||
         is_cut(net, listener, dialler) || !number_it(net, dialler)) {
@@ -286,6 +290,7 @@ static void try_connect(endpoint *dialler)
 static void disconnect(endpoint *dialler, uint32_t reconnect_ms)
 {
     if (dialler->listener == NULL) return;
+    dialler->net->has_changed = true;
     if (dialler->is_known) tell(dialler->listener, TRANSPORT_DOWN, dialler->number);
     tell(dialler, TRANSPORT_DOWN, 0);
     dialler->net->dialler[dialler->number] = NULL;
@@ -304,18 +309,26 @@ void sim_net_break(sim_net *net, const char *dialler, const char *listener, uint
 void sim_net_kill(sim_net *net, const char *name)
 {
     for (endpoint *e = net->endpoints; e != NULL; e = e->next)
-        if (strcmp(e->name, name) == 0) e->is_dead = true;
+        if (strcmp(e->name, name) == 0) e->is_dead = net->has_changed = true;
     for (endpoint *e = net->endpoints; e != NULL; e = e->next)
         if (e->is_dead || (e->listener != NULL && e->listener->is_dead)) disconnect(e, RETRY_MS);
 }
 
-uint64_t sim_net_next_ms(const sim_net *net)
+static void find_connect_ms(sim_net *net)
 {
-    uint64_t next = net->flying == NULL ? UINT64_MAX : net->flying->ms;
+    if (!net->has_changed) return;
+    net->has_changed = false;
+    net->connect_ms  = UINT64_MAX;
     for (const endpoint *e = net->endpoints; e != NULL; e = e->next)
-        if (!e->listens && !e->is_dead && e->listener == NULL && e->connect_at_ms < next)
-            next = e->connect_at_ms;
-    return next;
+        if (!e->listens && !e->is_dead && e->listener == NULL && e->connect_at_ms < net->connect_ms)
+            net->connect_ms = e->connect_at_ms;
+}
+
+uint64_t sim_net_next_ms(sim_net *net)
+{
+    find_connect_ms(net);
+    const uint64_t next = net->flying == NULL ? UINT64_MAX : net->flying->ms;
+    return net->connect_ms < next ? net->connect_ms : next;
 }
 
 /* The other end of the connection a message was sent on; NULL: that has ended. */
@@ -345,7 +358,8 @@ bool sim_net_deliver(sim_net *net)
 {
     uint64_t now = clock_ms(net->clock);
     bool any     = false;
-    for (endpoint *e = net->endpoints; e != NULL; e = e->next) {
+    find_connect_ms(net);
+    for (endpoint *e = net->endpoints; e != NULL && net->connect_ms <= now; e = e->next) {
         if (e->listens || e->is_dead || e->listener != NULL || e->connect_at_ms > now) continue;
         try_connect(e);
         any = true;
@@ -548,7 +562,8 @@ static void drop(sim_net *net, item *i)
 
 static void leave(endpoint *e, uint32_t linger_ms)
 {
-    sim_net *net = e->net;
+    sim_net *net     = e->net;
+    net->has_changed = true;
     /* What a closing endpoint has in flight arrives before the event of its end. */
     if (linger_ms > 0) sort_out(net, clock_ms(net->clock) + linger_ms, is_from, e, land);
     if (!e->listens) disconnect(e, 0);
