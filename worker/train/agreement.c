@@ -137,14 +137,20 @@ void agreement_show_again(agreement *a, group_calls *t)
         begin_gather(a, t);
 }
 
-/* Sums of whole numbers are exact: below 2^53 for two million members. */
+/* Sums of whole numbers are exact below 2^53: of two million members.  A member may send anything. */
+static bool is_exact(double sum)
+{
+    return sum >= 0 && sum <= 0x1p53;
+}
+
 static bool do_sums_say_all(const agreement *a)
 {
     const agreement_sums *s = &a->sums;
     const double n          = a->n;
-    bool are_equal          = s->with_weight == n;
-    for (int k = 0; k < AGREEMENT_HASH_PARTS; k++)
-        are_equal &=
+    bool are_equal          = s->with_weight == n && s->first >= 0 && s->first <= UINT32_MAX;
+    for (int k = 0; k < AGREEMENT_HASH_PARTS && are_equal; k++)
+        are_equal =
+            is_exact(s->hash[k]) && is_exact(s->square[k]) &&
             (__int128)n * (__int128)s->square[k] == (__int128)s->hash[k] * (__int128)s->hash[k];
     return are_equal;
 }
