@@ -52,7 +52,7 @@ typedef struct {
     uint64_t missed;        /* lanes, as bits, whose connection ended while data was expected */
     bool is_cut_off;        /* a connection to it ended, too */
     uint64_t suspect_ms;    /* suspected since; 0: it is not */
-    mesh_link *link;        /* [lanes] */
+    mesh_link *link;        /* [lanes]; OWNED, with all that the others point to */
     uint64_t *caller;       /* [lanes] number of its connection at the listener, plus one */
     uint32_t *dial;         /* [lanes] how often it has opened that one */
     uint32_t next_lane;
