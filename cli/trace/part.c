@@ -1,5 +1,4 @@
 /* part.c - reads and validates the trace file of a process. */
-#include "cli/trace/lanes.h"
 #include "cli/trace/timeline.h"
 #include "common/base/why.h"
 #include "common/containers/vec.h"
@@ -263,62 +262,13 @@ static bool take_ring(timeline *t, uint32_t part, uint32_t ring, uint32_t first_
     return find_line(t, &l, first_line, &to.line) && timeline_events(p, ring, take, &to, &p->lost);
 }
 
-/* ---- lines and lanes ------------------------------------------------------------------------- */
-static int compare(const void *left, const void *right)
+bool timeline_take(timeline *t, uint32_t part)
 {
-    const timeline_span *a = left, *b = right;
-    if (a->line != b->line) return a->line < b->line ? -1 : 1;
-    if (a->begun_ns != b->begun_ns) return a->begun_ns < b->begun_ns ? -1 : 1;
-    return a->ended_ns == b->ended_ns ? 0 : a->ended_ns > b->ended_ns ? -1 : 1;
-}
-
-/* Numbers the lanes of a line after all its spans are placed. */
-static pen_status place_spans(timeline *t, pen_error *why)
-{
-    lanes *l     = malloc(sizeof *l);
-    uint32_t tid = 1;
-    if (l == NULL) return why_set(why, PEN_NO_MEMORY, "no memory to lay out a timeline");
-    for (uint64_t i = 0; i < t->n_spans;) {
-        timeline_line *line = &t->line[t->span[i].line];
-        const uint32_t here = t->span[i].line;
-        l->n                = 0;
-        line->first_tid     = tid;
-        for (; i < t->n_spans && t->span[i].line == here; i++) {
-            timeline_span *s     = &t->span[i];
-            const bool is_moment = trace_rows[s->kind].shape == TRACE_IS_MOMENT;
-            const int lane =
-                is_moment ? 0 : lanes_place(l, s->begun_ns, s->ended_ns, !line->is_flights);
-            t->crowded += lane < 0;
-            s->tid = lane < 0 ? 0 : tid + (uint32_t)lane;
-        }
-        line->n_lanes = l->n > 0 ? l->n : 1;
-        tid += line->n_lanes;
-    }
-    free(l);
-    return PEN_OK;
-}
-
-pen_status timeline_build(timeline *t, pen_error *why)
-{
-    if (timeline_sample(t, why) != PEN_OK) return why->status;
-    for (uint32_t i = 0; i < t->n_parts; i++) {
-        const uint32_t first_line = t->n_lines;
-        if (t->part[i].is_summed) continue;
-        for (uint32_t k = 0; k < t->part[i].n_rings; k++)
-            if (!take_ring(t, i, k, first_line))
-                return why_set(why, PEN_NO_MEMORY, "no memory for a timeline of %llu spans",
-                               (unsigned long long)t->n_spans);
-        timeline_part *p = &t->part[i];
-        if (p->kept > 0)
-            p->error_ns = trace_clock_error(p->clock, p->n_samples, p->begun_ns, p->ended_ns);
-        p->lost += atomic_load(&p->head->unwritten) % TIMELINE_NS_MAX;
-        p->unnamed = atomic_load(&p->head->unnamed) % TIMELINE_NS_MAX;
-    }
-    if (timeline_summarize(t, why) != PEN_OK) return why->status;
-    for (uint64_t i = 0; i < t->n_spans; i++)
-        if (i == 0 || t->span[i].begun_ns < t->begun_ns) t->begun_ns = t->span[i].begun_ns;
-    if (t->n_spans > 0) qsort(t->span, t->n_spans, sizeof *t->span, compare);
-    return place_spans(t, why);
+    const uint32_t first_line = t->n_lines;
+    bool is_all               = true;
+    for (uint32_t k = 0; k < t->part[part].n_rings && is_all; k++)
+        is_all = take_ring(t, part, k, first_line);
+    return is_all;
 }
 
 void timeline_free(timeline *t)

@@ -75,6 +75,7 @@ pen_status timeline_build(timeline *t, pen_error *why);
 typedef bool (*timeline_event_fn)(void *user, const trace_event *e);
 bool timeline_events(const timeline_part *p, uint32_t ring, timeline_event_fn fn, void *user,
                      uint64_t *lost);
+bool timeline_take(timeline *t, uint32_t part); /* its lines and spans; false: no memory */
 uint64_t timeline_shifted(const timeline_part *p, uint64_t at_ns); /* to the common clock */
 
 /* Of many members, marks those that are not shown; and adds a line with a summary of these workers. */

@@ -43,7 +43,7 @@ void sim_net_break(sim_net *net, const char *dialler, const char *listener, uint
 void sim_net_kill(sim_net *net, const char *name);
 
 uint64_t sim_net_next_ms(sim_net *net); /* when something is due next; UINT64_MAX: nothing */
-bool sim_net_deliver(sim_net *net);           /* what is due now; true if anything was */
+bool sim_net_deliver(sim_net *net);     /* what is due now; true if anything was */
 
 /* How much was sent, and its fate. */
 typedef struct {
