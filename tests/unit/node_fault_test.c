@@ -136,6 +136,10 @@ static void lose_foreign_in_place(void)
 {
     lose_one(COLL_ALL_REDUCE, 300000, FOREIGN, true);
 }
+static void lose_little_foreign_in_place(void)
+{
+    lose_one(COLL_ALL_REDUCE, 10000, FOREIGN, true);
+}
 static void lose_large_foreign_in_place(void)
 {
     lose_one(COLL_ALL_REDUCE, NODE_PAST_FROM_BYTES / 4 + 5, FOREIGN, true);
@@ -194,8 +198,8 @@ static void inputs_are_intact_whenever_a_member_dies(void **state)
 static void the_last_of_two_keeps_its_input(void **state)
 {
     (void)state;
-    void (*const programs[])(void) = {lose_foreign_in_place, lose_large_foreign_in_place,
-                                      lose_mixed_in_place};
+    void (*const programs[])(void) = {lose_little_foreign_in_place, lose_foreign_in_place,
+                                      lose_large_foreign_in_place, lose_mixed_in_place};
     for (size_t p = 0; p < sizeof programs / sizeof programs[0]; p++)
         for (int step = 0; step < 9; step++) run_members(2, step % 2, step, programs[p], NULL);
 }

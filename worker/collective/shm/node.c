@@ -55,30 +55,34 @@ static bool find_out(const node_op *op, const void *out, segment_ref *ref)
            segment_find(out, op->out_bytes, ref);
 }
 
-/* Two members in place that cannot write into each other's memory: to send a result costs as much as to fold it twice.  Each
- * writes its own output, after its input is in a scratch that the other reads: no more to save.  If the other's call is
- * another way, it saves by piece. */
-static pen_status publish_whole(node_op *op, node_entry *e, pen_error *why)
+/* Two members in place that cannot write into each other's memory: to send a result costs as much as to fold it twice.
+ * Each writes its own output, after its input is in a scratch that the other reads: no more to save.  If the other's call
+ * is another way, it saves by piece. */
+static pen_status try_whole(node_op *op, node_entry *e, pen_error *why)
 {
+    if (e->publish != NODE_WINDOW || op->call->kind != COLL_ALL_REDUCE || op->team->size != 2)
+        return PEN_OK;
+    if (!op->call->overwrites) {
+        if (node_need_scratch(op->team, op->out_bytes, why) != PEN_OK) return why->status;
+        op->holds_all = find_out(op, op->team->scratch, &e->save);
+        if (!op->holds_all) return PEN_OK; /* too small to be mapped alone */
+    }
+    op->is_whole  = true;
     op->is_apart  = false;
+    op->saves     = op->holds_all;
     e->out_mapped = 0;
-    op->saves     = !op->call->overwrites;
-    if (!op->saves) return PEN_OK;
-    const pen_status status = node_need_scratch(op->team, op->out_bytes, why);
-    op->holds_all           = status == PEN_OK && find_out(op, op->team->scratch, &e->save);
-    return status;
+    return PEN_OK;
 }
 
 /* In place: where the results go, or what they overwrite. */
 static pen_status publish_in_place(node_op *op, node_entry *e, pen_error *why)
 {
-    op->is_whole =
-        e->publish == NODE_WINDOW && op->call->kind == COLL_ALL_REDUCE && op->team->size == 2;
-    if (op->is_whole) return publish_whole(op, e, why);
+    pen_status status = try_whole(op, e, why);
+    if (status != PEN_OK || op->is_whole) return status;
     op->is_apart = !is_by_piece(op, e->out_mapped);
     op->saves    = !op->is_apart && !op->call->overwrites;
     if (!op->is_apart && !op->saves) return PEN_OK;
-    pen_status status = node_need_scratch(op->team, op->out_bytes, why);
+    status = node_need_scratch(op->team, op->out_bytes, why);
     if (status != PEN_OK) return status;
     segment_ref scratch;
     const bool is_mapped = find_out(op, op->team->scratch, &scratch);

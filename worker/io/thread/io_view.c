@@ -78,8 +78,7 @@ void io_view_settle(io_thread *c)
     const io_view *r  = &c->view;
     *now              = (io_committed){.shares_memory = true};
     for (uint32_t i = 0; i < r->n_workers; i++) {
-        uint32_t k =
-            i; /* one behind its nearest neighbour before it: mostly i, as ranks are dealt by node */
+        uint32_t k = i; /* one behind the nearest on its node: mostly i */
         while (k > 0 && r->worker[k - 1].node != r->worker[i].node) k--;
         const bool is_first = k == 0;
         if (!is_first && r->worker[k - 1].sharing != r->worker[i].sharing)
