@@ -191,6 +191,7 @@ static void run(cluster *c)
     check_end(c);
 }
 
+/* ---- life ------------------------------------------------------------------------------------ */
 static void name_members(cluster *c)
 {
     for (uint32_t i = 0; i < c->n_workers; i++) {
@@ -203,7 +204,6 @@ static void name_members(cluster *c)
     }
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
 static void build(cluster *c)
 {
     const sim_plan *p = &c->plan;

@@ -139,12 +139,20 @@ void sim_plan_share(sim_plan *p, uint64_t *chance);
 
 /* Adds an event; ignored if there is no room. */
 void sim_plan_add(sim_plan *p, sim_event event);
+void sim_plan_kill(sim_plan *p, sim_role role, uint32_t rank, uint64_t from_ms,
+                   uint64_t until_ms); /* until_ms 0: for good */
+
+/* The job must survive what its plan removes, and its processes are started again. */
+void sim_plan_must_last(sim_plan *p);
 
 typedef struct {
     uint64_t messages, bytes; /* with payload */
 } sim_traffic;
 
-enum { SIM_KINDS_MAX = 96 }; /* > WIRE_KIND_END */
+enum {
+    SIM_KINDS_MAX = 96,  /* > WIRE_KIND_END */
+    SIM_LINGER_MS = 1000 /* of the scheduler after the job: the last verdict is sent */
+};
 
 typedef struct {
     sim_traffic sent[SIM_KINDS_MAX]; /* by wire_control_kind or wire_data_kind */

@@ -33,6 +33,23 @@ void sim_plan_add(sim_plan *p, sim_event event)
     if (p->n_events < SIM_EVENTS_MAX) p->event[p->n_events++] = event;
 }
 
+void sim_plan_kill(sim_plan *p, sim_role role, uint32_t rank, uint64_t from_ms, uint64_t until_ms)
+{
+    sim_plan_add(p, (sim_event){.what     = SIM_CRASH,
+                                .role     = role,
+                                .rank     = rank,
+                                .from_ms  = from_ms,
+                                .until_ms = until_ms});
+}
+
+void sim_plan_must_last(sim_plan *p)
+{
+    p->has_state   = true;
+    p->restarts    = true;
+    p->must_go_on  = true;
+    p->deadline_ms = 120000;
+}
+
 static sim_trouble draw_trouble(uint64_t *chance)
 {
     sim_trouble t = {0};
@@ -306,11 +323,8 @@ sim_plan sim_plan_peers(uint64_t seed)
     p.lease_ms       = draw_between(&chance, 2000, 10000);
     p.on_worker_loss = LOSS_CONTINUE;
     p.workers_min    = 1;
-    p.has_state      = true;
-    p.must_go_on     = true;
-    p.restarts       = true;
     p.skew_percent   = draw_chance(&chance, 50) ? (uint32_t)draw_between(&chance, 1, 10) : 0;
-    p.deadline_ms    = 120000;
+    sim_plan_must_last(&p);
     if (draw_chance(&chance, 50))
         p.control = (sim_trouble){.delay_ms = (uint32_t)draw_between(&chance, 1, 150),
                                   .repeat   = (uint32_t)draw_between(&chance, 0, 30),

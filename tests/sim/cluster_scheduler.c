@@ -8,9 +8,8 @@
 #include <string.h>
 
 enum {
-    LINGER_MS = 1000,         /* the last verdict is sent after the end           */
-    GRACE_MS  = 60000,        /* others go on this long while it is away          */
-    TERM      = 1700000000000 /* of its first life                     */
+    GRACE_MS = 60000,        /* others go on this long while it is away          */
+    TERM     = 1700000000000 /* of its first life                     */
 };
 
 static uint64_t now(const sim_scheduler *s)
@@ -46,7 +45,7 @@ static void ended(void *user, pen_status status, const pen_error *why)
     if (s->is_dying) return;
     s->has_ended = true;
     s->status    = status;
-    s->close_ms  = now(s) + LINGER_MS;
+    s->close_ms  = now(s) + SIM_LINGER_MS;
     if (why != NULL) check_failure(s->c, why);
 }
 

@@ -22,23 +22,11 @@ static void lasting(sim_plan *p, uint32_t servers, uint32_t replicas)
     p->shards         = 1 + p->task.seed % 2;
     p->task.steps     = 60;
     p->think_ms       = 100;
-    p->has_state      = true;
-    p->restarts       = true;
-    p->must_go_on     = true;
     p->same_address   = p->task.seed % 3 == 0;
-    p->deadline_ms    = 120000;
     p->task.weighted  = p->task.seed % 5 == 0;
     p->task.sgd       = p->task.seed % 2 == 0;
     p->snapshot_every = p->task.seed % 7 == 0 ? 5 : 0;
-}
-
-static void kill(sim_plan *p, sim_role role, uint32_t rank, uint64_t from_ms, uint64_t until_ms)
-{
-    sim_plan_add(p, (sim_event){.what     = SIM_CRASH,
-                                .role     = role,
-                                .rank     = rank,
-                                .from_ms  = from_ms,
-                                .until_ms = until_ms});
+    sim_plan_must_last(p);
 }
 
 static void trouble_copies(sim_plan *p, uint64_t *chance)
@@ -73,8 +61,8 @@ static void lose_server(sim_plan *p, uint64_t *chance)
 {
     lasting(p, (uint32_t)draw_between(chance, 2, 4), 1);
     p->restarts = false;
-    kill(p, SIM_SERVER, (uint32_t)draw_below(chance, p->servers), draw_between(chance, 300, 2500),
-         0);
+    sim_plan_kill(p, SIM_SERVER, (uint32_t)draw_below(chance, p->servers),
+                  draw_between(chance, 300, 2500), 0);
 }
 
 static void sim_a_server_dies_and_its_backups_go_on(void **state)
@@ -89,8 +77,8 @@ static void replace_server(sim_plan *p, uint64_t *chance)
 {
     lasting(p, (uint32_t)draw_between(chance, 2, 4), 1);
     const uint64_t from = draw_between(chance, 300, 1500);
-    kill(p, SIM_SERVER, (uint32_t)draw_below(chance, p->servers), from,
-         from + draw_between(chance, 100, 2000));
+    sim_plan_kill(p, SIM_SERVER, (uint32_t)draw_below(chance, p->servers), from,
+                  from + draw_between(chance, 100, 2000));
     if (draw_chance(chance, 50)) trouble_copies(p, chance);
 }
 
@@ -108,7 +96,7 @@ static void lose_servers_in_turn(sim_plan *p, uint64_t *chance)
     p->task.steps = 200;
     uint64_t from = 500;
     for (int i = 0; i < 3; i++) {
-        kill(p, SIM_SERVER, (uint32_t)draw_below(chance, p->servers), from, from + 500);
+        sim_plan_kill(p, SIM_SERVER, (uint32_t)draw_below(chance, p->servers), from, from + 500);
         from += draw_between(chance, 5000, 7000);
     }
 }
@@ -128,7 +116,7 @@ static void keep_apart(sim_plan *p, uint64_t *chance, uint32_t worker, uint32_t 
     const uint64_t from  = draw_between(chance, 300, 1500),
                    back  = from + draw_between(chance, 1200, 2000);
     const bool is_worker = p->on_worker_loss == LOSS_WAIT;
-    kill(p, is_worker ? SIM_WORKER : SIM_SERVER, is_worker ? worker : server, from, back);
+    sim_plan_kill(p, is_worker ? SIM_WORKER : SIM_SERVER, is_worker ? worker : server, from, back);
     sim_plan_add(p, (sim_event){.what     = SIM_NO_WAY,
                                 .role     = SIM_WORKER,
                                 .rank     = worker,
@@ -199,7 +187,7 @@ static void restart_scheduler(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 2, (uint32_t)draw_below(chance, 2));
     const uint64_t from = draw_between(chance, 200, 3000);
-    kill(p, SIM_SCHEDULER, 0, from, from + draw_between(chance, 50, 4000));
+    sim_plan_kill(p, SIM_SCHEDULER, 0, from, from + draw_between(chance, 50, 4000));
 }
 
 static void sim_the_scheduler_comes_back_and_nobody_notices(void **state)
@@ -255,7 +243,7 @@ static void die_at_a_write(sim_plan *p, uint64_t *chance)
 {
     lasting(p, 3, 1);
     const uint64_t from = draw_between(chance, 300, 1500);
-    kill(p, SIM_SERVER, (uint32_t)draw_below(chance, 3), from, from + 1000);
+    sim_plan_kill(p, SIM_SERVER, (uint32_t)draw_below(chance, 3), from, from + 1000);
     p->crash_at_keep = (uint32_t)draw_between(chance, 2, 16);
     p->keep_is_lost  = draw_chance(chance, 50);
 }
@@ -274,7 +262,8 @@ static void lose_worker(sim_plan *p, uint64_t *chance)
     lasting(p, 2, (uint32_t)draw_below(chance, 2));
     p->on_worker_loss = LOSS_CONTINUE;
     p->workers_min    = 1;
-    kill(p, SIM_WORKER, (uint32_t)draw_below(chance, 3), draw_between(chance, 300, 3000), 0);
+    sim_plan_kill(p, SIM_WORKER, (uint32_t)draw_below(chance, 3), draw_between(chance, 300, 3000),
+                  0);
 }
 
 static void sim_a_worker_dies_and_the_others_go_on(void **state)
@@ -306,8 +295,8 @@ static void replace_worker(sim_plan *p, uint64_t *chance)
     lasting(p, 2, (uint32_t)draw_below(chance, 2));
     p->on_worker_loss   = LOSS_WAIT;
     const uint64_t from = draw_between(chance, 300, 3000);
-    kill(p, SIM_WORKER, (uint32_t)draw_below(chance, 3), from,
-         from + draw_between(chance, 100, 5000));
+    sim_plan_kill(p, SIM_WORKER, (uint32_t)draw_below(chance, 3), from,
+                  from + draw_between(chance, 100, 5000));
 }
 
 static void sim_a_worker_comes_back_and_the_others_wait(void **state)
@@ -322,8 +311,8 @@ static void lose_host(sim_plan *p, uint64_t *chance)
 {
     replace_server(p, chance);
     p->on_worker_loss = LOSS_WAIT;
-    kill(p, SIM_WORKER, (uint32_t)draw_below(chance, 3), p->event[0].from_ms,
-         p->event[0].until_ms + draw_below(chance, 1000));
+    sim_plan_kill(p, SIM_WORKER, (uint32_t)draw_below(chance, 3), p->event[0].from_ms,
+                  p->event[0].until_ms + draw_below(chance, 1000));
 }
 
 static void sim_a_host_is_lost_with_its_server_and_its_worker(void **state)

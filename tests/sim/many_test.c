@@ -60,7 +60,7 @@ static void print(const sim_plan *p, const sim_result *r)
     for (int kind = 0; kind < SIM_KINDS_MAX; kind++)
         if (r->sent[kind].messages > 0)
             printf("counts %u %u %llu %llu %s %llu %llu\n", p->task.workers, p->servers,
-                   (unsigned long long)p->task.steps, (unsigned long long)r->ms,
+                   (unsigned long long)p->task.steps, (unsigned long long)(r->ms - SIM_LINGER_MS),
                    wire_kind_name(kind), (unsigned long long)r->sent[kind].messages,
                    (unsigned long long)r->sent[kind].bytes);
 }
@@ -102,106 +102,58 @@ static void sim_a_start_of_ten_times_as_many_takes_at_most_three_times_as_long(v
 }
 
 /* ---- deaths and comers ------------------------------------------------------------------------- */
-static uint64_t last_ms(void)
+static uint64_t draw_ms(uint64_t *chance)
 {
-    return are_many() ? 1500 : 3000;
+    return draw_between(chance, 300, are_many() ? 1500 : 3000);
 }
 
-static void kill(sim_plan *p, sim_role role, uint32_t rank, uint64_t from_ms, uint64_t until_ms)
+static void lose_workers(sim_plan *p, uint64_t *chance, uint32_t n_servers)
 {
-    sim_plan_add(p, (sim_event){.what     = SIM_CRASH,
-                                .role     = role,
-                                .rank     = rank,
-                                .from_ms  = from_ms,
-                                .until_ms = until_ms});
-}
-
-static sim_plan lasting(uint64_t seed, uint32_t n_servers)
-{
-    sim_plan p       = plain(seed, workers(), n_servers);
-    p.think_ms       = are_many() ? 60 : 400;
-    p.slow_ms        = 0;
-    p.has_state      = true;
-    p.restarts       = true;
-    p.must_go_on     = true;
-    p.deadline_ms    = 120000;
-    p.on_worker_loss = LOSS_CONTINUE;
-    p.workers_min    = 1;
-    return p;
-}
-
-static void kill_workers(sim_plan *p, uint64_t *chance)
-{
+    *p                = plain(p->task.seed, workers(), n_servers);
+    p->think_ms       = are_many() ? 60 : 400;
+    p->slow_ms        = 0;
+    p->on_worker_loss = LOSS_CONTINUE;
+    p->workers_min    = 1;
+    sim_plan_must_last(p);
     for (uint32_t i = 0; i < 3; i++)
-        kill(p, SIM_WORKER, (uint32_t)draw_between(chance, 1, p->task.workers - 1),
-             draw_between(chance, 300, last_ms()), 0);
+        sim_plan_kill(p, SIM_WORKER, (uint32_t)draw_between(chance, 1, p->task.workers - 1),
+                      draw_ms(chance), 0);
 }
 
-static void come(sim_plan *p, uint64_t *chance)
+static void with_servers(sim_plan *p, uint64_t *chance)
 {
-    p->workers_max = p->task.workers + 1;
+    lose_workers(p, chance, servers());
+    const uint64_t at = draw_ms(chance);
+    p->replicas       = 1;
+    p->workers_max    = p->task.workers + 1;
     sim_plan_add(p, (sim_event){.what    = SIM_JOIN,
                                 .role    = SIM_WORKER,
                                 .rank    = p->task.workers,
-                                .from_ms = draw_between(chance, 300, last_ms())});
-}
-
-static void check(const char *test, const sim_plan *p)
-{
-    const sim_result r = runs_one(test, p, RUNS_IN_ORDER);
-    fprintf(stderr,
-            "seed %llu: %llu ms, %llu messages; %llu crashes, %llu epochs, %llu promotions, %llu "
-            "came\n",
-            (unsigned long long)p->task.seed, (unsigned long long)r.ms,
-            (unsigned long long)r.messages, (unsigned long long)r.crashes,
-            (unsigned long long)r.epochs, (unsigned long long)r.promotions,
-            (unsigned long long)r.joins);
-    assert_true(r.crashes > 0 && (r.joins > 0 || r.excused || p->workers_max == 0));
-}
-
-static void each_seed(const char *test, sim_plan (*plan_of)(uint64_t seed))
-{
-    const uint64_t first = runs_is_replay() ? runs_seed() : 1;
-    const uint64_t n     = runs_is_replay() ? 1 : runs_seeds_of(2);
-    for (uint64_t seed = first; seed < first + n; seed++) {
-        sim_plan p = plan_of(seed);
-        p.trace    = runs_is_replay();
-        check(test, &p);
-    }
-}
-
-static sim_plan with_servers(uint64_t seed)
-{
-    uint64_t chance   = draw_mix(seed + 31337);
-    sim_plan p        = lasting(seed, servers());
-    const uint64_t at = draw_between(&chance, 300, last_ms());
-    p.replicas        = 1;
-    kill_workers(&p, &chance);
-    come(&p, &chance);
-    kill(&p, SIM_SERVER, (uint32_t)draw_below(&chance, p.servers), at, at + 1000);
-    return p;
+                                .from_ms = draw_ms(chance)});
+    sim_plan_kill(p, SIM_SERVER, (uint32_t)draw_below(chance, p->servers), at, at + 1000);
 }
 
 static void sim_many_workers_and_servers_outlive_deaths_and_take_comers(void **state)
 {
     (void)state;
-    each_seed(__func__, with_servers);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(2), RUNS_IN_ORDER, with_servers);
+    runs_print(__func__, &t);
+    assert_true(t.crashes >= 2 * t.runs && t.joins + t.excused >= t.runs);
 }
 
 /* ddp and the sharded modes are one to the scheduler: workers hold the state, and none can come. */
-static sim_plan without_servers(uint64_t seed)
+static void without_servers(sim_plan *p, uint64_t *chance)
 {
-    uint64_t chance = draw_mix(seed + 4711);
-    sim_plan p      = lasting(seed, 0);
-    p.task.steps    = STEPS_WITHOUT_SERVERS;
-    kill_workers(&p, &chance);
-    return p;
+    lose_workers(p, chance, 0);
+    p->task.steps = STEPS_WITHOUT_SERVERS;
 }
 
 static void sim_many_workers_without_servers_outlive_deaths(void **state)
 {
     (void)state;
-    each_seed(__func__, without_servers);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(2), RUNS_IN_ORDER, without_servers);
+    runs_print(__func__, &t);
+    assert_true(t.crashes >= 2 * t.runs);
 }
 
 int main(int argc, char **argv)

@@ -32,7 +32,7 @@ many() { # WORKERS SERVERS [TEST]
         status=1
     fi
     grep -h -A4 -E '^replay:' "$logs/many" || true
-    grep -h -E '^(start of|seed)' "$logs/many" || true
+    grep -h -E '^(start of|sim_many.* runs, )' "$logs/many" || true
     echo "soak    $1 workers, $2 servers   $(( $(date +%s) - started )) s"
 }
 many 1000 100

@@ -14,9 +14,9 @@ enum { AGREEMENT_MEMBERS_SHOWN = 64, AGREEMENT_HASH_PARTS = 4 };
 
 /* What members add up.  16 bits of a hash are equal on all n members exactly if n times the sum of their squares is the
  * square of their sum. */
-typedef struct { /* doubles only: one call adds them */
-    double weight, with_weight, snapshots,
-        first; /* with_weight: members; first: given by position 0 */
+typedef struct {                /* doubles only: one call adds them */
+    double weight, with_weight; /* the latter: members that have one */
+    double snapshots, first;    /* first: given by position 0 alone */
     double hash[AGREEMENT_HASH_PARTS], square[AGREEMENT_HASH_PARTS];
     double scalar[WIRE_SCALARS_MAX];
 } agreement_sums;
