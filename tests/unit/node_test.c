@@ -75,6 +75,16 @@ static void all_ops(void)
         }
 }
 
+/* Some members in place, the others not. */
+static void mixed_ones(void)
+{
+    static const size_t sizes[] = {10000, 300001, NODE_PAST_FROM_BYTES / 4 + 3};
+    for (int where = 0; where < BUFFERS; where++)
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+            run_case(COLL_ALL_REDUCE, PEN_F32, PEN_SUM, sizes[s], (buffers)where, me.rank % 2 == 0,
+                     false);
+}
+
 static void large_ones(void)
 {
     for (int where = 0; where < BUFFERS; where++)
@@ -157,6 +167,13 @@ static void large_buffers_are_right(void **state)
     (void)state;
     run_members(2, -1, 0, large_ones, NULL);
     run_members(3, -1, 0, large_ones, NULL);
+}
+
+static void members_in_place_and_others_are_right(void **state)
+{
+    (void)state;
+    run_members(2, -1, 0, mixed_ones, NULL);
+    run_members(3, -1, 0, mixed_ones, NULL);
 }
 
 static void each_input_has_its_own_scale(void **state)
@@ -279,6 +296,7 @@ int main(void)
         cmocka_unit_test(every_type_is_right),
         cmocka_unit_test(every_operation_is_right),
         cmocka_unit_test(large_buffers_are_right),
+        cmocka_unit_test(members_in_place_and_others_are_right),
         cmocka_unit_test(each_input_has_its_own_scale),
         cmocka_unit_test(all_gather_in_place_leaves_its_own_part_in_place),
         cmocka_unit_test(slots_are_used_again_while_others_lag),
