@@ -105,39 +105,40 @@ static void turn_away(shard *s, uint32_t peer, const wire_data *d, const pen_err
     shard_refuse(s, peer, d, why->status, why->text);
 }
 
-static void take(shard *s, uint32_t peer, const wire_data *d, buf *payload)
-{
-    pen_error why;
-    s->peer_of[d->rank] = peer;
-    if (d->size != NULL && (d->kind == WIRE_PUSH || d->kind == WIRE_PULL)) {
-        shard_receive_rows(s, peer, d, payload);
-        return;
-    }
-    switch (d->kind) {
-    case WIRE_PUSH: shard_receive_push(s, peer, d, payload); return;
-    case WIRE_INIT: shard_receive_init(s, peer, d, payload); return;
-    case WIRE_PULL: shard_receive_pull(s, peer, d); return;
-    case WIRE_INQUIRE: shard_receive_inquiry(s, peer, d); return;
-    default: break;
-    }
-    why_set(&why, PEN_INVALID_ARGUMENT, "%s is not for a server", wire_kind_name((int)d->kind));
-    turn_away(s, peer, d, &why);
-}
-
 bool shard_receive(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
-    bool is_member = false;
+    const bool has_rows = d->size != NULL;
+    bool is_member      = false;
     pen_error why;
     if (s->core == NULL || s->has_failed) return false;
-    if (d->kind == WIRE_LOG)
+    if (d->kind == WIRE_LOG) {
         shard_follow_receive(s, peer, d, payload);
-    else if (d->kind == WIRE_LOGGED)
+        return false;
+    }
+    if (d->kind == WIRE_LOGGED) {
         shard_copies_heard(s, d);
-    else if (check_sender(s, d, payload, &is_member, &why) != PEN_OK)
+        return false;
+    }
+    if (check_sender(s, d, payload, &is_member, &why) != PEN_OK) {
         turn_away(s, peer, d, &why);
-    else
-        take(s, peer, d, payload);
-    return is_member;
+        return is_member;
+    }
+    s->peer_of[d->rank] = peer;
+    if (has_rows && (d->kind == WIRE_PUSH || d->kind == WIRE_PULL))
+        shard_receive_rows(s, peer, d, payload);
+    else if (d->kind == WIRE_PUSH)
+        shard_receive_push(s, peer, d, payload);
+    else if (d->kind == WIRE_INIT)
+        shard_receive_init(s, peer, d, payload);
+    else if (d->kind == WIRE_PULL)
+        shard_receive_pull(s, peer, d);
+    else if (d->kind == WIRE_INQUIRE)
+        shard_receive_inquiry(s, peer, d);
+    else {
+        why_set(&why, PEN_INVALID_ARGUMENT, "%s is not for a server", wire_kind_name((int)d->kind));
+        turn_away(s, peer, d, &why);
+    }
+    return true;
 }
 
 void shard_flush(shard *s)

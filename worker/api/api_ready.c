@@ -223,27 +223,6 @@ static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, const device_stream *st
     return offer(ctx, t, grad, why);
 }
 
-static pen_status ready_rest(pen_ctx *ctx, const device_stream *stream, pen_error *why)
-{
-    pen_status status = PEN_OK;
-    for (uint32_t i = 0; i < model_names(&ctx->model) && status == PEN_OK; i++) {
-        pen_tensor *t = model_name(&ctx->model, i);
-        if (t->trained && grad_slot_state(&t->slot) == GRAD_PROGRAM)
-            status = ready_one(ctx, t, stream, why);
-    }
-    return status;
-}
-
-/* The last slice first, as in a backward pass. */
-static pen_status ready_slices(pen_ctx *ctx, const stack_part *part, const device_stream *stream,
-                               pen_error *why)
-{
-    pen_status status = PEN_OK;
-    for (uint32_t i = part->n; i-- > 0 && status == PEN_OK;)
-        status = ready_one(ctx, part->tensor[i], stream, why);
-    return status;
-}
-
 static pen_status check_ready(const pen_ctx *ctx, pen_tensor *const *t, int64_t slice,
                               const char *call, stack_part *part, pen_error *why)
 {
@@ -258,6 +237,7 @@ static pen_status check_ready(const pen_ctx *ctx, pen_tensor *const *t, int64_t 
     return stack_slices(t, slice, call, part, why);
 }
 
+/* The slices of t, the last one first, as in a backward pass; t NULL: all tensors that are not ready yet. */
 static pen_status ready(pen_ctx *ctx, pen_tensor *t, int64_t slice, const device_stream *stream,
                         const char *call)
 {
@@ -272,8 +252,13 @@ static pen_status ready(pen_ctx *ctx, pen_tensor *t, int64_t slice, const device
         pen_last_error(&why);
         status = why.status;
     }
-    if (status == PEN_OK)
-        status = t != NULL ? ready_slices(ctx, &part, stream, &why) : ready_rest(ctx, stream, &why);
+    for (uint32_t i = t != NULL ? part.n : 0; i-- > 0 && status == PEN_OK;)
+        status = ready_one(ctx, part.tensor[i], stream, &why);
+    for (uint32_t i = 0; t == NULL && i < model_names(&ctx->model) && status == PEN_OK; i++) {
+        pen_tensor *each = model_name(&ctx->model, i);
+        if (each->trained && grad_slot_state(&each->slot) == GRAD_PROGRAM)
+            status = ready_one(ctx, each, stream, &why);
+    }
     if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
     pthread_mutex_unlock(&ctx->step.lock);
     return status;
