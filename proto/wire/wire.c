@@ -117,21 +117,30 @@ static bool grow(wire_arena *arena, size_t bytes)
     size_t size = arena->bytes > 0 ? 2 * arena->bytes : BLOCK_BYTES_FIRST;
     if (size < bytes) size = bytes;
     if (size > left) size = left;
-    return size >= bytes && add_block(arena, size);
+    if (size < bytes)
+        arena->is_full = true;
+    else if (!add_block(arena, size))
+        arena->is_starved = true;
+    else
+        return true;
+    return false;
 }
 
 void *wire_arena_take(wire_arena *arena, size_t bytes)
 {
     size_t rounded = (bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
     bool is_full   = arena->newest == NULL || arena->newest->size - arena->newest->used < rounded;
-    if (rounded < bytes || (is_full && !grow(arena, rounded))) {
-        arena->was_refused = true;
-        return NULL;
-    }
+    if (rounded < bytes) arena->is_full = true;
+    if (rounded < bytes || (is_full && !grow(arena, rounded))) return NULL;
     void *data = arena->newest->data + arena->newest->used;
     arena->newest->used += rounded;
     UNPOISON(data, bytes);
     return data;
+}
+
+pen_status wire_arena_status(const wire_arena *arena)
+{
+    return arena->is_starved ? PEN_NO_MEMORY : PEN_CORRUPT;
 }
 
 /* ---- prefix ---------------------------------------------------------------------------------- */
@@ -191,13 +200,15 @@ pen_status wire_unpack(const void *head, size_t size, int plane,
 {
     pen_status status = check_prefix(head, size, plane, why);
     if (status != PEN_OK) return status;
-    arena->was_refused = false;
+    arena->is_full = arena->is_starved = false;
     *message = protobuf_c_message_unpack(descriptor, &arena->allocator, size - WIRE_PREFIX_BYTES,
                                          (const uint8_t *)head + WIRE_PREFIX_BYTES);
     if (*message != NULL) return PEN_OK;
-    if (arena->was_refused)
-        return why_set(why, PEN_NO_MEMORY,
-                       "a head of %zu bytes needs more than the %zu bytes there are to decode it",
+    if (arena->is_starved)
+        return why_set(why, PEN_NO_MEMORY, "no memory to decode a head of %zu bytes", size);
+    if (arena->is_full)
+        return why_set(why, PEN_CORRUPT,
+                       "a head of %zu bytes needs more than the %zu bytes it may take to decode",
                        size, arena->bytes_max);
     return why_set(why, PEN_CORRUPT, "the head is not a %s message", plane_name(plane));
 }

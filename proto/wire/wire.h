@@ -36,7 +36,7 @@ enum {
 #define WIRE_PAYLOAD_BYTES_MAX ((uint64_t)64 << 20)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
-/* Grows to bytes_max, beyond which decoding gives NO_MEMORY; keeps its memory until destroyed. */
+/* Grows to bytes_max, beyond which decoding gives CORRUPT; keeps its memory until destroyed. */
 typedef struct wire_arena wire_arena;
 wire_arena *wire_arena_create(size_t bytes_max); /* NULL: no memory */
 void wire_arena_destroy(wire_arena *arena);      /* NULL is fine    */
@@ -183,8 +183,8 @@ bool wire_is_data_kind(int kind);
 bool wire_is_control_kind(int kind);
 
 /* Encoding borrows everything for the call.
- * Decoding: CORRUPT, or NO_MEMORY when the arena is too small; then do not use *d.  The receiver checks whether chunks,
- * partitions and ranks exist in this job.
+ * Decoding: CORRUPT, also when the arena is too small, or NO_MEMORY; then do not use *d.  The receiver checks whether
+ * chunks, partitions and ranks exist in this job.
  * Cost  1 us each for 64 chunks. */
 pen_status wire_data_encode(const wire_data *d, wire_out *out, pen_error *why);
 pen_status wire_data_decode(const void *head, size_t size, wire_arena *arena, wire_data *d,

@@ -56,7 +56,9 @@ static void *room(pass *p, size_t n, size_t bytes_each)
     }
     void *data = wire_arena_take(p->arena, n * bytes_each);
     if (data == NULL) {
-        refuse(p, PEN_NO_MEMORY, "has a list of %zu entries and no memory for it", n);
+        const bool is_starved = wire_arena_status(p->arena) == PEN_NO_MEMORY;
+        refuse(p, is_starved ? PEN_NO_MEMORY : p->blame,
+               "has a list of %zu entries and no memory for it", n);
         return NULL;
     }
     return memset(data, 0, n * bytes_each);

@@ -92,7 +92,8 @@ static pen_status read_records(const Pen__Data *m, wire_data *d, wire_arena *are
 {
     if (m->n_vote == 0) return PEN_OK;
     wire_vote *vote = wire_arena_take(arena, m->n_vote * sizeof *vote);
-    if (vote == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %zu records", m->n_vote);
+    if (vote == NULL)
+        return why_set(why, wire_arena_status(arena), "no memory for %zu records", m->n_vote);
     for (size_t i = 0; i < m->n_vote; i++) wire_read_vote(m->vote[i], &vote[i]);
     d->n_votes = (uint32_t)m->n_vote;
     d->vote    = vote;

@@ -66,7 +66,8 @@ pen_status wire_read_entries(const Pen__Data *m, wire_data *d, wire_arena *arena
     if (m->n_entry == 0) return PEN_OK;
     wire_entry *entry = wire_arena_take(arena, m->n_entry * sizeof *entry);
     if (entry == NULL)
-        return why_set(why, PEN_NO_MEMORY, "no memory for %zu entries of a log", m->n_entry);
+        return why_set(why, wire_arena_status(arena), "no memory for %zu entries of a log",
+                       m->n_entry);
     for (size_t i = 0; i < m->n_entry; i++) read_entry(m->entry[i], &entry[i]);
     d->n_entries = (uint32_t)m->n_entry;
     d->entry     = entry;

@@ -16,13 +16,16 @@ typedef struct wire_block wire_block;
 struct wire_arena {
     ProtobufCAllocator allocator; /* takes from this arena; frees nothing */
     wire_block *newest;
-    size_t bytes, bytes_max; /* of all blocks */
-    bool was_refused;        /* during the last decoding */
+    size_t bytes, bytes_max;  /* of all blocks */
+    bool is_full, is_starved; /* during the last decoding: over bytes_max; no memory */
 };
 
 void wire_arena_init(wire_arena *arena, size_t bytes_max);
 void wire_arena_fini(wire_arena *arena);
-void *wire_arena_take(wire_arena *arena, size_t bytes); /* 16-byte aligned; NULL: over bytes_max */
+void *wire_arena_take(wire_arena *arena,
+                      size_t bytes); /* 16-byte aligned; NULL: wire_arena_status() */
+/* Of a failed wire_arena_take(): NO_MEMORY, or CORRUPT: over bytes_max, which no message needs. */
+pen_status wire_arena_status(const wire_arena *arena);
 
 /* ---- prefix and body ------------------------------------------------------------------------- */
 /* Checks the whole prefix, then unpacks the body into the arena: CORRUPT or NO_MEMORY. */

@@ -19,16 +19,17 @@ void core_send(const core_out *self, const member_slot *s, const wire_control *m
 void core_send_all(core_out *self, unsigned roles, const wire_control *message)
 {
     const roster *r = self->all;
-    if (!VEC_ROOM(self->peers, self->peers_capacity,
-                  (size_t)r->workers.n + r->servers.n + r->observers.n)) {
-        core_log(self, LOG_ERROR, "no memory to send %s", wire_kind_name((int)message->kind));
-        return;
-    }
-    uint32_t n = 0;
+    /* Without memory for their list each is sent its own. */
+    const bool has_list = VEC_ROOM(self->peers, self->peers_capacity,
+                                   (size_t)r->workers.n + r->servers.n + r->observers.n);
+    uint32_t n          = 0;
     ROSTER_EACH(s, self->all) {
         if (!(roles & 1u << s->role) || !s->is_bound) continue;
         if (s->state == MEMBER_LEFT || s->state == MEMBER_DEAD) continue;
-        self->peers[n++] = s->peer;
+        if (has_list)
+            self->peers[n++] = s->peer;
+        else
+            core_send_peer(self, s->peer, message);
     }
     if (n) self->actions.send(self->actions.user, self->peers, n, message);
 }

@@ -66,6 +66,25 @@ static void note_epoch(scheduler *s, const wire_control *message)
     s->sealed_ns = 0;
 }
 
+static void ended(void *user, pen_status status, const pen_error *why)
+{
+    scheduler *s = user;
+    s->has_ended = true;
+    s->status    = status;
+    s->has_why   = why != NULL;
+    if (why) s->why = *why;
+    loop_stop(s->loop);
+}
+
+/* Nobody repeats a message that is lost here. */
+static void end_without_memory(scheduler *s, const pen_error *why)
+{
+    pen_error own;
+    why_set(&own, PEN_NO_MEMORY, "the scheduler ends: %.500s", why->text);
+    log_error("%s", own.text);
+    if (!s->has_ended) ended(s, PEN_NO_MEMORY, &own);
+}
+
 static void send_all(void *user, const uint32_t *peers, uint32_t n, const wire_control *message)
 {
     scheduler *s      = user;
@@ -73,7 +92,9 @@ static void send_all(void *user, const uint32_t *peers, uint32_t n, const wire_c
     pen_error why;
     note_epoch(s, message);
     if (message->kind == WIRE_BEAT_ACK) told.u.beat_ack.clock_ns = trace_wall_ns();
-    if (wire_control_encode(&told, &s->out, &why) != PEN_OK) {
+    const pen_status status = wire_control_encode(&told, &s->out, &why);
+    if (status == PEN_NO_MEMORY) end_without_memory(s, &why);
+    if (status != PEN_OK) {
         log_error("cannot encode %s: %s", wire_kind_name((int)message->kind), why.text);
         return;
     }
@@ -88,16 +109,6 @@ static void write_log(void *user, int level, const char *line)
 {
     (void)user;
     log_line(level, "%s", line);
-}
-
-static void ended(void *user, pen_status status, const pen_error *why)
-{
-    scheduler *s = user;
-    s->has_ended = true;
-    s->status    = status;
-    s->has_why   = why != NULL;
-    if (why) s->why = *why;
-    loop_stop(s->loop);
 }
 
 static pen_status keep_state(void *user, const void *data, size_t size)
@@ -155,9 +166,13 @@ static void take_message(scheduler *s, const transport_event *event)
     pen_error why;
     wire_control message;
     wire_arena_reset(s->arena);
+    const pen_status status =
+        wire_control_decode(event->head, event->head_size, s->arena, &message, &why);
     if (event->body)
         refuse_message(s, event->peer, "it has a payload");
-    else if (wire_control_decode(event->head, event->head_size, s->arena, &message, &why) != PEN_OK)
+    else if (status == PEN_NO_MEMORY)
+        end_without_memory(s, &why);
+    else if (status != PEN_OK)
         refuse_message(s, event->peer, why.text);
     else if (!is_its_own(s, event->peer, &message))
         refuse_message(s, event->peer, "its key is of another role or rank than it claims");

@@ -296,7 +296,10 @@ static void receive(server *s, const transport_event *event)
     wire_control c;
     pen_error why;
     wire_arena_reset(s->arena);
-    if (wire_control_decode(event->head, event->head_size, s->arena, &c, &why) != PEN_OK) {
+    const pen_status status =
+        wire_control_decode(event->head, event->head_size, s->arena, &c, &why);
+    if (status == PEN_NO_MEMORY) server_report(s, &why);
+    if (status != PEN_OK) {
         stat_add(&s->stats, STAT_REFUSED, 1);
         if (log_allowed(0))
             log_warning("refused a message from %s: %s", s->scheduler_address, why.text);

@@ -9,13 +9,6 @@
 
 enum { ARENA_BYTES_MAX = 4 * WIRE_HEAD_BYTES_MAX };
 
-static void no_memory(server *s, const char *what)
-{
-    pen_error why;
-    why_set(&why, PEN_NO_MEMORY, "no memory for %s", what);
-    server_report(s, &why);
-}
-
 /* ---- the table of copies --------------------------------------------------------------------- */
 /* From the view; before the first view, from the plan. */
 static const wire_replica *table_of(const server *s, uint32_t *n)
@@ -137,12 +130,14 @@ static void notify_places(server *s, server_new_shards *fresh)
     for (uint32_t i = 0; i < s->settings.shards; i++) {
         server_epoch_update *epoch_update = new_epoch_update(s, i, fresh != NULL ? fresh->n : 0);
         if (epoch_update == NULL) {
-            no_memory(s, "telling a shard its members");
+            server_no_memory(s, "telling a shard its members");
             return;
         }
         hand_fresh(epoch_update, fresh);
-        if (!server_post(s->shard[i].loop, server_shard_epoch_update, epoch_update, 0))
-            server_epoch_update_destroy(epoch_update);
+        if (server_post(s->shard[i].loop, server_shard_epoch_update, epoch_update, 0)) continue;
+        server_epoch_update_destroy(epoch_update);
+        server_no_memory(s, "telling a shard its members");
+        return;
     }
 }
 
@@ -166,7 +161,7 @@ static void make_learners(server *s)
     const wire_replica *table     = table_of(s, &n);
     server_new_shards *new_shards = server_new_shards_create(s, s->plan, n);
     if (new_shards == NULL) {
-        no_memory(s, "new shards");
+        server_no_memory(s, "new shards");
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -228,8 +223,11 @@ void server_epoch_take(server *s, const void *head, size_t size)
     wire_arena *arena = wire_arena_create(ARENA_BYTES_MAX);
     pen_error why;
     wire_control view;
-    if (arena == NULL || wire_control_decode(head, size, arena, &view, &why) != PEN_OK) {
-        wire_arena_destroy(arena); /* the next HELLO asks for it again */
+    pen_status status = arena != NULL ? wire_control_decode(head, size, arena, &view, &why)
+                                      : why_set(&why, PEN_NO_MEMORY, "no memory for a view");
+    if (status != PEN_OK) {
+        wire_arena_destroy(arena);
+        if (status == PEN_NO_MEMORY) server_report(s, &why);
         return;
     }
     wire_arena_destroy(s->view_arena);
@@ -269,8 +267,12 @@ void server_epoch_plan(server *s, const void *head, size_t size)
         if (has_reached(s)) send_ready(s);
         return;
     }
-    server_plan *p = s->n_workers > 0 ? calloc(1, sizeof *p + size) : NULL;
-    if (p == NULL) return;
+    if (s->n_workers == 0) return;
+    server_plan *p = calloc(1, sizeof *p + size);
+    if (p == NULL) {
+        server_no_memory(s, "the plan");
+        return;
+    }
     p->server      = s;
     p->world_size  = s->n_workers;
     p->first_shard = s->first_shard;
@@ -307,7 +309,7 @@ void server_prepared(void *user)
         return;
     }
     if (!count_shards(s)) {
-        no_memory(s, "the table of shards");
+        server_no_memory(s, "the table of shards");
         return;
     }
     if (p->message.u.plan.restore >= 0) {
@@ -338,7 +340,7 @@ void server_epoch_seal(server *s, uint64_t term, uint64_t epoch)
     for (uint32_t i = 0; i < s->settings.shards; i++) {
         const server_seal seal = {&s->shard[i], term, epoch};
         if (server_post(s->shard[i].loop, server_shard_seal, &seal, sizeof seal)) continue;
-        no_memory(s, "sealing a shard");
+        server_no_memory(s, "sealing a shard");
         return;
     }
 }
@@ -348,7 +350,7 @@ void server_sealed(void *user)
     server_place_sealed *told = user;
     server *s                 = told->server;
     if (membership_sealed(&s->member, told->term, told->epoch, told->report, told->n) != PEN_OK)
-        no_memory(s, "the report of a sealed shard");
+        server_no_memory(s, "the report of a sealed shard");
     free(told);
 }
 

@@ -45,8 +45,11 @@ static const server_row *row_of(const server_epoch_update *n, uint32_t number)
 static void adopt_fresh(server_shard *s, server_epoch_update *n)
 {
     for (uint32_t i = 0; i < n->n_fresh; i++) {
-        if (row_of(n, n->fresh[i]->number) == NULL || !server_shard_adopt(s, n->fresh[i])) continue;
-        n->fresh[i] = NULL;
+        if (row_of(n, n->fresh[i]->number) == NULL) continue;
+        if (server_shard_adopt(s, n->fresh[i]))
+            n->fresh[i] = NULL;
+        else
+            server_no_memory(s->server, "another shard");
     }
 }
 
@@ -118,11 +121,16 @@ void server_shard_epoch_update(void *user)
 static void notify_sealed(server_shard *s)
 {
     server_place_sealed *told = malloc(sizeof *told + s->n_hosted * sizeof *told->report);
-    if (told == NULL) return; /* SEAL comes again */
+    if (told == NULL) {
+        server_no_memory(s->server, "the report of a sealed shard");
+        return;
+    }
     *told = (server_place_sealed){
         .server = s->server, .term = s->seal_term, .epoch = s->seal_epoch, .n = s->n_hosted};
     for (uint32_t i = 0; i < s->n_hosted; i++) told->report[i] = s->hosted[i]->report;
-    if (!server_notify_main(s->server, SERVER_SEALED, told, 0)) free(told);
+    if (server_notify_main(s->server, SERVER_SEALED, told, 0)) return;
+    free(told);
+    server_no_memory(s->server, "the report of a sealed shard");
 }
 
 static void seal_one(server_shard *s, server_hosted *h)

@@ -125,6 +125,7 @@ void server_links_notify(server_shard *s)
     for (const server_link *l = s->links; l != NULL; l = l->next)
         if (reach_is_missing(&l->reach)) return;
     s->has_reached = server_notify_main(s->server, SERVER_REACHED, NULL, 0);
+    if (!s->has_reached) server_no_memory(s->server, "saying that copies were reached");
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -244,7 +244,10 @@ static void receive(server_shard *s, const transport_event *event)
     pen_error why;
     server_hosted *h;
     wire_arena_reset(s->arena);
-    if (wire_data_decode(event->head, event->head_size, s->arena, &d, &why) != PEN_OK)
+    const pen_status status = wire_data_decode(event->head, event->head_size, s->arena, &d, &why);
+    if (status == PEN_NO_MEMORY)
+        log_warning("%s; its sender repeats it", why.text);
+    else if (status != PEN_OK)
         refused_message(s, event->peer, why.text);
     else if (!is_its_own(s, event->peer, &d))
         refused_message(s, event->peer, "its key is of another role or rank");

@@ -16,6 +16,7 @@
 #include "membership/membership.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum { SERVER_SNAPSHOTS_MAX = 64 };
 
@@ -41,8 +42,9 @@ typedef enum {
 /* clang-format on */
 bool server_notify_main(server *s, server_event event, const void *value, size_t size);
 
-/* Any thread: ends this job. */
+/* Any thread: ends this job.  The first one counts. */
 void server_report(server *s, const pen_error *error);
+void server_no_memory(server *s, const char *what); /* server_report() with that sentence */
 
 /* Any thread: sends c to the scheduler; c has no pointers. */
 void server_notify(server *s, const wire_control *c);
@@ -307,6 +309,9 @@ struct server {
     commands *commands;   /* of workers, for handlers */
     struct server_gather *gathers;
 
+    atomic_bool has_failure; /* of server_report() */
+    loop_task failure_task;
+    pen_error failure;
     pen_status status;
     pen_error why;
     bool has_ended;

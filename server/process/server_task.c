@@ -47,10 +47,28 @@ bool server_notify_main(server *s, server_event event, const void *value, size_t
     return carry(s->loop, &(carried){.main = s, .event = event}, value, size);
 }
 
+static void take_failure(void *user)
+{
+    server *s = user;
+    s->take(s, SERVER_FAILED, &s->failure);
+}
+
+/* Its memory is the server's: a lack of memory can be reported. */
 void server_report(server *s, const pen_error *error)
 {
     log_error("%s", error->text);
-    if (!server_notify_main(s, SERVER_FAILED, error, sizeof *error)) loop_stop(s->loop);
+    if (atomic_exchange(&s->has_failure, true)) return;
+    s->failure      = *error;
+    s->failure_task = (loop_task){.fn = take_failure, .user = s};
+    loop_post(s->loop, &s->failure_task);
+}
+
+void server_no_memory(server *s, const char *what)
+{
+    pen_error why;
+    why_set(&why, PEN_NO_MEMORY, "no memory for %s", what);
+    why_culprit(&why, PEN_SERVER, s->rank, -1, NULL);
+    server_report(s, &why);
 }
 
 void server_notify(server *s, const wire_control *c)

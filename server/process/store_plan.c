@@ -207,14 +207,12 @@ static void prepare(void *user)
              .dir = p->server->settings.store, .rank = p->rank, .restored = t->written};
     }
     if (!server_notify_main(p->server, SERVER_PREPARED, p, 0))
-        log_error("no memory to pass a plan on");
+        server_no_memory(p->server, "passing the plan on");
 }
 
 void store_thread_prepare(store_thread *t, server_plan *p)
 {
-    if (server_post(t->loop, prepare, p, 0)) return;
-    why_set(&p->why, PEN_NO_MEMORY, "no memory to take the plan in");
-    server_report(p->server, &p->why);
+    if (!server_post(t->loop, prepare, p, 0)) server_no_memory(p->server, "taking the plan in");
 }
 
 /* Later copies: their primaries fill them. */
@@ -225,7 +223,7 @@ static void make(void *user)
     for (uint32_t i = 0; i < r->n && r->status == PEN_OK; i++)
         r->status = make_shard(r, i, &r->why);
     if (server_notify_main(r->server, SERVER_MADE, r, 0)) return;
-    log_error("no memory to pass new shards on");
+    server_no_memory(r->server, "passing new shards on");
     server_new_shards_destroy(r);
 }
 

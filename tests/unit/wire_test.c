@@ -358,7 +358,7 @@ static void test_wire_hostile_counts_are_refused_within_the_memory_given(void **
     uint8_t *body = malloc(3 * N);
     for (size_t i = 0; i < N; i++) memcpy(body + 3 * i, "\xa2\x01\x00", 3); /* an empty record */
     set_body(&big, body, 3 * N);
-    assert_int_equal(decode_data(big.data, big.size, &d), PEN_NO_MEMORY);
+    assert_int_equal(decode_data(big.data, big.size, &d), PEN_CORRUPT);
 
     set_body(&big, body, 3 * 257); /* fits, but exceeds the possible maximum */
     assert_int_equal(decode_data(big.data, big.size, &d), PEN_CORRUPT);
@@ -376,7 +376,7 @@ static void test_wire_hostile_counts_are_refused_within_the_memory_given(void **
     wire_out_free(&big);
 }
 
-static void test_wire_arena_that_refuses_gives_no_memory_at_every_size(void **state)
+static void test_wire_message_over_the_bound_of_its_arena_is_refused_at_every_size(void **state)
 {
     (void)state;
     wire_data d, in    = wire_sample_data(WIRE_PREPARED);
@@ -387,11 +387,11 @@ static void test_wire_arena_that_refuses_gives_no_memory_at_every_size(void **st
     for (size_t bytes = 0; bytes < 8192; bytes += 16) {
         wire_arena *small = wire_arena_create(bytes);
         pen_status status = wire_data_decode(out.data, out.size, small, &d, &why);
-        assert_int_equal(status, was_enough[0] || status == PEN_OK ? PEN_OK : PEN_NO_MEMORY);
+        assert_int_equal(status, was_enough[0] || status == PEN_OK ? PEN_OK : PEN_CORRUPT);
         was_enough[0] = status == PEN_OK;
         wire_arena_reset(small);
         status = wire_control_decode(again.data, again.size, small, &c, &why);
-        assert_int_equal(status, was_enough[1] || status == PEN_OK ? PEN_OK : PEN_NO_MEMORY);
+        assert_int_equal(status, was_enough[1] || status == PEN_OK ? PEN_OK : PEN_CORRUPT);
         was_enough[1] = status == PEN_OK;
         wire_arena_destroy(small);
     }
@@ -552,7 +552,7 @@ static void test_wire_arena_forgets_the_last_message_at_a_reset(void **state)
     pen_status status = PEN_OK; /* without a reset it is full at some point */
     for (int i = 0; i < 1000 && status == PEN_OK; i++)
         status = wire_data_decode(out.data, out.size, small, &back, &why);
-    assert_int_equal(status, PEN_NO_MEMORY);
+    assert_int_equal(status, PEN_CORRUPT);
     wire_arena_destroy(small);
 }
 
@@ -576,7 +576,7 @@ int main(void)
         cmocka_unit_test(test_wire_column_of_another_length_is_refused),
         cmocka_unit_test(test_wire_numbers_out_of_range_are_refused),
         cmocka_unit_test(test_wire_hostile_counts_are_refused_within_the_memory_given),
-        cmocka_unit_test(test_wire_arena_that_refuses_gives_no_memory_at_every_size),
+        cmocka_unit_test(test_wire_message_over_the_bound_of_its_arena_is_refused_at_every_size),
         cmocka_unit_test(test_wire_control_refuses_to_send_what_the_peer_would_refuse),
         cmocka_unit_test(test_wire_control_refuses_impossible_bodies),
         cmocka_unit_test(test_wire_control_text_that_is_too_long_is_refused),

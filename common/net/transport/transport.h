@@ -118,8 +118,9 @@ typedef struct {
     uint32_t peer;    /* 0 when dialled, and for REFUSED without a number */
     const void *head; /* BORROWED until the next recv on this endpoint; NULL: no message */
     size_t head_size;
-    buf *body;      /* OWNED by the receiver of the event; NULL: none */
-    bool is_placed; /* the body is where options.place said; it must not outlive the event */
+    buf *body;         /* OWNED by the receiver of the event; NULL: none */
+    bool is_placed;    /* the body is where options.place said; it must not outlive the event */
+    bool lacks_memory; /* REFUSED: there is no memory for it; the peer did nothing wrong */
     /* Of REFUSED: the fault, and without a number the address if known. */
     char note[96], from[TRANSPORT_FROM_BYTES];
 } transport_event;

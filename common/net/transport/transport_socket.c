@@ -98,9 +98,10 @@ static bool end(socket_endpoint *e, line *l, transport_event *event)
                            : NULL;
     if (note != NULL) {
         snprintf(event->note, sizeof event->note, "%s", note);
-        event->kind   = TRANSPORT_REFUSED;
-        l->note       = NULL;
-        l->is_refused = true;
+        event->kind         = TRANSPORT_REFUSED;
+        event->lacks_memory = l->lacks_memory;
+        l->note             = NULL;
+        l->is_refused       = true;
         return true; /* its end follows */
     }
     const uint32_t number = l->number;
@@ -140,14 +141,15 @@ static bool read_on(socket_endpoint *e, transport_event *event)
             return true;
         }
         buf_release(event->body);
-        *event = (transport_event){.kind = TRANSPORT_REFUSED, .note = "no memory for a peer"};
+        *event = (transport_event){
+            .kind = TRANSPORT_REFUSED, .note = "no memory for a peer", .lacks_memory = true};
         line_cut(l);
         return true;
     case LINE_REFUSED:
         event->peer   = l->number;
         l->is_refused = true;
         if (l->number == 0) write_from(l, event->from);
-        if (e->listens) blame(l);
+        if (e->listens && !event->lacks_memory) blame(l);
         return true;
     case LINE_NONE: break;
     }
@@ -206,7 +208,7 @@ static void accept_all(socket_endpoint *e, int from)
         if (fd < 0) return;
         socket_prepare(fd, &e->o);
         line *l = line_create(fd, &e->o);
-        if (l == NULL) return;
+        if (l == NULL) return; /* its peer dials again */
         const bool proves = e->tls != NULL && from == e->tcp_fd;
         if ((proves && !line_prove(l, e->tls, true)) || !socket_watch(e, fd, l)) {
             line_free(l);

@@ -22,6 +22,7 @@ struct line {
     UT_hash_handle hh; /* of a listener, by number, from the first message on */
     bool is_greeted;   /* the other end has shown that it speaks the same protocol */
     bool is_over;      /* nothing more will be read from it */
+    bool lacks_memory; /* that is why */
     bool is_cut;       /* ended by this side: what it has sent is not wanted */
     bool is_refused;   /* something of it was refused and reported */
     bool is_bulky;     /* its newest message is large */

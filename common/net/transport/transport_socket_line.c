@@ -113,7 +113,8 @@ void line_read(line *l)
     l->used = 0;
     if (l->in == NULL) l->in = malloc(l->in_size);
     if (l->in == NULL) {
-        l->is_over = true;
+        l->is_over = l->lacks_memory = true;
+        if (l->note == NULL) l->note = "no memory to read from it";
         return;
     }
     make_room(l);
@@ -250,8 +251,9 @@ static line_found take_message(line *l, const transport_options *o, transport_ev
 {
     if (unused(l) < l->now.head) return LINE_NONE;
     if (l->now.has_body && l->now.body == NULL && !begin_body(l, o)) {
-        l->skip         = l->now.head + l->now.body_bytes;
-        l->now.is_known = false;
+        l->skip             = l->now.head + l->now.body_bytes;
+        l->now.is_known     = false;
+        event->lacks_memory = true;
         return refuse(event, "no memory for a body");
     }
     if (l->now.has_body && l->now.have < l->now.body->size) return LINE_NONE;

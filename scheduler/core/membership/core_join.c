@@ -356,7 +356,8 @@ static pen_status hello_observer(scheduler_core *core, uint32_t peer, const wire
     if (starts && check_launcher(core, c, why) != PEN_OK) return why->status;
     member_slot *s = roster_observer(&core->members.roster, c->u.hello.role, c->u.hello.nonce);
     if (!s || member_slot_describe(s, c) != PEN_OK)
-        return why_set(why, PEN_NO_MEMORY, "the scheduler has no room for another %s",
+        return why_set(why, PEN_NO_MEMORY, "the scheduler has no %s for another %s",
+                       core->members.roster.observers.n == ROSTER_GUESTS_MAX ? "room" : "memory",
                        status_role_name(c->u.hello.role));
     if (!s->incarnation) number(core, s, c);
     s->last_seen_ms = core->out.now_ms;

@@ -142,13 +142,18 @@ static void free_members(coll_engine *e)
     free(e->loss);
 }
 
-/* Frees groups that the program did not free. */
+/* Frees groups that the program did not free, and a world whose group_connect() failed half-way. */
 static void free_groups(coll_engine *e)
 {
+    pen_group *_Atomic *const world = e->setup.world;
     while (e->n_groups > 0) {
         pen_group *g = e->group[e->n_groups - 1];
-        if (g == *e->setup.world) *e->setup.world = NULL;
+        if (g == *world) *world = NULL;
         group_destroy(g);
+    }
+    if (*world != NULL && (*world)->engine == e) {
+        group_destroy(*world);
+        *world = NULL;
     }
     free(e->group);
 }
@@ -303,10 +308,11 @@ void coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint6
     pen_error why;
     if (e->is_alone) return;
     coll_member *by_rank = calloc((size_t)n, sizeof *by_rank);
-    pen_status status =
-        by_rank != NULL && n == e->world_size
-            ? PEN_OK
-            : why_set(&why, PEN_INTERNAL, "%d members in a world of %d", n, e->world_size);
+    pen_status status    = PEN_OK;
+    if (by_rank == NULL)
+        status = why_set(&why, PEN_NO_MEMORY, "no memory for %d members", n);
+    else if (n != e->world_size)
+        status = why_set(&why, PEN_INTERNAL, "%d members in a world of %d", n, e->world_size);
     for (int i = 0; i < n && status == PEN_OK; i++)
         if (members[i].rank >= 0 && members[i].rank < n) by_rank[members[i].rank] = members[i];
     if (status == PEN_OK) status = copy_members(e, by_rank, n, &why);

@@ -75,6 +75,7 @@ pen_status engine_refuse(const coll_engine *e, const pen_group *g, pen_error *wh
 pen_status coll_failure(pen_group *g, pen_error *why)
 {
     coll_engine *e = g->engine;
+    if (e == NULL) return PEN_OK; /* the job has not begun */
     pthread_mutex_lock(&e->lock);
     const pen_status status = engine_refuse(e, g, why);
     pthread_mutex_unlock(&e->lock);
@@ -139,11 +140,13 @@ void coll_engine_fault(coll_engine *e, uint64_t group, uint64_t call, const pen_
 
 void coll_engine_fail(coll_engine *e, const pen_error *why)
 {
+    pen_group *world = *e->setup.world;
     pthread_mutex_lock(&e->lock);
     if (!e->has_failed) {
         e->failure    = *why;
         e->has_failed = true;
     }
+    if (world != NULL && world->engine == NULL) world->engine = e; /* its calls tell why */
     for (int i = 0; i < e->n_groups; i++) engine_group_fail(e->group[i], why, false);
     pthread_mutex_unlock(&e->lock);
     engine_wake(e);

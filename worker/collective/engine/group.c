@@ -113,6 +113,11 @@ pen_status group_reach(coll_engine *e, const pen_group *g, pen_error *why)
 pen_status group_create(coll_engine *e, uint64_t id, const int *ranks, int n, pen_group **out,
                         pen_error *why)
 {
+    pthread_mutex_lock(&e->lock);
+    const bool has_failed = e->has_failed;
+    if (has_failed) *why = e->failure;
+    pthread_mutex_unlock(&e->lock);
+    if (has_failed) return why->status;
     pen_group *g = make(e->setup.ctx, id, ranks, n, e->rank);
     if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", n);
     pen_status status = group_connect(e, g, why);
@@ -236,11 +241,10 @@ typedef struct {
     int n, own;
 } part;
 
-static bool part_create(const coll_engine *e, const pen_group *g, part *p)
+static bool part_create(const pen_group *g, part *p)
 {
     *p = (part){.ranks   = calloc((size_t)g->size, sizeof *p->ranks),
                 .address = calloc((size_t)g->size, sizeof *p->address)};
-    (void)e;
     return p->ranks != NULL && p->address != NULL;
 }
 
@@ -271,20 +275,25 @@ static node_team *make_node(coll_engine *e, uint64_t id, const part *p)
     return NULL;
 }
 
-static node_team *make_inside(coll_engine *e, const pen_group *g, const layout *l, int *own)
+/* *team NULL: peers cannot be mapped. */
+static pen_status make_inside(coll_engine *e, const pen_group *g, const layout *l, node_team **team,
+                              int *own, pen_error *why)
 {
     part p;
-    node_team *team = NULL;
-    if (part_create(e, g, &p)) {
+    pen_status status = PEN_OK;
+    *team             = NULL;
+    if (part_create(g, &p)) {
         for (int i = 0; i < g->size; i++)
             if (l->host_of[i] == l->host_of[g->rank]) part_add(e, g, &p, i);
         const uint64_t name[] = {g->id, 1, (uint64_t)l->host_of[g->rank]};
         const uint64_t id = l->n_hosts == 1 ? g->id : never_small(group_hash(0, name, sizeof name));
         *own              = p.own;
-        if (p.n > 1) team = make_node(e, id, &p);
+        if (p.n > 1) *team = make_node(e, id, &p);
+    } else {
+        status = why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", g->size);
     }
     part_free(&p);
-    return team;
+    return status;
 }
 
 static pen_status make_across(coll_engine *e, const pen_group *g, const layout *l, hier_options *o,
@@ -292,7 +301,7 @@ static pen_status make_across(coll_engine *e, const pen_group *g, const layout *
 {
     part p;
     pen_status status = PEN_OK;
-    if (!part_create(e, g, &p)) {
+    if (!part_create(g, &p)) {
         status = why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", g->size);
     } else {
         int *at = p.ranks; /* by host, before the ranks */
@@ -311,18 +320,19 @@ static pen_status make_across(coll_engine *e, const pen_group *g, const layout *
 
 static pen_status make_hier(coll_engine *e, pen_group *g, const layout *l, pen_error *why)
 {
-    hier_options o = {.mesh_lock       = &e->mesh_lock,
-                      .mesh            = e->mesh,
-                      .flat            = g->wire,
-                      .size            = g->size,
-                      .rank            = g->rank,
-                      .ranks           = g->ranks,
-                      .host_of         = l->host_of,
-                      .place           = l->place,
-                      .inside_size     = l->inside_size,
-                      .may_fold_in_two = may_fold_in_two(e, g, l)};
-    if (l->inside_size > 1) o.inside = make_inside(e, g, l, &o.inside_rank);
-    pen_status status = l->is_even ? make_across(e, g, l, &o, why) : PEN_OK;
+    hier_options o    = {.mesh_lock       = &e->mesh_lock,
+                         .mesh            = e->mesh,
+                         .flat            = g->wire,
+                         .size            = g->size,
+                         .rank            = g->rank,
+                         .ranks           = g->ranks,
+                         .host_of         = l->host_of,
+                         .place           = l->place,
+                         .inside_size     = l->inside_size,
+                         .may_fold_in_two = may_fold_in_two(e, g, l)};
+    pen_status status = PEN_OK;
+    if (l->inside_size > 1) status = make_inside(e, g, l, &o.inside, &o.inside_rank, why);
+    if (status == PEN_OK && l->is_even) status = make_across(e, g, l, &o, why);
     if (status == PEN_OK && (g->hier = hier_team_create(&o)) == NULL)
         status = why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", g->size);
     if (status == PEN_OK) {
@@ -358,7 +368,8 @@ static pen_status choose(coll_engine *e, pen_group *g, const layout *l, pen_erro
     int own;
     group_take_wire(g);
     if (wants_two_levels(e, g, l)) return make_hier(e, g, l, why);
-    if (l->n_hosts == 1 && (g->node = make_inside(e, g, l, &own)) != NULL) {
+    if (l->n_hosts == 1 && make_inside(e, g, l, &g->node, &own, why) != PEN_OK) return why->status;
+    if (g->node != NULL) {
         node_team_set_order(g->node, g->order);
         g->carrier = GROUP_NODE;
         g->path    = &coll_path_node;

@@ -33,7 +33,8 @@ static pen_group *make_kind(coll_engine *e, pen_group_kind kind, pen_error *why)
 pen_group *group_of_kind(coll_engine *e, pen_group_kind kind, pen_error *why)
 {
     if (e == NULL || e->n_members == 0) {
-        why_set(why, PEN_WRONG_STATE, "pen_group_get: the job has not begun");
+        if (e == NULL || coll_failure(*e->setup.world, why) == PEN_OK)
+            why_set(why, PEN_WRONG_STATE, "pen_group_get: the job has not begun");
         return NULL;
     }
     pen_group **place = kind == PEN_GROUP_NODE ? &e->node_group : &e->across_group;
@@ -55,6 +56,7 @@ static pen_status create(pen_group *parent, const int *ranks, int n, pen_group *
 {
     const uint64_t id = group_child_id(parent, ranks, n);
     if (id == 0) return why_set(why, PEN_NO_MEMORY, "no memory for another group");
+    if (parent->engine == NULL) return why_set(why, PEN_WRONG_STATE, "the job has not begun");
     return group_create(parent->engine, id, ranks, n, g, why);
 }
 

@@ -80,7 +80,8 @@ typedef mesh_parked *mesh_early_queue; /* a list in the order of arrival */
 struct mesh {
     mesh_options o;
     transport *listener;
-    bool copies; /* the transport passes references to the receiver: data is copied, not lent */
+    bool copies;     /* the transport passes references to the receiver: data is copied, not lent */
+    bool is_starved; /* a message was lost for want of memory: end_without_memory() */
     int epoll_fd, wake_fd;
     atomic_uint news; /* counts the turns that have read something */
     int self, n_peers;
@@ -243,6 +244,7 @@ void wire_take(wire_team *team, int from, const wire_peer *head, buf *body);
 void *wire_place(wire_team *team, int from, const wire_peer *head); /* NULL: nowhere yet */
 void wire_lost(wire_team *team, int position, mesh_loss loss, const char *how);
 bool wire_minds(const wire_team *team, int position); /* data from it is still expected */
+void wire_starve(wire_team *team); /* a message of this call, or of the next, had no memory here */
 void wire_free(wire_team *team);
 
 /* ---- p2p.c ------------------------------------------------------------------------------------------------------- */

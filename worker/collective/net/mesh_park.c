@@ -27,10 +27,14 @@ bool mesh_park(mesh *m, mesh_early_queue *early_queue, const wire_peer *head, bu
 {
     const size_t bytes = sizeof(mesh_parked) + (body != NULL ? body->size : 0);
     const bool is_ours = body == NULL || body != m->placed; /* a place is of its call */
-    mesh_parked *p =
-        is_ours && m->parked_bytes + bytes <= m->o.park_bytes_max ? malloc(sizeof *p) : NULL;
+    const bool fits    = is_ours && m->parked_bytes + bytes <= m->o.park_bytes_max;
+    mesh_parked *p     = fits ? malloc(sizeof *p) : NULL;
+    m->is_starved |= fits && p == NULL;
     if (p == NULL) {
-        mesh_refuse(m, "no room for early messages; raise park_bytes_max", head);
+        mesh_refuse(m,
+                    fits ? "no memory for early messages"
+                         : "no room for early messages; raise park_bytes_max",
+                    head);
         return false;
     }
     *p = (mesh_parked){.head = *head, .body = buf_acquire(body)};

@@ -91,7 +91,11 @@ static void take(mesh *m, const transport_event *event)
     wire_peer head;
     pen_error why;
     wire_arena_reset(m->arena);
-    if (wire_peer_decode(event->head, event->head_size, m->arena, &head, &why) != PEN_OK) {
+    const pen_status status =
+        wire_peer_decode(event->head, event->head_size, m->arena, &head, &why);
+    m->is_starved |= status == PEN_NO_MEMORY;
+    if (status == PEN_NO_MEMORY) return;
+    if (status != PEN_OK) {
         stat_add(m->o.stats, STAT_REFUSED, 1);
         transport_blame(m->listener, event->peer);
         if (log_allowed(LOG_REFUSED)) log_warning("refused a message from a worker: %s", why.text);
@@ -157,7 +161,10 @@ static bool drain_listener(mesh *m)
             m->placed = NULL;
             break;
         case TRANSPORT_DOWN: caller_gone(m, event.peer); break;
-        case TRANSPORT_REFUSED: stat_add(m->o.stats, STAT_REFUSED, 1); break;
+        case TRANSPORT_REFUSED:
+            stat_add(m->o.stats, STAT_REFUSED, 1);
+            m->is_starved |= event.lacks_memory;
+            break;
         case TRANSPORT_UP: break;
         }
         if (event.kind == TRANSPORT_MESSAGE) buf_release(event.body);
@@ -181,12 +188,24 @@ static bool drain_links(mesh *m)
     return any;
 }
 
+/* A message was lost, and its sender does not send it again. */
+static void end_without_memory(mesh *m)
+{
+    m->is_starved = false;
+    for (wire_team *t = m->teams; t != NULL; t = t->next) {
+        wire_starve(t);
+        for (int i = 0; i < t->size; i++)
+            if (i != t->rank) p2p_lost(t, i, MESH_BROKE, "no memory for a message");
+    }
+}
+
 bool mesh_advance(mesh *m)
 {
     if (m->peer == NULL) return false;
     mesh_collect(m);
     bool any = drain_listener(m);
     if (!any || m->n_dialling > 0) any |= drain_links(m);
+    if (m->is_starved) end_without_memory(m);
     if (!any && m->n_suspects > 0) judge_all(m);
     if (!any && m->n_dialling > 0) mesh_look(m);
     if (any) atomic_fetch_add(&m->news, 1);

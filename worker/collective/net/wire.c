@@ -417,7 +417,14 @@ static bool take_part(wire_team *team, int from, const wire_peer *head, buf *bod
 
 static void fail_torn(wire_team *team)
 {
-    run_fail(team, PEN_NO_MEMORY, -1, "no room for early messages; raise park_bytes_max");
+    run_fail(team, PEN_NO_MEMORY, -1,
+             "no room for early messages; raise park_bytes_max, or give this process more memory");
+}
+
+void wire_starve(wire_team *team)
+{
+    team->run.next_is_torn = true;
+    if (team->run.is_running && !team->run.has_failed) fail_torn(team);
 }
 
 static void take_early(wire_team *team, int from, const wire_peer *head, buf *body)

@@ -44,7 +44,10 @@ static void on_control(io_thread *c, const transport_event *event, uint64_t now_
     wire_control message;
     pen_error why;
     wire_arena_reset(c->arena);
-    if (wire_control_decode(event->head, event->head_size, c->arena, &message, &why) != PEN_OK) {
+    const pen_status status =
+        wire_control_decode(event->head, event->head_size, c->arena, &message, &why);
+    if (status == PEN_NO_MEMORY) io_report(c, &why);
+    if (status != PEN_OK) {
         stat_add(&c->ctx->stats, STAT_REFUSED, 1);
         if (log_allowed(1)) log_warning("refused a message of the scheduler: %s", why.text);
         return;

@@ -1,0 +1,72 @@
+# memory.bats - a process that gets no memory for one of its allocations: the job ends with a sentence that says so, or
+# goes on; nothing crashes and nothing waits for ever.  EVERY=1 fails each allocation in turn, the default each seventh.
+
+load ../support/job
+
+setup() { job_setup; }
+teardown() { job_teardown; }
+
+# Runs the job of FLAGS with linear: its process ROLE (a worker: rank 1) gets no memory at allocation AT.
+run_without() { # ROLE AT FLAGS
+    local role=$1 at=$2
+    shift 2
+    rm -f "$tmp/note"
+    env MARK="$mark" LD_PRELOAD="$build/tests/support/libmemfault.so" MEMFAULT_NOTE="$tmp/note" MEMFAULT_AT="$at" \
+        MEMFAULT_IN="$role" $([ "$role" != worker ] || echo MEMFAULT_RANK=1) PENSTOCK_RETRY_MS=300 \
+        timeout 30 "$penstock" run --standalone --nproc-per-node 2 "$@" "$examples/linear" >"$tmp/out" 2>&1
+}
+
+# The same for every EVERY-th allocation of that process.
+each_fails() { # ROLE FLAGS
+    local at n rc
+    run_without "$1" 0 "${@:2}"
+    n=$(sed -n 's/ allocations$//p' "$tmp/note")
+    echo "$1 ${*:2}: $n allocations"
+    [ "$n" -ge 15 ] || return 1
+    for ((at = 1 + RANDOM % ${EVERY:-7}; at <= n; at += ${EVERY:-7})); do
+        rc=0
+        run_without "$1" "$at" "${@:2}" || rc=$?
+        [ "$rc" -lt 124 ] && ! grep -qE 'killed by SIG(SEGV|ABRT|BUS|FPE|ILL|KILL)' "$tmp/out" &&
+            { [ "$rc" = 0 ] || grep -q memory "$tmp/out"; } && continue
+        echo "allocation $at: exit $rc; $(cat "$tmp/note")"
+        cat "$tmp/out"
+        return 1
+    done
+}
+
+@test "a worker without memory for one allocation, with a server" {
+    each_fails worker --servers 1
+}
+
+@test "a worker without memory for one allocation, without servers" {
+    each_fails worker
+}
+
+@test "a worker without memory for one allocation, without servers, over sockets" {
+    each_fails worker --shared-memory no
+}
+
+@test "a server without memory for one allocation, while it writes snapshots" {
+    each_fails server --servers 1 --store "$tmp/store" --fresh --snapshot-every 5
+}
+
+@test "a scheduler without memory for one allocation" {
+    each_fails scheduler --servers 1
+}
+
+@test "a launcher without memory for one allocation" {
+    each_fails run --servers 1
+}
+
+@test "a worker, a server and a scheduler that get no more memory at all" {
+    local role at
+    export PENSTOCK_INIT_TIMEOUT_MS=6000 MEMFAULT_MANY=1000000
+    for role in worker server scheduler; do
+        for at in 5 40 75 110; do
+            local rc=0
+            run_without "$role" "$at" --servers 1 || rc=$?
+            [ "$rc" -lt 124 ] && ! grep -qE 'killed by SIG(SEGV|ABRT|BUS|FPE|ILL|KILL)' "$tmp/out" ||
+                { echo "$role from $at: exit $rc"; cat "$tmp/note" "$tmp/out"; return 1; }
+        done
+    done
+}
