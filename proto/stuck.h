@@ -8,7 +8,7 @@
 typedef struct stuck stuck;
 
 stuck *stuck_create(void);       /* NULL: no memory */
-void stuck_destroy(stuck *self); /* NULL is fine    */
+void stuck_destroy(stuck *self); /* NULL is fine */
 
 /* First STATUS: the workers and their calls.  Then each RECORD: the last calls of one, or why there are none. */
 void stuck_take_status(stuck *self, const wire_control *status);

@@ -97,8 +97,8 @@ struct pen_ctx {
     context_phase phase;
     struct device_copies *device_copies; /* tensors in device memory; NULL: none */
     struct buffers *buffers;             /* train/buffers.h; NULL: no tensor is one */
-    bool
-        is_on_device; /* the strategy works there, on gradients and new values; set when it opens */
+    /* The strategy works there, on gradients and new values; set when it opens. */
+    bool is_on_device;
     pthread_mutex_t grad_lock; /* of memory of the SDK: param_memory.h */
     pthread_cond_t grads_returned;
     uint64_t lent_bytes;      /* gradients lent to the strategy */

@@ -44,11 +44,11 @@ typedef struct {
     settings set;
     const optim_ops *ops;
     optim_hyper hyper;
-    size_t bytes_per_element; /* moved by one update                                    */
+    size_t bytes_per_element; /* moved by one update */
     size_t llc_bytes;
-    size_t sets;     /* of arrays, updated one after the other                  */
-    float *memory;   /* sets x (param, grad, slots), elements each              */
-    double *scratch; /* two doubles per block of one set: whole_tensor rules    */
+    size_t sets;     /* of arrays, updated one after the other */
+    float *memory;   /* sets x (param, grad, slots), elements each */
+    double *scratch; /* two doubles per block of one set: whole_tensor rules */
     uint64_t step;
     pthread_barrier_t barrier;
     bool is_over;

@@ -57,9 +57,9 @@ typedef struct {
 
 typedef struct {
     double quiet[PAIRS_MAX], busy[PAIRS_MAX], stall[PAIRS_MAX]; /* p99, seconds */
-    double quiet_p50[PAIRS_MAX], busy_p50[PAIRS_MAX];           /* seconds      */
-    double rate[PAIRS_MAX], limit[PAIRS_MAX], ratio[PAIRS_MAX]; /* GB/s         */
-    double snapshots[PAIRS_MAX];                                /* while busy   */
+    double quiet_p50[PAIRS_MAX], busy_p50[PAIRS_MAX];           /* seconds */
+    double rate[PAIRS_MAX], limit[PAIRS_MAX], ratio[PAIRS_MAX]; /* GB/s */
+    double snapshots[PAIRS_MAX];                                /* while busy */
     size_t n;
 } results;
 

@@ -8,7 +8,7 @@
 typedef struct top top;
 
 top *top_create(void);       /* NULL: no memory */
-void top_destroy(top *self); /* NULL is fine    */
+void top_destroy(top *self); /* NULL is fine */
 
 /* Adds a look: STATUS.  False: no memory. */
 bool top_take(top *self, const wire_control *status);

@@ -12,10 +12,10 @@
 #include <stdint.h>
 
 typedef enum {
-    FINDING_OK,   /* as expected                                    */
-    FINDING_NOTE, /* for information                                */
-    FINDING_LOOK, /* a job may be slow, or fail when it is large    */
-    FINDING_BAD   /* a job will fail                                */
+    FINDING_OK,   /* as expected */
+    FINDING_NOTE, /* for information */
+    FINDING_LOOK, /* a job may be slow, or fail when it is large */
+    FINDING_BAD   /* a job will fail */
 } finding_level;
 
 typedef struct {

@@ -3,7 +3,7 @@
 
 enum {
     LEAVE_MS = 3000, /* survivors of a verdict may print their sentence and exit */
-    STUCK_MS = 2000  /* workers may take this long to answer                     */
+    STUCK_MS = 2000  /* workers may take this long to answer */
 };
 
 size_t launcher_alive(const launcher *l, int32_t role)

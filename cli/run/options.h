@@ -41,13 +41,12 @@ typedef struct {
     loss_rule loss; /* when a worker dies */
     bool has_join;  /* the secret came with --join */
     secret join;
-    uint8_t redirects
-        [RUN_LOCAL_MAX];        /* per local rank: RUN_STDOUT | RUN_STDERR go to files only      */
-    uint8_t tee[RUN_LOCAL_MAX]; /*                 go to files and to the terminal              */
-    bool shown[RUN_LOCAL_MAX];  /* --local-ranks-filter: output on the terminal                 */
-    char **words;               /* of the command line; lives as long as the process */
-    char **program;             /* PROG ARGS, NULL-terminated                                    */
-    bool is_module;             /* -m: PROG is python3 -u -m, and its first argument the module  */
+    uint8_t redirects[RUN_LOCAL_MAX]; /* per local rank: RUN_STDOUT | RUN_STDERR go to files only */
+    uint8_t tee[RUN_LOCAL_MAX];       /*                 go to files and to the terminal */
+    bool shown[RUN_LOCAL_MAX];        /* --local-ranks-filter: output on the terminal */
+    char **words;                     /* of the command line; lives as long as the process */
+    char **program;                   /* PROG ARGS, NULL-terminated */
+    bool is_module; /* -m: PROG is python3 -u -m, and its first argument the module */
 
     bool emits;        /* --emit k8s: start nothing */
     const char *image; /* of its containers; NULL: not given */

@@ -30,14 +30,14 @@
 
 enum {
     TELL_MS     = 50,    /* the scheduler notifies the other machines that the job was stopped */
-    SERVERS_MS  = 10000, /* servers and scheduler after the last worker          */
-    OVER_MS     = 300,   /* servers after the last worker and the scheduler      */
-    SOON_MS     = 500,   /* the report, after the verdict                         */
+    SERVERS_MS  = 10000, /* servers and scheduler after the last worker */
+    OVER_MS     = 300,   /* servers after the last worker and the scheduler */
+    SOON_MS     = 500,   /* the report, after the verdict */
     SAID_MS     = 20,    /* the verdict, when the scheduler or a server prints a line ... */
-    HEARD_MS    = 1000,  /* ... after it was silent for so long                   */
-    HEAR_MS     = 100,   /* the verdict about the first failure                   */
-    VERDICT_MS  = 500,   /* the verdict of an exited scheduler                  */
-    LINK_MS     = 60000, /* a restarted scheduler                                */
+    HEARD_MS    = 1000,  /* ... after it was silent for so long */
+    HEAR_MS     = 100,   /* the verdict about the first failure */
+    VERDICT_MS  = 500,   /* the verdict of an exited scheduler */
+    LINK_MS     = 60000, /* a restarted scheduler */
     LINK_TRY_MS = 1000,
     CODES       = 16
 };

@@ -17,12 +17,12 @@
 #include <stdio.h>
 
 typedef enum {
-    CONFIG_U64,  /* uint64_t; k, m, g, t are binary suffixes: 64m                        */
-    CONFIG_I64,  /* int64_t; the same suffixes                                           */
-    CONFIG_F64,  /* double; "inf" where max is INFINITY; a default "nan" = not given     */
-    CONFIG_BOOL, /* bool; yes no true false on off 1 0                                   */
+    CONFIG_U64,  /* uint64_t; k, m, g, t are binary suffixes: 64m */
+    CONFIG_I64,  /* int64_t; the same suffixes */
+    CONFIG_F64,  /* double; "inf" where max is INFINITY; a default "nan" = not given */
+    CONFIG_BOOL, /* bool; yes no true false on off 1 0 */
     CONFIG_ENUM, /* int: the index into choices; no, yes, ...: also takes the words of a bool */
-    CONFIG_TEXT  /* char[CONFIG_TEXT_BYTES]                                              */
+    CONFIG_TEXT  /* char[CONFIG_TEXT_BYTES] */
 } config_type;
 enum { CONFIG_TEXT_BYTES = 256 };
 
@@ -96,7 +96,7 @@ pen_status config_from_argv(const config_row *rows, void *settings, int argc, ch
 void config_accepted(const config_row *row, char *text, size_t size);
 const char *config_default(const config_row *row);
 
-void config_write_help(const config_row *rows, FILE *out); /* for --help           */
+void config_write_help(const config_row *rows, FILE *out); /* for --help */
 /* A line of docs/settings.md: flag, variable, readers, default, accepted values, meaning. */
 void config_write_markdown(const config_row *row, const char *readers, FILE *out);
 

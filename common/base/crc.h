@@ -1,5 +1,5 @@
 /* crc.h - CRC32C (Castagnoli), as iSCSI, ext4 and safetensors tools compute it.
- * crc32c(0, "123456789", 9) == 0xe3069283.  Cost: memory speed (Intel ISA-L).  */
+ * crc32c(0, "123456789", 9) == 0xe3069283.  Cost: memory speed (Intel ISA-L). */
 #ifndef COMMON_CRC_H
 #define COMMON_CRC_H
 

@@ -1,10 +1,10 @@
 /* Planted bugs: rules of the protocol that a test can switch off, to see that the simulator notices.
  *
- * Not in the product: without PENSTOCK_MUTATION, plant() is the constant false and the compiler drops the branch. The
+ * Not in the product: without PENSTOCK_MUTATION, mutation() is the constant false and the compiler drops the branch. The
  * simulator (tests/sim) compiles the pure cores again with PENSTOCK_MUTATION and sets `mutation_active` to one bug at a
  * time. A switch is one line next to its rule:
  *
- *     if (s->sealed && !plant(MUTATION_SEAL_GOES_ON)) return refuse(s, ...);
+ *     if (s->sealed && !mutation(MUTATION_SEAL_GOES_ON)) return refuse(s, ...);
  *
  * A new one: a row of MUTATION_ROWS, and the line. Its test comes with the row. */
 #ifndef PENSTOCK_COMMON_MUTATION_H

@@ -17,7 +17,7 @@ typedef enum {
     DOCUMENT_NUMBER,
     DOCUMENT_TEXT,
     DOCUMENT_LIST, /* text: its scalars, separated by commas; nested values are left out */
-    DOCUMENT_EMPTY /* a map without keys                                                     */
+    DOCUMENT_EMPTY /* a map without keys */
 } document_kind;
 
 enum {

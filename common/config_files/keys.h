@@ -11,15 +11,15 @@
 
 typedef enum {
     KEY_WHOLE,  /* a whole number of at least 0; 2e8 is accepted */
-    KEY_NUMBER, /* any number                                   */
-    KEY_SWITCH, /* true or false                                */
-    KEY_WORD,   /* one of `words`                               */
-    KEY_TEXT,   /* a string, or a list of scalars               */
+    KEY_NUMBER, /* any number */
+    KEY_SWITCH, /* true or false */
+    KEY_WORD,   /* one of `words` */
+    KEY_TEXT,   /* a string, or a list of scalars */
     KEY_ANY     /* any value, also a section */
 } key_value;
 
 typedef enum {
-    KEY_SETS,   /* becomes the setting `target`                                             */
+    KEY_SETS,   /* becomes the setting `target` */
     KEY_STARTS, /* tells the launcher how to start the job: `target` is a name of resolve.h */
     KEY_JOINS,  /* forms one setting together with others, by a rule of resolve.c */
     KEY_ALWAYS, /* fixed here to `usual`; another value has no effect */
@@ -41,8 +41,8 @@ typedef struct {
     const char *path; /* "fp16.enabled"; "aio.*" covers the whole section */
     key_value value;
     key_use use;
-    const char *target; /* KEY_SETS: a setting; KEY_STARTS: a name of resolve.h   */
-    const char *words;  /* KEY_WORD: "FULL_SHARD=full_shard 1=full_shard"         */
+    const char *target; /* KEY_SETS: a setting; KEY_STARTS: a name of resolve.h */
+    const char *words;  /* KEY_WORD: "FULL_SHARD=full_shard 1=full_shard" */
     key_auto automatic;
     const char *usual;
     int stage;       /* no effect below this ZeRO stage */

@@ -32,9 +32,9 @@ typedef struct {
 } resolved_notice;
 
 typedef struct {
-    resolved_list settings; /* for the processes: PENSTOCK_<NAME>                              */
+    resolved_list settings; /* for the processes: PENSTOCK_<NAME> */
     resolved_list start;    /* for the launcher: num_processes, num_machines, machine_rank,
-                             * main_process_ip, main_process_port, cuda_visible_devices         */
+                             * main_process_ip, main_process_port, cuda_visible_devices */
     resolved_notice *notices;
     size_t n_notices;
     bool is_open; /* some auto is left to the program: its setting is absent */

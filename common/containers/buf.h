@@ -32,7 +32,7 @@ void buf_init(buf *self, void *data, size_t size, void (*release)(buf *self));
 buf *buf_hold_part(const void *data, size_t size, buf *holder, const void **held);
 
 buf *buf_acquire(buf *self); /* returns self; NULL stays NULL */
-void buf_release(buf *self); /* NULL is fine                  */
+void buf_release(buf *self); /* NULL is fine */
 bool buf_is_alone(const buf *self);
 
 #endif

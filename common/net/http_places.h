@@ -12,21 +12,21 @@
 #include <stdint.h>
 
 enum {
-    HTTP_PLACES       = 64,    /* connections at once                                           */
+    HTTP_PLACES       = 64,    /* connections at once */
     HTTP_PLACES_EACH  = 16,    /* of one address */
     HTTP_PLACES_SPARE = 32,    /* ended but not closed */
     HTTP_REQUEST_MS   = 10000, /* from the connection, or the last answer, to the end of a header */
-    HTTP_ANSWER_MS    = 30000, /* to read an answer                                             */
-    HTTP_ANSWERS_BYTES = 32 << 20, /* of answers that were not read yet, all together            */
-    HTTP_SMALL_BYTES   = 4 << 10   /* an answer that is never refused                            */
+    HTTP_ANSWER_MS    = 30000, /* to read an answer */
+    HTTP_ANSWERS_BYTES = 32 << 20, /* of answers that were not read yet, all together */
+    HTTP_SMALL_BYTES   = 4 << 10   /* an answer that is never refused */
 };
 
 typedef struct {
     bool lives, is_ended; /* is_ended: shut down, not closed yet */
-    bool reads;           /* an answer of `bytes` bytes                       */
+    bool reads;           /* an answer of `bytes` bytes */
     int fd;
-    uint64_t address;  /* of the other side, as one number            */
-    uint64_t since_ms; /* when its request, or its answer, began      */
+    uint64_t address;  /* of the other side, as one number */
+    uint64_t since_ms; /* when its request, or its answer, began */
     size_t bytes;
     uint64_t turn; /* its owner's: its request waits since this one; 0: it does not wait */
     bool had_turn;

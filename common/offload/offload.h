@@ -40,9 +40,9 @@ enum {
 #define OFFLOAD_NO_EXTENT UINT32_MAX
 
 typedef struct {
-    const char *name;  /* "file"                                                           */
-    const char *doc;   /* one sentence for docs/families.md                                */
-    size_t state_size; /* the caller allocates, zeroes and frees this many bytes           */
+    const char *name;  /* "file" */
+    const char *doc;   /* one sentence for docs/families.md */
+    size_t state_size; /* the caller allocates, zeroes and frees this many bytes */
 
     /* Creates an empty place in folder dir (unused by memory).  Must leave *state safe for close() even if it
      * fails. */

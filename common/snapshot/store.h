@@ -20,8 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct store store;               /* one server's folder, open for writing      */
-typedef struct store_reader store_reader; /* all parts of a store directory, read-only  */
+typedef struct store store;               /* one server's folder, open for writing */
+typedef struct store_reader store_reader; /* all parts of a store directory, read-only */
 
 enum {
     STORE_FORMAT     = 2, /* the version written; it and the previous one can be read */
@@ -51,7 +51,7 @@ typedef struct {
 typedef struct {
     int64_t step;    /* the snapshot's name: number of steps completed before it */
     int64_t applied; /* updates applied: t of AdamW, and the position of rate schedules */
-    uint64_t id; /* equal on all parts of one snapshot                                            */
+    uint64_t id;     /* equal on all parts of one snapshot */
     const char *job;
     bool is_import; /* parameters only: slots start as the rule initialises them */
     uint32_t n_tensors, n_settings;

@@ -39,7 +39,7 @@ enum {
 /* Grows to bytes_max, beyond which decoding gives CORRUPT; keeps its memory until destroyed. */
 typedef struct wire_arena wire_arena;
 wire_arena *wire_arena_create(size_t bytes_max); /* NULL: no memory */
-void wire_arena_destroy(wire_arena *arena);      /* NULL is fine    */
+void wire_arena_destroy(wire_arena *arena);      /* NULL is fine */
 void wire_arena_reset(wire_arena *arena);
 
 /* Output; zeros at first.  An encoder replaces the content and keeps the capacity. */
@@ -52,41 +52,41 @@ void wire_out_free(wire_out *out);
 /* ---- data plane ------------------------------------------------------------------------------ */
 /* clang-format off */
 typedef enum {
-    WIRE_PUSH = 1, /* worker: gradient chunks; inputs; payload = the chunks' bytes in order    */
-    WIRE_RECEIPT,  /* shard: these arrived (stops the retry timer, acknowledges nothing)       */
-    WIRE_PREPARED, /* shard: complete partitions; record[]; payload: sums of squares           */
+    WIRE_PUSH = 1, /* worker: gradient chunks; inputs; payload = the chunks' bytes in order */
+    WIRE_RECEIPT,  /* shard: these arrived (stops the retry timer, acknowledges nothing) */
+    WIRE_PREPARED, /* shard: complete partitions; record[]; payload: sums of squares */
     WIRE_PULL,     /* worker: wants values; in bsp with the decision and the records behind it */
-    WIRE_VALUES,   /* shard: the chunks' values; payload                                       */
-    WIRE_REFUSED,  /* shard: status, text, the chunks it is about (none: the whole message)    */
-    WIRE_INQUIRE,  /* worker: which ranks are missing for these chunks?                        */
-    WIRE_WAITING,  /* shard: step, missing ranks, text = name of the tensor                    */
-    WIRE_INIT,     /* rank 0: first values; payload.  Answered by RECEIPT                      */
-    WIRE_LOG = 80, /* primary to another copy of its shard: entries of the log; their payload  */
-    WIRE_LOGGED,   /* copy to primary: applied up to index                                     */
+    WIRE_VALUES,   /* shard: the chunks' values; payload */
+    WIRE_REFUSED,  /* shard: status, text, the chunks it is about (none: the whole message) */
+    WIRE_INQUIRE,  /* worker: which ranks are missing for these chunks? */
+    WIRE_WAITING,  /* shard: step, missing ranks, text = name of the tensor */
+    WIRE_INIT,     /* rank 0: first values; payload.  Answered by RECEIPT */
+    WIRE_LOG = 80, /* primary to another copy of its shard: entries of the log; their payload */
+    WIRE_LOGGED,   /* copy to primary: applied up to index */
     WIRE_KIND_END
 } wire_kind;
 
 enum {
-    WIRE_WANT_VALUES = 1, /* PUSH: answer with VALUES when applied (fused push and pull) */
-    WIRE_REPEATED    = 2, /* PUSH: this is a retry                                       */
-    WIRE_INITIAL     = 4, /* of any kind: about first values (version 0 or restored)     */
-    WIRE_FRESH       = 8, /* LOG: forget everything, this stream begins with nothing     */
-    WIRE_SEALING     = 16, /* LOG: no entry comes after these before epoch `step`        */
-    WIRE_RETURN      = 32 /* PUSH: the sender waits for its memory: keep no reference    */
+    WIRE_WANT_VALUES = 1,  /* PUSH: answer with VALUES when applied (fused push and pull) */
+    WIRE_REPEATED    = 2,  /* PUSH: this is a retry */
+    WIRE_INITIAL     = 4,  /* of any kind: about first values (version 0 or restored) */
+    WIRE_FRESH       = 8,  /* LOG: forget everything, this stream begins with nothing */
+    WIRE_SEALING     = 16, /* LOG: no entry comes after these before epoch `step` */
+    WIRE_RETURN      = 32  /* PUSH: the sender waits for its memory: keep no reference */
 };
 
 typedef enum { /* entries of a shard's log */
-    WIRE_ENTRY_FIRST = 1, /* chunk: its first values, f32                                       */
-    WIRE_ENTRY_SUM,       /* chunk: its sum of the open step, f32; none: every weight was 0     */
-    WIRE_ENTRY_PREPARE,   /* partition: all sums of `step` are in; record; sums of squares      */
-    WIRE_ENTRY_COMMIT,    /* partition: the decision of `step`                                  */
-    WIRE_ENTRY_UPDATE,    /* chunk: round `step` closed by itself; weight_sum; its sum, f32     */
+    WIRE_ENTRY_FIRST = 1, /* chunk: its first values, f32 */
+    WIRE_ENTRY_SUM,       /* chunk: its sum of the open step, f32; none: every weight was 0 */
+    WIRE_ENTRY_PREPARE,   /* partition: all sums of `step` are in; record; sums of squares */
+    WIRE_ENTRY_COMMIT,    /* partition: the decision of `step` */
+    WIRE_ENTRY_UPDATE,    /* chunk: round `step` closed by itself; weight_sum; its sum, f32 */
     WIRE_ENTRY_APPLY,     /* chunk: push `step` of `rank` was applied; the bytes that it pushed */
-    WIRE_ENTRY_BEGIN,     /* fill: how far a partition is; its newest record and decision       */
-    WIRE_ENTRY_STATE,     /* fill: values or a slot of a chunk, and its counters                */
-    WIRE_ENTRY_FILLED,    /* fill: the end; digest of the primary here                          */
-    WIRE_ENTRY_SETTLE,    /* from the epoch record: step, decision, other workers               */
-    WIRE_ENTRY_VOID,      /* of a fill of another copy                                          */
+    WIRE_ENTRY_BEGIN,     /* fill: how far a partition is; its newest record and decision */
+    WIRE_ENTRY_STATE,     /* fill: values or a slot of a chunk, and its counters */
+    WIRE_ENTRY_FILLED,    /* fill: the end; digest of the primary here */
+    WIRE_ENTRY_SETTLE,    /* from the epoch record: step, decision, other workers */
+    WIRE_ENTRY_VOID,      /* of a fill of another copy */
     WIRE_ENTRY_END
 } wire_entry_kind;
 /* clang-format on */
@@ -301,7 +301,7 @@ typedef struct {
             int32_t role, rank, world_size, servers, pid;
             int32_t local_rank, local_world_size, node; /* from its launcher; -1: unset */
             uint64_t nonce;
-            uint64_t number; /* lies in its memory, for those that can map it; 0: nobody may */
+            uint64_t number;  /* lies in its memory, for those that can map it; 0: nobody may */
             bool holds_state; /* a worker that answers SEAL; servers always do */
             const char *host, *machine, *job, *store;
             uint32_t n_addresses, n_snapshots;
@@ -310,7 +310,7 @@ typedef struct {
         } hello;
         struct {
             uint64_t incarnation, term, lease_ms;
-            uint64_t grace_ms; /* how long a member goes on without the scheduler; 0: not at all */
+            uint64_t grace_ms;              /* how long a member goes on without the scheduler; 0: not at all */
             int32_t rank, local_rank, node; /* the last two for late workers */
             const char *job;
         } welcome;
@@ -320,8 +320,8 @@ typedef struct {
             uint32_t n_workers, n_servers, n_replicas;
             const wire_member *worker, *server;
             const wire_replica *replica; /* all copies of all shards; none before PLAN */
-            int64_t step;         /* of every decided partition from now on; -1: not settled */
-            bool members_changed; /* staged pushes of `step` are dropped and pushed again */
+            int64_t step;                /* of every decided partition from now on; -1: not settled */
+            bool members_changed;        /* staged pushes of `step` are dropped and pushed again */
             bool has_decision;
             wire_decision decision; /* of step - 1 */
         } epoch;

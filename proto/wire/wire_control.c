@@ -208,7 +208,7 @@ static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, co
 /* ---- types of fields: how each is read and written ------------------------------------------- */
 /* clang-format off */
 
-/* One value:  F(type, name)  */
+/* One value:  F(type, name) */
 #define READ_NUMBER(name)  ours->name = theirs->name;
 #define WRITE_NUMBER(name) theirs->name = ours->name;
 #define READ_BOOL(name)    ours->name = theirs->name != 0;
@@ -238,7 +238,7 @@ static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, co
 #define WRITE_COPY(name) \
     theirs->name = in_range(p, #name, ours->name, WIRE_PRIMARY, WIRE_LEARNER);
 
-/* Many values:  F(type, name, our count)  */
+/* Many values:  F(type, name, our count) */
 #define READ_BYTES(name, n) \
     ours->name = read_bytes(p, theirs->name, WIRE_CALL_BYTES_MAX, &ours->n);
 #define WRITE_BYTES(name, n) \
@@ -268,7 +268,7 @@ static void *make_list(pass *p, const ProtobufCMessageDescriptor *descriptor, co
 #define WRITE_NUMBERS(name, n, max) \
     theirs->name = write_numbers(p, ours->name, ours->n, max, &theirs->n_##name);
 
-/* Messages in messages:  F(LIST, type, their name, our name, our count)  */
+/* Messages in messages:  F(LIST, type, their name, our name, our count) */
 #define READ_LIST(type, name, list, n) \
     ours->list = read_list_##type(p, theirs->name, theirs->n_##name, &ours->n);
 #define WRITE_LIST(type, name, list, n) \

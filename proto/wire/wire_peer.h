@@ -12,22 +12,22 @@ enum {
 
 /* clang-format off */
 typedef enum { /* from 64 on: the other planes have 1 to 63 */
-    WIRE_SHOW = 64, /* a member has begun this call, with these arguments                  */
-    WIRE_PART,      /* bytes of a collective; the first one to a peer shows the call, too  */
-    WIRE_CREDIT,    /* bytes of a call (group 0: of messages) that were used up            */
-    WIRE_LETTER,    /* point to point: with its payload, or CALL_FIRST                     */
-    WIRE_CLEAR,     /* receiver of a LETTER without payload: a place for it is ready       */
-    WIRE_SECTION,   /* a piece of such a LETTER                                            */
-    WIRE_WITHDRAWN, /* such a LETTER will not come; group 0: the sender leaves the job     */
+    WIRE_SHOW = 64, /* a member has begun this call, with these arguments */
+    WIRE_PART,      /* bytes of a collective; the first one to a peer shows the call, too */
+    WIRE_CREDIT,    /* bytes of a call (group 0: of messages) that were used up */
+    WIRE_LETTER,    /* point to point: with its payload, or CALL_FIRST */
+    WIRE_CLEAR,     /* receiver of a LETTER without payload: a place for it is ready */
+    WIRE_SECTION,   /* a piece of such a LETTER */
+    WIRE_WITHDRAWN, /* such a LETTER will not come; group 0: the sender leaves the job */
     WIRE_PEER_END
 } wire_peer_kind;
 
 enum {
-    WIRE_SCALED     = 1, /* PART: scale holds                                              */
-    WIRE_CALL_FIRST = 2, /* LETTER: its payload follows CLEAR                              */
-    WIRE_SCALES     = 4, /* PART: an input in its data may have a scale                    */
-    WIRE_AGREES     = 8, /* SHOW: so do all below the sender, or all                       */
-    WIRE_REFUSES    = 16 /* SHOW that AGREES: somebody does not accept what the call asks  */
+    WIRE_SCALED     = 1, /* PART: scale holds */
+    WIRE_CALL_FIRST = 2, /* LETTER: its payload follows CLEAR */
+    WIRE_SCALES     = 4, /* PART: an input in its data may have a scale */
+    WIRE_AGREES     = 8, /* SHOW: so do all below the sender, or all */
+    WIRE_REFUSES    = 16 /* SHOW that AGREES: somebody does not accept what the call asks */
 };
 /* clang-format on */
 

@@ -19,14 +19,14 @@ enum { CORE_END_MS = 5000 /* longest wait for the others to end */ };
 /* Work that core.c does after a handler. */
 typedef enum {
     DUE_VERDICT    = 1 << 0,
-    DUE_LOST       = 1 << 1, /* members that `is_lost`                                    */
+    DUE_LOST       = 1 << 1, /* members that `is_lost` */
     DUE_END        = 1 << 2, /* a member that the end may have waited for is gone */
-    DUE_JOIN       = 1 << 3, /* a member has come or answered                             */
-    DUE_LEFT       = 1 << 4, /* a worker left, perhaps while others register              */
+    DUE_JOIN       = 1 << 3, /* a member has come or answered */
+    DUE_LEFT       = 1 << 4, /* a worker left, perhaps while others register */
     DUE_MODEL      = 1 << 5, /* a member registered, is ready, or is no longer awaited */
-    DUE_TAKEN_OVER = 1 << 6, /* a server died, and others serve its shards                */
-    DUE_MOVED      = 1 << 7, /* copies have moved                                         */
-    DUE_EPOCH      = 1 << 8  /* the epoch change may be opened, or all may be sealed      */
+    DUE_TAKEN_OVER = 1 << 6, /* a server died, and others serve its shards */
+    DUE_MOVED      = 1 << 7, /* copies have moved */
+    DUE_EPOCH      = 1 << 8  /* the epoch change may be opened, or all may be sealed */
 } core_due;
 
 struct scheduler_core {

@@ -26,6 +26,6 @@ pen_status server_open(const server_settings *settings, const pen_handler *handl
 pen_status server_serve(server *s, pen_error *why);
 
 void server_leave(server *s); /* any thread, and from a signal handler */
-void server_close(server *s); /* NULL is fine; not while it serves     */
+void server_close(server *s); /* NULL is fine; not while it serves */
 
 #endif

@@ -28,16 +28,16 @@ bool server_post(loop *to, loop_fn fn, const void *value, size_t size);
 /* Events of the threads for main, and their values: main frees OWNED ones, the others are copies. */
 /* clang-format off */
 typedef enum {
-    SERVER_PREPARED,     /* server_plan, kept: its shards are made, or failed */
-    SERVER_MADE,         /* server_new_shards, OWNED: later shards */
-    SERVER_REACHED,      /* NULL: a thread reached the copies of its shards */
-    SERVER_SEALED,       /* server_place_sealed, OWNED                                */
-    SERVER_PART_WRITTEN, /* server_part                                               */
-    SERVER_ANSWERED,     /* server_question                                           */
-    SERVER_CAPTURE_BEGUN,    /* int64_t: first capture of this step's snapshot */
-    SERVER_UNREACHED,    /* server_unreached                                          */
-    SERVER_SAYS,         /* wire_control without pointers, for the scheduler          */
-    SERVER_FAILED        /* pen_error: ends the job */
+    SERVER_PREPARED,      /* server_plan, kept: its shards are made, or failed */
+    SERVER_MADE,          /* server_new_shards, OWNED: later shards */
+    SERVER_REACHED,       /* NULL: a thread reached the copies of its shards */
+    SERVER_SEALED,        /* server_place_sealed, OWNED */
+    SERVER_PART_WRITTEN,  /* server_part */
+    SERVER_ANSWERED,      /* server_question */
+    SERVER_CAPTURE_BEGUN, /* int64_t: first capture of this step's snapshot */
+    SERVER_UNREACHED,     /* server_unreached */
+    SERVER_SAYS,          /* wire_control without pointers, for the scheduler */
+    SERVER_FAILED         /* pen_error: ends the job */
 } server_event;
 /* clang-format on */
 bool server_notify_main(server *s, server_event event, const void *value, size_t size);
@@ -102,7 +102,7 @@ struct server_new_shards {
 };
 server_new_shards *server_new_shards_create(server *s, const server_plan *p,
                                             uint32_t room); /* NULL: no memory */
-void server_new_shards_destroy(server_new_shards *r);       /* NULL is fine    */
+void server_new_shards_destroy(server_new_shards *r);       /* NULL is fine */
 
 /* ---- threads with shards: server_shard.c, server_hosted.c, server_link.c --------------------- */
 typedef struct server_unsent server_unsent;

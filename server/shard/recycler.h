@@ -15,7 +15,7 @@
 typedef struct recycler recycler;
 
 recycler *recycler_create(uint64_t bytes_max); /* NULL: no memory */
-void recycler_destroy(recycler *self);         /* NULL is fine    */
+void recycler_destroy(recycler *self);         /* NULL is fine */
 
 /* size bytes of arbitrary content, lendable (common/net/transport/lend.h) or not.  NULL: no memory.  Without self, a
  * plain buffer. */

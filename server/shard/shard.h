@@ -41,7 +41,7 @@ typedef struct shard shard;
 typedef struct {
     uint32_t chunk, tensor; /* numbers in the plan and the model */
     uint64_t start, count;
-    uint64_t version; /* updates applied to this chunk     */
+    uint64_t version; /* updates applied to this chunk */
     bool is_taken;    /* its arrays are here, and not released */
     /* Each array is a buffer, or held in a file: held[0] are the values, held[1 + i] is slot i. */
     buf *values, *slot[OPTIM_SLOTS_MAX];

@@ -10,8 +10,8 @@
 #include "common/base/why.h"
 
 enum {
-    SHARD_SMALL_BYTES = 64 << 10,  /* replies below this are packed together        */
-    SHARD_BATCH_BYTES = 256 << 10, /* one packed reply                              */
+    SHARD_SMALL_BYTES = 64 << 10,  /* replies below this are packed together */
+    SHARD_BATCH_BYTES = 256 << 10, /* one packed reply */
     SHARD_NONE        = UINT32_MAX,
     SHARD_CUTS_MAX    = 2 /* snapshots in progress at one time */
 };
@@ -55,14 +55,13 @@ typedef struct {
     uint64_t start, count;
     uint32_t first_block, blocks; /* index of its sums of squares in its partition */
     pen_dtype dtype, push_dtype;  /* of values and of gradients as sent */
-    bool trained, decided;        /* decided: its rule averages                    */
+    bool trained, decided;        /* decided: its rule averages */
 
     buf *values, *slot[OPTIM_SLOTS_MAX]; /* float32 [count] each; NULL: out, see shard_offload.c */
-    uint32_t
-        extent[1 +
-               OPTIM_SLOTS_MAX]; /* of values, then slots; OFFLOAD_NO_EXTENT: always in memory */
-    buf *encoded;                /* values in dtype, once requested; NULL if dtype is f32 */
-    uint32_t crc;                /* of the sent bytes, if has_crc */
+    /* Of values, then slots; OFFLOAD_NO_EXTENT: always in memory. */
+    uint32_t extent[1 + OPTIM_SLOTS_MAX];
+    buf *encoded; /* values in dtype, once requested; NULL if dtype is f32 */
+    uint32_t crc; /* of the sent bytes, if has_crc */
     bool has_crc;
     uint64_t version;
     shard_table *table;    /* a part of a table has its rows there, */
@@ -229,7 +228,7 @@ struct shard {
     shard_partition *partition;
     shard_group *group;
     uint32_t *index_of;        /* [plan chunks]     number -> index here, SHARD_NONE */
-    uint32_t *partition_index; /* [plan partitions] likewise                         */
+    uint32_t *partition_index; /* [plan partitions] likewise */
     uint64_t *incarnation;     /* [world_size] */
     int32_t *node;             /* [world_size] */
     uint32_t *peer_of;         /* [world_size] latest peer of each rank; SHARD_NONE */

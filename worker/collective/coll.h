@@ -73,8 +73,8 @@ typedef struct coll_call {
     bool on_device; /* in and out are device memory, on all members or on none */
     bool is_staged; /* in and out are now copies of that in host memory; the same on all members */
     bool in_stream_order; /* ends when its work is enqueued; see above */
-    bool
-        overwrites; /* in place: after a failure the buffer is undefined; may differ between members */
+    /* In place: after a failure the buffer is undefined; may differ between members. */
+    bool overwrites;
     bool any_memory;      /* the call has no buffer, so either kind matches */
     stat_traffic traffic; /* for the counters of copies; TRAFFIC_OTHER: the program's data */
     const struct coll_call *shown; /* NULL: this call; else the call whose header is sent */

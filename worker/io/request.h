@@ -16,20 +16,20 @@
 #include <stdbool.h>
 
 typedef enum {
-    REQUEST_JOIN,      /* pen_init           */
-    REQUEST_COMMIT,    /* pen_commit         */
+    REQUEST_JOIN,      /* pen_init */
+    REQUEST_COMMIT,    /* pen_commit */
     REQUEST_REPORT,    /* why it has failed: ends with the job's verdict */
-    REQUEST_VERB,      /* push, pull, both   */
-    REQUEST_STEP,      /* pen_step_end       */
+    REQUEST_VERB,      /* push, pull, both */
+    REQUEST_STEP,      /* pen_step_end */
     REQUEST_KV,        /* push, pull, both of a table */
     REQUEST_SLOTS,     /* pen_slots_get, pen_slots_set */
-    REQUEST_PULL_FREE, /* pen_digest        */
-    REQUEST_FETCH,     /* values of a unit  */
+    REQUEST_PULL_FREE, /* pen_digest */
+    REQUEST_FETCH,     /* values of a unit */
     REQUEST_SNAPSHOT,
     REQUEST_COMMAND,
     REQUEST_STORE,
     REQUEST_COLL, /* collectives, send, recv: begun on their group */
-    REQUEST_LEAVE /* pen_finalize       */
+    REQUEST_LEAVE /* pen_finalize */
 } request_kind;
 
 typedef struct request {

@@ -58,7 +58,7 @@ typedef struct {
 } requests_question;
 
 requests *requests_create(const requests_actions *actions, void *user); /* NULL: no memory */
-void requests_destroy(requests *self);                                  /* NULL is fine    */
+void requests_destroy(requests *self);                                  /* NULL is fine */
 
 /* Arguments are copied.  If there are too many FAULTs or SHRINKs, the oldest is dropped.
  * deadline_ms is a point in time, 0: none.  NO_MEMORY: nothing was begun. */

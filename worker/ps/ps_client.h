@@ -48,10 +48,10 @@ typedef enum {
 } ps_client_rule;
 
 typedef enum {
-    PS_INIT,      /* sends first values              (from)     */
-    PS_LOAD,      /* fetches first values            (to)       */
-    PS_PUSH,      /*                                 (from)     */
-    PS_PULL,      /*                                 (to)       */
+    PS_INIT,      /* sends first values              (from) */
+    PS_LOAD,      /* fetches first values            (to) */
+    PS_PUSH,      /*                                 (from) */
+    PS_PULL,      /*                                 (to) */
     PS_PUSH_PULL, /* one message each way            (from, to) */
     PS_STEP,      /* in the open step (from, to); to NULL: the values stay on the shard */
     PS_FETCH      /* values as of the newest decided step (to) */

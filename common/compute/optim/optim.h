@@ -31,32 +31,32 @@ typedef struct {
     bool nesterov;
     double beta1, beta2, eps, weight_decay;
     double alpha; /* rmsprop: smoothing */
-    double rho;   /* adadelta           */
+    double rho;   /* adadelta */
     double lr_decay, initial_accumulator;
-    double l1, l2, lr_power; /* ftrl    */
+    double l1, l2, lr_power; /* ftrl */
     bool centered;           /* rmsprop */
 } optim_hyper;
 
 typedef struct {
-    float *param;      /* [n] float32, updated in place                                   */
-    const float *grad; /* [n] float32, the sum over ranks; may be unaligned               */
+    float *param;                 /* [n] float32, updated in place */
+    const float *grad;            /* [n] float32, the sum over ranks; may be unaligned */
     float *slot[OPTIM_SLOTS_MAX]; /* [n] float32 each, as slot_init left them before step 1 */
     size_t n;      /* elements; a span starts on a 4,096-element boundary of its tensor */
     uint64_t step; /* 1 for the first update of this tensor; counts applied updates only */
-    double lr;     /* rate of this step: the group's rate times its schedule              */
-    double gscale; /* gradient multiplier: clip coefficient / (weights x loss scale)      */
-    bool no_decay; /* this tensor takes no weight decay (ftrl: no l1 and l2)              */
-    double param_norm, update_norm; /* whole_tensor rules only; set by optim_apply()      */
+    double lr;     /* rate of this step: the group's rate times its schedule */
+    double gscale; /* gradient multiplier: clip coefficient / (weights x loss scale) */
+    bool no_decay; /* this tensor takes no weight decay (ftrl: no l1 and l2) */
+    double param_norm, update_norm; /* whole_tensor rules only; set by optim_apply() */
 } optim_span;
 
 typedef struct {
-    const char *name;   /* the word a user writes: optim="adamw lr=3e-4"                   */
-    const char *doc;    /* one sentence for docs/optim.md                                  */
-    const char *source; /* paper and equation, or the reference implementation             */
+    const char *name;   /* the word a user writes: optim="adamw lr=3e-4" */
+    const char *doc;    /* one sentence for docs/optim.md */
+    const char *source; /* paper and equation, or the reference implementation */
     int slot_count; /* vectors per parameter: 0..OPTIM_SLOTS_MAX; unused ones are never touched */
-    const char *slot_names[OPTIM_SLOTS_MAX]; /* "exp_avg", ...: keys of snapshots          */
-    const config_row *hyper_rows;            /* into optim_hyper                           */
-    bool whole_tensor; /* needs norms over the whole tensor: its chunks stay on one shard  */
+    const char *slot_names[OPTIM_SLOTS_MAX]; /* "exp_avg", ...: keys of snapshots */
+    const config_row *hyper_rows;            /* into optim_hyper */
+    bool whole_tensor; /* needs norms over the whole tensor: its chunks stay on one shard */
 
     /* Optional: refuses values that are valid alone but not together. */
     pen_status (*check)(const optim_hyper *hyper, pen_error *why);

@@ -25,16 +25,16 @@ enum { SIMD_BLOCK = 4096 }; /* elements per sum of squares; partition boundaries
 /* The formulas of update rules; simd_kernels.inc has them in numbers.  Each is one pass: it reads grad once, reads and
  * writes param and every slot of the formula once. */
 typedef enum {
-    SIMD_SUM,          /* param += gscale * grad                    */
-    SIMD_SGD,          /* no slot                                   */
-    SIMD_SGD_MOMENTUM, /* slot 0                                    */
-    SIMD_ADAM,         /* adam (l2) and adamw (decay); slots 0, 1   */
-    SIMD_ADAGRAD,      /* slot 0                                    */
-    SIMD_RMSPROP,      /* slot 0; 1 if momentum; 2 if centered      */
-    SIMD_ADADELTA,     /* slots 0, 1                                */
-    SIMD_ADAMAX,       /* slots 0, 1                                */
+    SIMD_SUM,          /* param += gscale * grad */
+    SIMD_SGD,          /* no slot */
+    SIMD_SGD_MOMENTUM, /* slot 0 */
+    SIMD_ADAM,         /* adam (l2) and adamw (decay); slots 0, 1 */
+    SIMD_ADAGRAD,      /* slot 0 */
+    SIMD_RMSPROP,      /* slot 0; 1 if momentum; 2 if centered */
+    SIMD_ADADELTA,     /* slots 0, 1 */
+    SIMD_ADAMAX,       /* slots 0, 1 */
     SIMD_FTRL,         /* slots 0, 1; nothing at a rate of 0, by which it divides */
-    SIMD_LION,         /* slot 0                                    */
+    SIMD_LION,         /* slot 0 */
     SIMD_LAMB,         /* slots 0, 1, advanced by lamb_norms(); this pass applies */
     SIMD_FORMULAS
 } simd_formula;
@@ -48,18 +48,18 @@ typedef struct {
     float *slot[3];
     size_t n;
     float gscale;           /* multiplies every gradient element first */
-    float rate;             /* of this step; adam, adamax: bias correction of slot 0 included    */
+    float rate;             /* of this step; adam, adamax: bias correction of slot 0 included */
     float l2;               /* coupled weight decay: g += l2 * p */
     float decay;            /* decoupled weight decay: p -= decay * p */
     float keep[2], take[2]; /* moving averages: x = keep * x + take * new; 0 = first, 1 = second */
-    float debias;           /* lamb: bias correction of the first moment                         */
+    float debias;           /* lamb: bias correction of the first moment */
     float root_scale;       /* bias correction of the second moment, after its square root */
     float eps;
     float momentum;
-    bool nesterov;       /* sgd_momentum: look ahead                                          */
-    bool centered;       /* rmsprop: divide by the deviation, with slot 2 as the mean         */
-    float l1, quadratic; /* ftrl: threshold, twice the l2 strength                            */
-    float power;         /* ftrl: minus lr_power                                              */
+    bool nesterov;       /* sgd_momentum: look ahead */
+    bool centered;       /* rmsprop: divide by the deviation, with slot 2 as the mean */
+    float l1, quadratic; /* ftrl: threshold, twice the l2 strength */
+    float power;         /* ftrl: minus lr_power */
     simd_formula formula;
 } simd_update;
 

@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 enum {
-    LISTENS     = 1, /* uses of a key: of a role ...        */
-    DIALS       = 2, /* ... and of a rank; plus 16 * role   */
+    LISTENS     = 1, /* uses of a key: of a role ... */
+    DIALS       = 2, /* ... and of a rank; plus 16 * role */
     SHARES      = 3, /* both: of a rank that dials a role; plus 256 * that role */
-    ANY_RANK    = 0, /* index of rank -1; rank r is r + 1   */
+    ANY_RANK    = 0, /* index of rank -1; rank r is r + 1 */
     WORKERS_MAX = 16384,
     SERVERS_MAX = 1024,
     FIRST_KEYS  = 16,

@@ -24,9 +24,9 @@ typedef struct peers_one one;
 struct peers_one {
     uint32_t number;
     int fd;
-    bool is_named;      /* it has a number                                                        */
+    bool is_named;      /* it has a number */
     bool is_respected;  /* it sent a message */
-    bool is_scolded;    /* it was refused                                                         */
+    bool is_scolded;    /* it was refused */
     bool is_shy;        /* it may have shaken hands, but sent nothing */
     bool is_early;      /* it spoke before its accept event, which comes from another thread */
     uint32_t greetings; /* number of all handshakes at its start */
@@ -37,8 +37,8 @@ struct peers_one {
     uint32_t who, index;
     const void *mark;  /* of its connection, from its first message on */
     void *kept;        /* the owner's: keeps the mark unique */
-    one *next, *prev;  /* of the ended                                                           */
-    UT_hash_handle hh; /* of the named                                                           */
+    one *next, *prev;  /* of the ended */
+    UT_hash_handle hh; /* of the named */
 };
 
 void peers_init(peers *self, void (*release)(void *kept))

@@ -77,7 +77,7 @@ typedef struct {
     const transport_keys *keys; /* of TCP; BORROWED until it is closed; NULL: clear text */
     transport_carrier carrier;
     transport_sockets sockets;
-    uint64_t head_bytes_max; /* larger heads are refused;  0 = 1 MiB  */
+    uint64_t head_bytes_max; /* larger heads are refused;  0 = 1 MiB */
     uint64_t body_bytes_max; /* larger bodies are refused; 0 = 64 MiB */
 
     /* Listening.  Beyond it the oldest silent connection is ended; 0 = 4096. */
@@ -88,11 +88,11 @@ typedef struct {
      * behind are ended until half of it remains; 0 = unlimited. */
     uint64_t observers_bytes_max;
 
-    uint32_t heartbeat_ms; /* of the connection; 0 = 2000.  Silent for 3 of them: DOWN           */
-    uint32_t connect_ms;   /* time-out of one attempt; 0 = 1000                                  */
-    uint32_t reconnect_ms_max; /* between two attempts, growing to this; 0 = 2000                */
+    uint32_t heartbeat_ms;     /* of the connection; 0 = 2000.  Silent for 3 of them: DOWN */
+    uint32_t connect_ms;       /* time-out of one attempt; 0 = 1000 */
+    uint32_t reconnect_ms_max; /* between two attempts, growing to this; 0 = 2000 */
     uint32_t io_threads;       /* of the process-wide context; the first open decides; 0 = 1 */
-    uint64_t seed;             /* simulated transport only              */
+    uint64_t seed;             /* simulated transport only */
     bool lends;                /* large bodies may be lent to a peer that can map them (lend.h) */
 
     /* Listening, plain sockets only.  Where to receive the body of this message, much of which has not arrived: `bytes`
@@ -126,13 +126,13 @@ typedef struct {
 } transport_event;
 
 typedef struct {
-    const char *scheme; /* "tcp", "ipc": the part of an address before ://                   */
-    const char *doc;    /* one sentence for docs/families.md                                  */
+    const char *scheme;      /* "tcp", "ipc": the part of an address before :// */
+    const char *doc;         /* one sentence for docs/families.md */
     const char *any_address; /* listening there always finds a free address, see address() */
-    bool keeps_order;       /* of the messages of one connection                                  */
-    bool stays_inside;      /* within one process: no access control */
-    bool crosses_processes; /* bodies may be lent: lend.h */
-    size_t state_size;      /* the front allocates, zeroes and frees this many bytes              */
+    bool keeps_order;        /* of the messages of one connection */
+    bool stays_inside;       /* within one process: no access control */
+    bool crosses_processes;  /* bodies may be lent: lend.h */
+    size_t state_size;       /* the front allocates, zeroes and frees this many bytes */
 
     /* Both get every option filled in; after a failure *state must be safe for close(). "tcp://HOST:0" picks a free
      * port; a port in use is UNREACHABLE with a sentence that names it. */
@@ -140,7 +140,7 @@ typedef struct {
                          pen_error *why);
     pen_status (*dial)(void *state, const char *address, const transport_options *o,
                        pen_error *why);
-    const char *(*address)(void *state); /* of a listener, with the real port                   */
+    const char *(*address)(void *state); /* of a listener, with the real port */
 
     /* Queues one message; head_size is at least 1.  On PEN_OK the transport OWNS one reference to body (may be
      * NULL) and releases it, from any thread, once the bytes are sent or dropped. On any other status the caller

@@ -62,14 +62,14 @@ typedef struct {
     int reserved_fd;              /* of a listener: its port, which nobody listens at; -1: none */
     char target[DIAL_TARGET_MAX]; /* of a dialler: what is dialled; empty: nothing */
     name_lookup *asked;           /* pending; NULL: none */
-    peers peers;                  /* of a listener                       */
-    watch watch;                  /* of a listener                       */
+    peers peers;                  /* of a listener */
+    watch watch;                  /* of a listener */
     uint32_t unknown;             /* connections with an unknown key; not reported */
     bool is_telling;              /* reporting ripe ends */
-    uint64_t round_ms;            /* when this round began               */
-    size_t messages;              /* of this round                       */
+    uint64_t round_ms;            /* when this round began */
+    size_t messages;              /* of this round */
     int timer_fd;                 /* wakes the owner; -1 until needed */
-    bool is_ticking;              /* listening: the timer was set        */
+    bool is_ticking;              /* listening: the timer was set */
 } endpoint;
 
 static inline void set_int(void *socket, int option, int value)

@@ -3,7 +3,7 @@
 
 enum {
     REFUSE = -1, /* an event of others that this state refuses: do not move */
-    NEVER  = -2  /* an event of our own that cannot happen here: assert             */
+    NEVER  = -2  /* an event of our own that cannot happen here: assert */
 };
 
 /* Rows are states, columns are events.  docs/member.dot is printed from this table. */

@@ -111,7 +111,7 @@ pen_status roster_grow(member_slots *list, int32_t role, uint32_t n);
 /* Removes the slots from n on: servers may join before their number is known. */
 void roster_shrink(roster *self, member_slots *list, uint32_t n);
 
-member_slot *roster_find(const roster *self, int32_t role, int32_t rank); /* NULL: no such slot  */
+member_slot *roster_find(const roster *self, int32_t role, int32_t rank); /* NULL: no such slot */
 member_slot *roster_at_peer(const roster *self, uint32_t peer);           /* NULL: none */
 member_slot *roster_of(const roster *self, uint64_t incarnation);         /* NULL: none */
 member_slot *roster_observer(roster *self, int32_t role,
@@ -151,6 +151,6 @@ void member_slot_beat(member_slot *s, const wire_control *beat, uint64_t now_ms)
 /* EXITED says where it was, which is newer than its last beat. */
 void member_slot_place(member_slot *s, const wire_control *exited);
 bool member_slot_is_here(const member_slot *s);    /* joining, active or away */
-bool member_slot_is_counted(const member_slot *s); /* active or away          */
+bool member_slot_is_counted(const member_slot *s); /* active or away */
 
 #endif

@@ -18,7 +18,7 @@ enum {
 typedef struct value_table value_table;
 
 value_table *value_table_create(size_t bytes_max); /* NULL: no memory */
-void value_table_destroy(value_table *table);      /* NULL is fine    */
+void value_table_destroy(value_table *table);      /* NULL is fine */
 
 /* Errors  UNSUPPORTED  the value or the table would be too large.   NO_MEMORY */
 pen_status value_table_set(value_table *table, const char *key, const void *data, size_t size,

@@ -44,11 +44,11 @@ typedef struct {
 } shard_core_group;
 
 typedef struct {
-    const char *tensor; /* name, for sentences; BORROWED as long as the core lives          */
-    uint32_t partition; /* index into the partitions of this core                           */
+    const char *tensor; /* name, for sentences; BORROWED as long as the core lives */
+    uint32_t partition; /* index into the partitions of this core */
     uint32_t group;
     uint64_t bytes;     /* of one contribution as sent */
-    bool trained;       /* false: frozen, never pushed                                      */
+    bool trained;       /* false: frozen, never pushed */
     uint32_t number;    /* in the whole model; selects the rank of a node that sends its sum */
     uint64_t sum_bytes; /* of such a sum */
     bool is_table;      /* part of a table: trained, and never closed by a decision */
@@ -75,18 +75,18 @@ void shard_core_destroy(shard_core *c); /* NULL is fine */
 /* clang-format off */
 typedef enum {
     CORE_FOLD,     /* add `rank`'s contribution to the chunk's sum: from the message, or buffered */
-    CORE_BUFFER,     /* buffer this contribution until its turn */
+    CORE_BUFFER,   /* buffer this contribution until its turn */
     CORE_NODE,     /* the sum of `rank`'s node is complete: add it to those of the nodes before */
     CORE_SUMMED,   /* the chunk's sum is complete (decided steps): take its norm */
     CORE_PREPARED, /* index = partition: send its record and sums to everyone, or only to `peer` */
     CORE_COMMIT,   /* index = partition: apply the decision to all its decided chunks */
     CORE_UPDATE,   /* update the chunk: with its sum (rank -1), or push seq of `rank` */
     CORE_DROP,     /* drop the chunk's sum and its buffered contributions */
-    CORE_SERVE,    /* send the chunk's values to peer, as the answer to seq                     */
+    CORE_SERVE,    /* send the chunk's values to peer, as the answer to seq */
     CORE_APPLIED,  /* notify peer that push seq was applied (it wants no values) */
     CORE_RECEIPT,  /* notify peer that push seq arrived */
-    CORE_WAITING,     /* nothing to do: an answer waits for slower ranks                           */
-    CORE_REFUSE    /* tell peer: status, reason                                                 */
+    CORE_WAITING,  /* nothing to do: an answer waits for slower ranks */
+    CORE_REFUSE    /* tell peer: status, reason */
 } shard_core_verb;
 /* clang-format on */
 
@@ -97,9 +97,9 @@ typedef struct {
     uint32_t peer, staleness;
     uint64_t seq;
     uint64_t capture;  /* UPDATE, COMMIT: not 0: the snapshot of this step follows */
-    bool initial;      /* SERVE: answers PULL|INITIAL                                      */
+    bool initial;      /* SERVE: answers PULL|INITIAL */
     bool repeated;     /* of an answer: the push was a repeat */
-    pen_status status; /* REFUSE                                                           */
+    pen_status status; /* REFUSE */
     const char *reason;
 } shard_core_action;
 
@@ -153,7 +153,7 @@ typedef struct {
     int32_t rank;
     uint32_t peer, chunk;
     uint64_t seq;
-    bool initial; /* wants first values   */
+    bool initial; /* wants first values */
     bool decided; /* came with an accepted decision: wants the values after step seq */
 } shard_core_pull_event;
 shard_core_actions shard_core_pull(shard_core *c, const shard_core_pull_event *e);

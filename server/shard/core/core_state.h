@@ -19,24 +19,24 @@ typedef struct {
     uint64_t round;
     uint32_t got;  /* contributions to this round, folded or buffered */
     int32_t turn;  /* rank to fold next; world_size after the last */
-    int32_t first; /* rank of the first contribution of this round          */
+    int32_t first; /* rank of the first contribution of this round */
     bool eager;    /* closes by itself; valid while got > 0 */
     bool by_node;  /* adds sums of nodes; likewise */
     bool has_values;
     double rate, loss_scale; /* of this round's first contribution, eager only */
-    uint64_t capture;        /* not 0: a snapshot is due when this round closes       */
+    uint64_t capture;        /* not 0: a snapshot is due when this round closes */
     shard_core_waiting *held;
 } shard_core_chunk;
 
 typedef struct {
-    uint32_t first, n; /* its chunks: order[first .. first + n)        */
-    uint32_t decided;  /* chunks that a decision closes                  */
+    uint32_t first, n; /* its chunks: order[first .. first + n) */
+    uint32_t decided;  /* chunks that a decision closes */
     uint32_t left;     /* decided chunks not yet summed */
-    uint64_t step;     /* open step                                      */
+    uint64_t step;     /* open step */
     int64_t applied;
     bool has_hash; /* prepared, with a known record */
     uint64_t hash;
-    bool has_decision; /* of step - 1                                    */
+    bool has_decision; /* of step - 1 */
     wire_decision decision;
     uint64_t capture;
 } shard_core_partition;
@@ -46,7 +46,7 @@ typedef struct { /* the inputs of all ranks to one step */
     uint64_t step;
     int32_t first; /* rank of the stored inputs */
     wire_inputs inputs;
-    double *rate;          /* [n_groups]   */
+    double *rate;          /* [n_groups] */
     double *weight;        /* [world_size] NaN: not given yet */
     wire_scalars *scalars; /* [world_size]; NULL: none given yet */
 } shard_core_inputs_of_step;

@@ -90,9 +90,9 @@ typedef struct {
     const char *doc;
     bool (*fits)(coll_kind kind, int size); /* whether it supports this kind and size */
     bool keeps_order;
-    bool
-        in_rank_order; /* its folds have those bits too, if partial ones are wide enough (runner.h) */
-    bool any_order;    /* and those of any other order (reduce_order) */
+    /* Its folds have those bits too, if partial ones are wide enough (runner.h). */
+    bool in_rank_order;
+    bool any_order;       /* and those of any other order (reduce_order) */
     bool even_all_to_all; /* its all_to_all needs equal parts: not for calls with counts */
     /* NO_MEMORY is the only error; fits() must be true.  Freed by schedule_free(). */
     pen_status (*build)(coll_kind kind, int size, int rank, int root, schedule **out);

@@ -19,7 +19,7 @@
 enum {
     STATE_ROWS_MAX   = 256,
     STATE_NAME_BYTES = BUNDLE_NAME_BYTES,
-    STATE_ROW_MAX    = BUNDLE_ROW_MAX, /* bytes of one row        */
+    STATE_ROW_MAX    = BUNDLE_ROW_MAX, /* bytes of one row */
     STATE_TABLE_MAX  = 512 << 10       /* of all rows of one rank */
 };
 

@@ -27,23 +27,23 @@ typedef struct {
  * begins at 0, a restored one at its snapshot's step. */
 typedef struct {
     uint64_t seq;     /* number of the push in question; serve() ignores it */
-    uint64_t clock;   /* number of this rank's next push: all lower ones were taken           */
-    uint64_t slowest; /* least clock of a live rank                                           */
+    uint64_t clock;   /* number of this rank's next push: all lower ones were taken */
+    uint64_t slowest; /* least clock of a live rank */
     uint64_t round;   /* averaging rules: the open round; all lower ones are applied */
 } sync_view;
 
 typedef enum {
-    SYNC_ADD,    /* part of the open round's mean                              */
-    SYNC_APPLY,  /* update with it now                                         */
+    SYNC_ADD,    /* part of the open round's mean */
+    SYNC_APPLY,  /* update with it now */
     SYNC_REPEAT, /* a repeat: answer again, never sum or apply */
     SYNC_EARLY   /* too early: must be sent again */
 } sync_verdict;
 
 typedef struct {
     const char *name;             /* the user's word: sync="ssp s=2" */
-    const char *doc;              /* one sentence for docs                                      */
-    const config_row *hyper_rows; /* into sync_hyper                                */
-    bool averages;                /* one update per round with the mean of all ranks            */
+    const char *doc;              /* one sentence for docs */
+    const config_row *hyper_rows; /* into sync_hyper */
+    bool averages;                /* one update per round with the mean of all ranks */
 
     /* Classifies a push.  REPEAT exactly if seq < clock, so no push counts twice; ADD or APPLY only if seq ==
      * clock, so none is skipped. */
