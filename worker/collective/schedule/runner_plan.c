@@ -140,9 +140,10 @@ pen_status runner_plan_init(runner_plan *p, schedule *s, int size, pen_error *wh
                                 ARRAY(p->is_free, moves), ARRAY(p->may_stay, moves),
                                 ARRAY(p->source, (size_t)s->n_operands + 1), ARRAY(p->waits, steps));
     if (sent == NULL || p->arrays == NULL) {
+        why_set(why, PEN_NO_MEMORY, "no memory for a schedule of %u moves", s->n_moves);
         free(sent);
-        runner_plan_fini(p);
-        return why_set(why, PEN_NO_MEMORY, "no memory for a schedule of %u moves", s->n_moves);
+        runner_plan_fini(p); /* and s */
+        return PEN_NO_MEMORY;
     }
     number_slots(p, size, sent);
     judge_steps(p);
