@@ -12,6 +12,7 @@ Ends with the totals of the product: its functions, its lines, and its files of 
 the functions of each way.
 """
 import collections
+import os
 import pathlib
 import re
 import subprocess
@@ -136,15 +137,18 @@ class Graph:
 
 
 def main(words):
+    os.chdir(pathlib.Path(__file__).resolve().parent.parent)
+    lists = words[:1] == ["--list"]
+    names = words[lists:] or list(WAYS)
+    if not set(names) <= set(WAYS):
+        sys.exit(f"ways.py: the ways are {', '.join(WAYS)}")
     graph = Graph()
-    for name, (without, *legs) in WAYS.items():
-        if words[words[:1] == ["--list"]:] not in ([], [name]):
-            continue
+    for name in names:
+        without, *legs = WAYS[name]
         passed = graph.way(legs, without)
         print(f"{name:<9} {len(passed):>3} functions in {len({f.file for f in passed})} files")
-        if words[:1] == ["--list"]:
-            for f in passed:
-                print(f"    {f}")
+        for f in passed if lists else []:
+            print(f"    {f}")
     print(f"product  {len(graph.functions)} functions, {graph.lines} lines, {len(graph.short)} files of C "
           f"under {SHORT_LINES} lines")
 

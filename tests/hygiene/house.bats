@@ -212,7 +212,7 @@ start 18 4"
     scripts/ways.py --list push >"$tmp/way"
     grep -oE '`[a-z_/]+\.c`: `[a-z_]+`(, `[a-z_]+`)*' docs/tour.md | tr -d '`:,' | while read -r file functions; do
         for function in $functions; do
-            grep -qE "^(static )?[a-z].*[ *]$function\(" "$file" || { echo "$function is not in $file"; exit 1; }
+            grep -qE "^(static )?[a-z].*[ *]$function\(" "$file" || { echo "$function is not in $file" >&2; exit 1; }
             echo "    $file: $function"
         done
     done >"$tmp/walk"
