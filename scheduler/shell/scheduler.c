@@ -165,12 +165,14 @@ static void take_message(scheduler *s, const transport_event *event)
 {
     pen_error why;
     wire_control message;
+    if (event->body) {
+        refuse_message(s, event->peer, "it has a payload");
+        return;
+    }
     wire_arena_reset(s->arena);
     const pen_status status =
         wire_control_decode(event->head, event->head_size, s->arena, &message, &why);
-    if (event->body)
-        refuse_message(s, event->peer, "it has a payload");
-    else if (status == PEN_NO_MEMORY)
+    if (status == PEN_NO_MEMORY)
         end_without_memory(s, &why);
     else if (status != PEN_OK)
         refuse_message(s, event->peer, why.text);
