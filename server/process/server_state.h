@@ -42,7 +42,7 @@ typedef enum {
 /* clang-format on */
 bool server_notify_main(server *s, server_event event, const void *value, size_t size);
 
-/* Any thread: ends this job.  The first one counts. */
+/* Any thread: ends this job.  The first one counts until main has taken it. */
 void server_report(server *s, const pen_error *error);
 void server_no_memory(server *s, const char *what); /* server_report() with that sentence */
 
@@ -309,7 +309,7 @@ struct server {
     commands *commands;   /* of workers, for handlers */
     struct server_gather *gathers;
 
-    atomic_bool has_failure; /* of server_report() */
+    atomic_bool has_failure; /* of server_report(), that main has not taken */
     loop_task failure_task;
     pen_error failure;
     pen_status status;

@@ -49,11 +49,13 @@ bool server_notify_main(server *s, server_event event, const void *value, size_t
 
 static void take_failure(void *user)
 {
-    server *s = user;
-    s->take(s, SERVER_FAILED, &s->failure);
+    server *s     = user;
+    pen_error why = s->failure;
+    atomic_store(&s->has_failure, false);
+    s->take(s, SERVER_FAILED, &why);
 }
 
-/* Its memory is the server's: a lack of memory can be reported. */
+/* Its place is in the server, so that a lack of memory can be reported. */
 void server_report(server *s, const pen_error *error)
 {
     log_error("%s", error->text);

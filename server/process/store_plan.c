@@ -230,7 +230,6 @@ static void make(void *user)
 void store_thread_make(store_thread *t, server_new_shards *r)
 {
     if (server_post(t->loop, make, r, 0)) return;
-    why_set(&r->why, PEN_NO_MEMORY, "no memory to make a shard");
-    server_report(r->server, &r->why);
+    server_no_memory(r->server, "making a shard");
     server_new_shards_destroy(r);
 }
