@@ -113,14 +113,11 @@ pen_status group_reach(coll_engine *e, const pen_group *g, pen_error *why)
 pen_status group_create(coll_engine *e, uint64_t id, const int *ranks, int n, pen_group **out,
                         pen_error *why)
 {
-    pthread_mutex_lock(&e->lock);
-    const bool has_failed = e->has_failed;
-    if (has_failed) *why = e->failure;
-    pthread_mutex_unlock(&e->lock);
-    if (has_failed) return why->status;
     pen_group *g = make(e->setup.ctx, id, ranks, n, e->rank);
     if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", n);
-    pen_status status = group_connect(e, g, why);
+    g->engine         = e;
+    pen_status status = coll_failure(g, why);
+    if (status == PEN_OK) status = group_connect(e, g, why);
     if (status == PEN_OK) status = group_reach(e, g, why);
     if (status != PEN_OK) {
         group_destroy(g);
