@@ -117,21 +117,23 @@ static bool grow(wire_arena *arena, size_t bytes)
     size_t size = arena->bytes > 0 ? 2 * arena->bytes : BLOCK_BYTES_FIRST;
     if (size < bytes) size = bytes;
     if (size > left) size = left;
-    if (size < bytes)
+    if (size < bytes) {
         arena->is_full = true;
-    else if (!add_block(arena, size))
-        arena->is_starved = true;
-    else
-        return true;
-    return false;
+        return false;
+    }
+    arena->is_starved = !add_block(arena, size);
+    return !arena->is_starved;
 }
 
 void *wire_arena_take(wire_arena *arena, size_t bytes)
 {
     size_t rounded = (bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
-    bool is_full   = arena->newest == NULL || arena->newest->size - arena->newest->used < rounded;
-    if (rounded < bytes) arena->is_full = true;
-    if (rounded < bytes || (is_full && !grow(arena, rounded))) return NULL;
+    if (rounded < bytes) {
+        arena->is_full = true;
+        return NULL;
+    }
+    const wire_block *b = arena->newest;
+    if ((b == NULL || b->size - b->used < rounded) && !grow(arena, rounded)) return NULL;
     void *data = arena->newest->data + arena->newest->used;
     arena->newest->used += rounded;
     UNPOISON(data, bytes);

@@ -58,7 +58,7 @@ static void *room(pass *p, size_t n, size_t bytes_each)
     if (data == NULL) {
         const bool is_starved = wire_arena_status(p->arena) == PEN_NO_MEMORY;
         refuse(p, is_starved ? PEN_NO_MEMORY : p->blame,
-               "has a list of %zu entries and no memory for it", n);
+               "has a list of %zu entries and no %s for it", n, is_starved ? "memory" : "room");
         return NULL;
     }
     return memset(data, 0, n * bytes_each);
