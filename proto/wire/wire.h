@@ -292,6 +292,18 @@ typedef struct { /* FAULT and FAULTED */
     pen_error why;
 } wire_fault;
 
+typedef struct {
+    uint64_t term, epoch;
+    const char *job;
+    uint32_t n_workers, n_servers, n_replicas;
+    const wire_member *worker, *server;
+    const wire_replica *replica; /* all copies of all shards; none before PLAN */
+    int64_t step;                /* of every decided partition from now on; -1: not settled */
+    bool members_changed;        /* staged pushes of `step` are dropped and pushed again */
+    bool has_decision;
+    wire_decision decision; /* of step - 1 */
+} wire_epoch;
+
 /* clang-format off */
 typedef struct {
     wire_control_kind kind;
@@ -314,17 +326,7 @@ typedef struct {
             int32_t rank, local_rank, node; /* the last two for late workers */
             const char *job;
         } welcome;
-        struct {
-            uint64_t term, epoch;
-            const char *job;
-            uint32_t n_workers, n_servers, n_replicas;
-            const wire_member *worker, *server;
-            const wire_replica *replica; /* all copies of all shards; none before PLAN */
-            int64_t step;                /* of every decided partition from now on; -1: not settled */
-            bool members_changed;        /* staged pushes of `step` are dropped and pushed again */
-            bool has_decision;
-            wire_decision decision; /* of step - 1 */
-        } epoch;
+        wire_epoch epoch;
         wire_model register_;
         struct {
             wire_model model;
@@ -465,6 +467,10 @@ typedef struct {
 pen_status wire_control_encode(const wire_control *c, wire_out *out, pen_error *why);
 pen_status wire_control_decode(const void *head, size_t size, wire_arena *arena, wire_control *c,
                                pen_error *why);
+
+/* A deep copy that lives as long as *arena, which is made anew; *arena before, or NULL, is destroyed.  False: no memory, or
+ * it cannot be encoded; then *arena and *copy are unchanged.  Cost: that of encoding and decoding. */
+bool wire_control_copy(const wire_control *c, wire_arena **arena, wire_control *copy);
 
 const char *wire_kind_name(int kind); /* of both planes; "?" when unknown */
 

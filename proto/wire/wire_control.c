@@ -20,6 +20,7 @@
 enum {
     SCRATCH_BYTES_MAX =
         256 << 20, /* for encoding: lists of at most WIRE_ITEMS_MAX generated structs */
+    COPY_BYTES_MAX = 64 << 20,
     DIMENSIONS_MAX = sizeof((wire_tensor){0}.shape) / sizeof(int64_t),
     MISSING_MAX    = sizeof((pen_error){0}.missing) / sizeof(int32_t)
 };
@@ -630,4 +631,20 @@ pen_status wire_control_encode(const wire_control *c, wire_out *out, pen_error *
         p.status == PEN_OK ? wire_pack(&m.base, WIRE_PLANE_CONTROL, out, why) : p.status;
     wire_arena_fini(&scratch);
     return status;
+}
+
+bool wire_control_copy(const wire_control *c, wire_arena **arena, wire_control *copy)
+{
+    pen_error why;
+    wire_control made;
+    wire_out bytes   = {0};
+    wire_arena *kept = wire_arena_create(COPY_BYTES_MAX);
+    const bool done  = kept != NULL && wire_control_encode(c, &bytes, &why) == PEN_OK &&
+                      wire_control_decode(bytes.data, bytes.size, kept, &made, &why) == PEN_OK;
+    wire_out_free(&bytes);
+    wire_arena_destroy(done ? *arena : kept);
+    if (!done) return false;
+    *arena = kept;
+    *copy  = made;
+    return true;
 }

@@ -75,7 +75,7 @@ void scheduler_core_destroy(scheduler_core *core)
     free(core->model.shard);
     free(core->out.peers);
     free(core->model.states);
-    message_copy_clear(&core->model.kept);
+    wire_arena_destroy(core->model.kept);
     roster_fini(&core->members.roster);
     free(core);
 }

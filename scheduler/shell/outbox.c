@@ -17,7 +17,7 @@ static bool has_messages(const outbox *self, uint32_t peer)
     return false;
 }
 
-static bool message_copy_control(outbox *self, uint32_t peer, const void *head, size_t size)
+static bool queue(outbox *self, uint32_t peer, const void *head, size_t size)
 {
     if (self->bytes + size > OUTBOX_BYTES_MAX) return false;
     struct outbox_message *l = malloc(sizeof *l + size);
@@ -33,9 +33,9 @@ static bool message_copy_control(outbox *self, uint32_t peer, const void *head, 
 
 bool outbox_send(outbox *self, transport *t, uint32_t peer, const void *head, size_t size)
 {
-    if (has_messages(self, peer)) return message_copy_control(self, peer, head, size);
+    if (has_messages(self, peer)) return queue(self, peer, head, size);
     const pen_status status = transport_send(t, peer, head, size, NULL);
-    if (status == PEN_AGAIN) return message_copy_control(self, peer, head, size);
+    if (status == PEN_AGAIN) return queue(self, peer, head, size);
     return status == PEN_OK;
 }
 

@@ -14,11 +14,10 @@
 #include <unistd.h>
 
 enum {
-    PATIENCE_MS     = 1000,
-    LAUNCHED_MS     = 5000, /* the same, when the launcher starts the scheduler first */
-    DRAIN_MESSAGES  = 64,
-    ARENA_BYTES_MAX = 32 << 20,
-    LINGER_MS       = 1000
+    PATIENCE_MS    = 1000,
+    LAUNCHED_MS    = 5000, /* the same, when the launcher starts the scheduler first */
+    DRAIN_MESSAGES = 64,
+    LINGER_MS      = 1000
 };
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -118,8 +117,7 @@ static void on_welcome(void *user, const wire_control *c, bool is_first)
 static void on_epoch(void *user, const wire_control *c)
 {
     server *s = user;
-    (void)c; /* its lists lie in an arena; the next message resets it */
-    if (!s->has_ended) server_epoch_take(s, s->event->head, s->event->head_size);
+    if (!s->has_ended) server_epoch_take(s, c);
 }
 
 static void on_seal(void *user, uint64_t term, uint64_t epoch)
@@ -307,10 +305,9 @@ static void receive(server *s, const transport_event *event)
     }
     if (c.kind == WIRE_BEAT_ACK && c.u.beat_ack.seq == s->member.beats && s->beat_ns != 0)
         trace_clock_heard(s->beat_ns, c.u.beat_ack.clock_ns, trace_begin());
-    s->event = event;
     if (membership_receive(&s->member, &c, loop_now_ms(s->loop)) || s->has_ended) return;
     switch (c.kind) {
-    case WIRE_PLAN: server_epoch_plan(s, event->head, event->head_size); break;
+    case WIRE_PLAN: server_epoch_plan(s, &c); break;
     case WIRE_ENQUIRE: on_enquire(s, &c); break;
     case WIRE_SNAPSHOT_DONE: on_snapshot_done(s, &c); break;
     case WIRE_NOTICE: log_notice("%s", c.u.notice.text); break;
@@ -355,8 +352,10 @@ pen_status server_control_open(server *s, pen_error *why)
 {
     transport_options options = lifeline_options(s->settings.lease_ms);
     options.head_bytes_max    = WIRE_HEAD_BYTES_MAX;
-    s->arena                  = wire_arena_create(ARENA_BYTES_MAX);
-    if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the control plane");
+    s->arena                  = wire_arena_create(SERVER_ARENA_BYTES_MAX);
+    s->view_arena             = wire_arena_create(SERVER_ARENA_BYTES_MAX);
+    if (s->arena == NULL || s->view_arena == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the control plane");
     auth_dial(s->auth, AUTH_SCHEDULER, &options);
     const pen_status status = lifeline_dial(s->scheduler_address, &options, &s->scheduler, why);
     if (status != PEN_OK) return status;

@@ -7,15 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARENA_BYTES_MAX = 4 * WIRE_HEAD_BYTES_MAX };
-
 /* ---- the table of copies --------------------------------------------------------------------- */
 /* From the view; before the first view, from the plan. */
 static const wire_replica *table_of(const server *s, uint32_t *n)
 {
     const wire_control *first = s->plan != NULL ? &s->plan->message : NULL;
-    *n                        = s->view.u.epoch.n_replicas;
-    if (*n > 0) return s->view.u.epoch.replica;
+    *n                        = s->view.n_replicas;
+    if (*n > 0) return s->view.replica;
     *n = first != NULL ? first->u.plan.n_replicas : 0;
     if (*n > 0) return first->u.plan.replica;
     *n = first != NULL && first->u.plan.n_shards == 0 ? (uint32_t)s->settings.shards : 0;
@@ -24,8 +22,8 @@ static const wire_replica *table_of(const server *s, uint32_t *n)
 
 static const wire_member *server_of(const server *s, int32_t rank)
 {
-    for (uint32_t i = 0; i < s->view.u.epoch.n_servers; i++)
-        if (s->view.u.epoch.server[i].rank == rank) return &s->view.u.epoch.server[i];
+    for (uint32_t i = 0; i < s->view.n_servers; i++)
+        if (s->view.server[i].rank == rank) return &s->view.server[i];
     return NULL;
 }
 
@@ -65,14 +63,14 @@ static void fill_row(const server *s, server_row *row, const wire_replica *mine)
 /* ---- notifying the threads ------------------------------------------------------------------- */
 static wire_member *copy_workers(const server *s)
 {
-    const uint32_t n    = s->view.u.epoch.n_workers;
+    const uint32_t n    = s->view.n_workers;
     wire_member *worker = calloc(n + 1, sizeof *worker);
     for (uint32_t i = 0; worker != NULL && i < n;
          i++) /* shards need no names, which lie in an arena */
         worker[i] = (wire_member){.role        = PEN_WORKER,
-                                  .rank        = s->view.u.epoch.worker[i].rank,
-                                  .node        = s->view.u.epoch.worker[i].node,
-                                  .incarnation = s->view.u.epoch.worker[i].incarnation};
+                                  .rank        = s->view.worker[i].rank,
+                                  .node        = s->view.worker[i].node,
+                                  .incarnation = s->view.worker[i].incarnation};
     return worker;
 }
 
@@ -83,14 +81,14 @@ static server_epoch_update *new_epoch_update(server *s, uint32_t place, uint32_t
     server_epoch_update *epoch_update = calloc(1, sizeof *epoch_update);
     if (epoch_update == NULL) return NULL;
     epoch_update->to    = &s->shard[place];
-    epoch_update->view  = (shard_view){.term            = s->view.u.epoch.term,
-                                       .epoch           = s->view.u.epoch.epoch,
+    epoch_update->view  = (shard_view){.term            = s->view.term,
+                                       .epoch           = s->view.epoch,
                                        .worker          = copy_workers(s),
-                                       .n_workers       = s->view.u.epoch.n_workers,
-                                       .members_changed = s->view.u.epoch.members_changed,
-                                       .step            = s->view.u.epoch.step,
-                                       .has_decision    = s->view.u.epoch.has_decision,
-                                       .decision        = s->view.u.epoch.decision};
+                                       .n_workers       = s->view.n_workers,
+                                       .members_changed = s->view.members_changed,
+                                       .step            = s->view.step,
+                                       .has_decision    = s->view.has_decision,
+                                       .decision        = s->view.decision};
     epoch_update->row   = calloc(n + 1, sizeof *epoch_update->row);
     epoch_update->fresh = calloc(n_fresh + 1, sizeof(server_hosted *));
     if (epoch_update->view.worker == NULL || epoch_update->row == NULL ||
@@ -147,8 +145,7 @@ static void cannot_be(server *s, const wire_replica *r)
     pen_error why;
     why_set(&why, PEN_INTERNAL,
             "epoch %" PRIu64 ": server %d should have shard %u as its %s, but never had it",
-            s->view.u.epoch.epoch, s->rank, r->shard,
-            r->role == WIRE_PRIMARY ? "primary" : "backup");
+            s->view.epoch, s->rank, r->shard, r->role == WIRE_PRIMARY ? "primary" : "backup");
     why_culprit(&why, PEN_SERVER, s->rank, -1, NULL);
     server_report(s, &why);
 }
@@ -218,27 +215,17 @@ void server_made(void *user)
 }
 
 /* ---- EPOCH ----------------------------------------------------------------------------------- */
-void server_epoch_take(server *s, const void *head, size_t size)
+void server_epoch_take(server *s, const wire_control *c)
 {
-    wire_arena *arena = wire_arena_create(ARENA_BYTES_MAX);
-    pen_error why;
-    wire_control view;
-    pen_status status = arena != NULL ? wire_control_decode(head, size, arena, &view, &why)
-                                      : why_set(&why, PEN_NO_MEMORY, "no memory for a view");
-    if (status != PEN_OK) {
-        wire_arena_destroy(arena);
-        if (status == PEN_NO_MEMORY) server_report(s, &why);
-        return;
-    }
-    wire_arena_destroy(s->view_arena);
-    s->view_arena  = arena;
-    s->view        = view;
-    s->n_workers   = view.u.epoch.n_workers;
-    s->n_servers   = (int32_t)view.u.epoch.n_servers;
-    s->first_shard = 0;
-    for (uint32_t i = 0; i < view.u.epoch.n_servers; i++)
-        if (view.u.epoch.server[i].rank < s->rank)
-            s->first_shard += view.u.epoch.server[i].n_addresses;
+    wire_arena *before = s->view_arena;
+    s->view_arena      = s->arena;
+    s->arena           = before;
+    s->view            = c->u.epoch;
+    s->n_workers       = s->view.n_workers;
+    s->n_servers       = (int32_t)s->view.n_servers;
+    s->first_shard     = 0;
+    for (uint32_t i = 0; i < s->view.n_servers; i++)
+        if (s->view.server[i].rank < s->rank) s->first_shard += s->view.server[i].n_addresses;
     if (!s->is_ready) return;
     forget_gone(s);
     make_learners(s);
@@ -261,27 +248,31 @@ static bool has_reached(const server *s)
     return s->is_ready && s->n_reached == s->settings.shards;
 }
 
-void server_epoch_plan(server *s, const void *head, size_t size)
+void server_epoch_plan(server *s, const wire_control *c)
 {
     if (s->plan != NULL) { /* sent again after a reconnect */
         if (has_reached(s)) send_ready(s);
         return;
     }
     if (s->n_workers == 0) return;
-    server_plan *p = calloc(1, sizeof *p + size);
-    if (p == NULL) {
+    server_plan *p    = calloc(1, sizeof *p);
+    wire_arena *arena = wire_arena_create(SERVER_ARENA_BYTES_MAX);
+    if (p == NULL || arena == NULL) {
+        wire_arena_destroy(arena);
+        free(p);
         server_no_memory(s, "the plan");
         return;
     }
     p->server      = s;
+    p->arena       = s->arena; /* with the message in it */
+    p->message     = *c;
+    s->arena       = arena;
     p->world_size  = s->n_workers;
     p->first_shard = s->first_shard;
     p->incarnation = s->member.incarnation;
     p->term        = s->term;
     p->rank        = s->rank;
-    p->head_size   = size;
-    memcpy(p->head, head, size);
-    s->plan = p;
+    s->plan        = p;
     store_thread_prepare(s->store, p);
 }
 

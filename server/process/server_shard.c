@@ -11,12 +11,11 @@
 #include <string.h>
 
 enum {
-    DRAIN_MESSAGES  = 64, /* before answers are flushed */
-    ARENA_BYTES_MAX = 32 << 20,
-    UNSENT_MAX      = 4096, /* beyond: dropped; workers ask again */
-    RETRY_MS        = 1,
-    QUEUE_BYTES     = 1 << 30, /* queued for or from one peer, beside four times the parameters */
-    LINGER_MS       = 1000
+    DRAIN_MESSAGES = 64,   /* before answers are flushed */
+    UNSENT_MAX     = 4096, /* beyond: dropped; workers ask again */
+    RETRY_MS       = 1,
+    QUEUE_BYTES    = 1 << 30, /* queued for or from one peer, beside four times the parameters */
+    LINGER_MS      = 1000
 };
 
 struct server_unsent {
@@ -304,7 +303,7 @@ pen_status server_shard_open(server_shard *s, pen_error *why)
                                  .queue_bytes_max = QUEUE_BYTES,
                                  .io_threads      = (uint32_t)s->server->settings.io_threads,
                                  .lends           = true};
-    s->arena                  = wire_arena_create(ARENA_BYTES_MAX);
+    s->arena                  = wire_arena_create(SERVER_ARENA_BYTES_MAX);
     if (s->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a shard's thread");
     s->loop = loop_create(why);
     if (s->loop == NULL) return why != NULL ? why->status : PEN_NO_MEMORY;

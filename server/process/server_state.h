@@ -18,7 +18,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SERVER_SNAPSHOTS_MAX = 64 };
+enum { SERVER_SNAPSHOTS_MAX = 64, SERVER_ARENA_BYTES_MAX = 32 << 20 };
 
 /* ---- tasks between threads: server_task.c ---------------------------------------------------- */
 /* Runs fn in the thread of `to` with a copy of size bytes of value, valid until fn returns; size 0: with value
@@ -86,8 +86,6 @@ typedef struct {
     size_t states_bytes;
     pen_status status;
     pen_error why;
-    size_t head_size;
-    char head[]; /* PLAN as received */
 } server_plan;
 void server_plan_destroy(server_plan *p); /* NULL is fine */
 
@@ -275,16 +273,15 @@ struct server {
     wire_arena *arena;
     wire_out out;
     membership member;
-    loop_timer life;              /* next deadline */
-    const transport_event *event; /* being handled */
-    const char *address[64];      /* scratch of HELLO and BEAT */
+    loop_timer life;         /* next deadline */
+    const char *address[64]; /* scratch of HELLO and BEAT */
     wire_stat beat_stat[STAT_COUNT];
     uint64_t beat_ns; /* when the newest beat left, for the timeline */
     uint64_t nonce, term;
     int32_t rank;
     char job[CONFIG_TEXT_BYTES];
     wire_arena *view_arena;
-    wire_control view; /* the newest EPOCH; lists in view_arena */
+    wire_epoch view; /* the newest; lists in view_arena */
     uint32_t n_workers, first_shard;
     int32_t n_servers;
     server_plan *plan;
@@ -333,9 +330,9 @@ void server_commands_close(server *s);
 pen_status server_http_open(server *s, pen_error *why);
 
 /* server_epoch.c */
-void server_epoch_take(server *s, const void *head,
-                       size_t size); /* EPOCH, if newer than the last */
-void server_epoch_plan(server *s, const void *head, size_t size);
+/* Messages in s->arena, which they keep: another becomes s->arena. */
+void server_epoch_take(server *s, const wire_control *epoch);
+void server_epoch_plan(server *s, const wire_control *plan);
 void server_epoch_seal(server *s, uint64_t term, uint64_t epoch);
 void server_epoch_fini(server *s);
 

@@ -60,13 +60,9 @@ static pen_status find_new_shards(server_plan *p, pen_error *why)
     return PEN_OK;
 }
 
-static pen_status capture_model(server_plan *p, pen_error *why)
+static pen_status cut_model(server_plan *p, pen_error *why)
 {
-    p->arena = wire_arena_create(4 * WIRE_HEAD_BYTES_MAX);
-    if (p->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the plan");
-    pen_status status = wire_control_decode(p->head, p->head_size, p->arena, &p->message, why);
-    if (status == PEN_OK) status = plan_create(&p->message.u.plan.model, &p->plan, why);
-    if (status != PEN_OK) return status;
+    if (plan_create(&p->message.u.plan.model, &p->plan, why) != PEN_OK) return why->status;
     if (p->message.u.plan.n_partitions != p->plan->n_partitions)
         return why_set(why, PEN_MISMATCH,
                        "the scheduler made %u partitions of the model and this server %u; "
@@ -195,7 +191,7 @@ static void prepare(void *user)
 {
     server_plan *p    = user;
     store_thread *t   = p->server->store;
-    pen_status status = capture_model(p, &p->why);
+    pen_status status = cut_model(p, &p->why);
     if (status == PEN_OK)
         status =
             p->message.u.plan.restore >= 0 ? restore(p, &p->why) : make_shards(p, NULL, &p->why);

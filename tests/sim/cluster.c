@@ -238,7 +238,7 @@ static void destroy(cluster *c)
     plan_destroy(c->cut);
     wire_arena_destroy(c->arena);
     wire_out_free(&c->out);
-    sim_view_clear(&c->view);
+    sim_view_clear(&c->view, &c->view_kept);
     free(c->shard_of);
     free(c->column);
     free(c->worker);

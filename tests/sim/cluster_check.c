@@ -29,14 +29,14 @@ static uint32_t shard_of(const cluster *c, uint32_t chunk)
 }
 
 /* ---- records: the reference follows the scheduler's decisions -------------------------------- */
-static void incarnations(const sim_view *r, uint64_t incarnation[MODEL_RANKS_MAX])
+static void incarnations(const wire_epoch *r, uint64_t incarnation[MODEL_RANKS_MAX])
 {
     memset(incarnation, 0, MODEL_RANKS_MAX * sizeof *incarnation);
     for (uint32_t i = 0; i < r->n_workers; i++)
         incarnation[r->worker[i].rank] = r->worker[i].incarnation;
 }
 
-static bool is_same_set(const sim_view *a, const sim_view *b)
+static bool is_same_set(const wire_epoch *a, const wire_epoch *b)
 {
     if (a->n_workers != b->n_workers) return false;
     for (uint32_t i = 0; i < a->n_workers; i++) /* both are sorted by rank */
@@ -47,7 +47,7 @@ static bool is_same_set(const sim_view *a, const sim_view *b)
 }
 
 /* One primary per shard; a new primary held a full copy before. */
-static void check_primaries(cluster *c, const sim_view *before, const sim_view *r)
+static void check_primaries(cluster *c, const wire_epoch *before, const wire_epoch *r)
 {
     uint32_t primaries[SIM_SHARDS_MAX] = {0};
     for (uint32_t i = 0; i < r->n_replicas; i++) {
@@ -68,7 +68,7 @@ static void check_primaries(cluster *c, const sim_view *before, const sim_view *
 
 /* A member that is waited for stays a member: nothing is decided without it.  After BYE it is not waited for, whatever
  * becomes of its process. */
-static void check_waiting(cluster *c, const sim_view *before, const sim_view *r)
+static void check_waiting(cluster *c, const wire_epoch *before, const wire_epoch *r)
 {
     uint64_t were[MODEL_RANKS_MAX], are[MODEL_RANKS_MAX];
     if (c->plan.on_worker_loss != LOSS_WAIT) return;
@@ -81,7 +81,7 @@ static void check_waiting(cluster *c, const sim_view *before, const sim_view *r)
 }
 
 /* Who holds what and who trains: a restarted scheduler may send it under another number. */
-static bool is_same_holding(const sim_view *a, const sim_view *b)
+static bool is_same_holding(const wire_epoch *a, const wire_epoch *b)
 {
     if (!is_same_set(a, b) || a->n_replicas != b->n_replicas) return false;
     for (uint32_t i = 0; i < a->n_replicas; i++) {
@@ -94,7 +94,7 @@ static bool is_same_holding(const sim_view *a, const sim_view *b)
     return true;
 }
 
-static void count_fills(cluster *c, const sim_view *before, const sim_view *r)
+static void count_fills(cluster *c, const wire_epoch *before, const wire_epoch *r)
 {
     for (uint32_t i = 0; i < r->n_replicas; i++)
         for (uint32_t k = 0; k < before->n_replicas; k++)
@@ -105,7 +105,7 @@ static void count_fills(cluster *c, const sim_view *before, const sim_view *r)
 }
 
 /* "0: 1 (2) [0]": shard 0 on server 1, with a backup on 2 and a learner on 0. */
-static void note_record(cluster *c, const sim_view *r)
+static void note_record(cluster *c, const wire_epoch *r)
 {
     char text[400];
     size_t used = 0;
@@ -136,37 +136,35 @@ static bool is_for_all(const cluster *c, const wire_control *m)
 
 void check_record(cluster *c, const wire_control *m)
 {
-    const sim_view *now = &c->view;
+    const wire_epoch *now = &c->view;
     if (!is_for_all(c, m)) return;
     if (m->u.epoch.term == now->term && m->u.epoch.epoch == now->epoch &&
         m->u.epoch.n_replicas > now->n_replicas && now->n_replicas > 0)
-        sim_view_take(&c->view, m);
+        sim_view_take(&c->view, &c->view_kept, m);
     if (!sim_view_is_newer(m->u.epoch.term, m->u.epoch.epoch, &c->view)) return;
-    sim_view next = {.term = 0};
+    const wire_epoch *next = &m->u.epoch;
     uint64_t incarnation[MODEL_RANKS_MAX];
-    sim_view_take(&next, m);
-    const bool changed = !is_same_set(&c->view, &next), first = c->view.n_replicas == 0;
+    const bool changed = !is_same_set(&c->view, next), first = c->view.n_replicas == 0;
     c->result.epochs++;
-    note_record(c, &next);
-    check_primaries(c, &c->view, &next);
-    count_fills(c, &c->view, &next);
-    check_waiting(c, &c->view, &next);
-    check_sharing(c, &next);
+    note_record(c, next);
+    check_primaries(c, &c->view, next);
+    count_fills(c, &c->view, next);
+    check_waiting(c, &c->view, next);
+    check_sharing(c, next);
     if (changed && !first && sim_has_servers(c) && c->plan.task.mode == MODEL_DECIDE) {
-        incarnations(&next, incarnation);
-        const char *wrong = next.step < 0
+        incarnations(next, incarnation);
+        const char *wrong = next->step < 0
                                 ? "nothing was settled"
-                                : model_settle(c->reference, (uint64_t)next.step, incarnation);
+                                : model_settle(c->reference, (uint64_t)next->step, incarnation);
         if (wrong != NULL)
-            sim_wrong(c, "epoch %" PRIu64 " settles step %" PRId64 ": %s", next.epoch, next.step,
+            sim_wrong(c, "epoch %" PRIu64 " settles step %" PRId64 ": %s", next->epoch, next->step,
                       wrong);
     }
-    if (!is_same_holding(&c->view, &next)) {
-        c->since.term  = next.term;
-        c->since.epoch = next.epoch;
+    if (!is_same_holding(&c->view, next)) {
+        c->since.term  = next->term;
+        c->since.epoch = next->epoch;
     }
-    sim_view_clear(&c->view);
-    c->view = next;
+    sim_view_take(&c->view, &c->view_kept, m);
 }
 
 void check_plan(cluster *c, const wire_control *m)
@@ -177,7 +175,7 @@ void check_plan(cluster *c, const wire_control *m)
         sim_wrong(c, "the plan has %u partitions instead of %u", n, c->cut->n_partitions);
         return;
     }
-    sim_view_place(&c->view, m);
+    sim_view_place(&c->view, &c->view_kept, m);
     if (c->shard_of != NULL && memcmp(c->shard_of, m->u.plan.shard, n * sizeof *c->shard_of) != 0)
         sim_wrong(c, "a second plan deals the partitions differently");
     if (c->shard_of == NULL) c->shard_of = sim_need(calloc(n, sizeof *c->shard_of));
@@ -187,7 +185,7 @@ void check_plan(cluster *c, const wire_control *m)
 /* ---- shards: every version is the reference's ------------------------------------------------ */
 static bool is_newest(const sim_copy *k)
 {
-    const sim_view *r = &k->place->server->c->view;
+    const wire_epoch *r = &k->place->server->c->view;
     return k->term == r->term && k->epoch == r->epoch;
 }
 

@@ -77,7 +77,7 @@ static void unlink_all(sim_copy *k)
 
 static void relink(sim_copy *k)
 {
-    const sim_view *r            = &k->place->server->view;
+    const wire_epoch *r          = &k->place->server->view;
     bool wanted[SIM_SERVERS_MAX] = {false};
     for (uint32_t i = 0; i < r->n_replicas && k->role == WIRE_PRIMARY; i++) {
         if (r->replica[i].shard != k->number || r->replica[i].role == WIRE_PRIMARY) continue;
@@ -132,7 +132,7 @@ static void create(sim_server *s, sim_copy *k, const wire_replica *r)
 /* ---- epochs ---------------------------------------------------------------------------------- */
 static void install(sim_server *s, sim_copy *k, const wire_replica *mine)
 {
-    const sim_view *r = &s->view;
+    const wire_epoch *r = &s->view;
     shard_replica others[SIM_SERVERS_MAX];
     shard_view view = {.term            = r->term,
                        .epoch           = r->epoch,

@@ -185,7 +185,7 @@ bool fault_apart(const cluster *c, sim_role role, uint32_t rank, sim_role to_rol
     return false;
 }
 
-bool fault_needs(const sim_view *r, int32_t primary, int32_t copy)
+bool fault_needs(const wire_epoch *r, int32_t primary, int32_t copy)
 {
     for (uint32_t i = 0; i < r->n_replicas; i++) {
         const wire_replica *a = &r->replica[i];

@@ -149,7 +149,9 @@ static void take_plan(sim_server *s, const wire_control *m)
 {
     pen_error why;
     if (!s->has_plan) {
-        if (!message_copy_model(&s->kept, &m->u.plan.model, &s->model)) abort();
+        wire_control copy;
+        if (!wire_control_copy(m, &s->kept, &copy)) abort();
+        s->model = copy.u.plan.model;
         mutation_plan(s, &s->model);
         if (plan_create(&s->model, &s->cut, &why) != PEN_OK) {
             sim_wrong(s->c, "%s", why.text);
@@ -159,7 +161,7 @@ static void take_plan(sim_server *s, const wire_control *m)
         s->ranks_max = m->u.plan.ranks_max;
         s->shard_of  = sim_need(calloc(s->cut->n_partitions, sizeof *s->shard_of));
         memcpy(s->shard_of, m->u.plan.shard, s->cut->n_partitions * sizeof *s->shard_of);
-        sim_view_place(&s->view, m);
+        sim_view_place(&s->view, &s->view_kept, m);
         s->has_plan = true;
         sim_copies_install(s);
     }
@@ -263,7 +265,7 @@ static void unanswered(void *user, pen_error *why)
 static void on_epoch(void *user, const wire_control *m)
 {
     sim_server *s = user;
-    sim_view_take(&s->view, m);
+    sim_view_take(&s->view, &s->view_kept, m);
     if (s->has_plan) sim_copies_install(s);
 }
 
@@ -426,9 +428,10 @@ void sim_server_free(sim_server *s)
     if (s->life == LIFE_RUNS) end(s, LIFE_CRASHED);
     plan_destroy(s->cut);
     free(s->shard_of);
-    message_copy_clear(&s->kept);
+    wire_arena_destroy(s->kept);
+    s->kept = NULL;
     membership_fini(&s->member);
-    sim_view_clear(&s->view);
+    sim_view_clear(&s->view, &s->view_kept);
     s->cut      = NULL;
     s->shard_of = NULL;
 }

@@ -60,7 +60,7 @@ static bool was_first(const cluster *c, const wire_member *m)
     return false;
 }
 
-static void check_pair(cluster *c, const sim_view *r, const wire_member *a, const wire_member *b)
+static void check_pair(cluster *c, const wire_epoch *r, const wire_member *a, const wire_member *b)
 {
     const bool can = can_map(&c->plan.sharing, (uint32_t)a->rank, (uint32_t)b->rank);
     if (a->sharing == b->sharing && !can)
@@ -71,7 +71,7 @@ static void check_pair(cluster *c, const sim_view *r, const wire_member *a, cons
                   a->rank, b->rank);
 }
 
-void check_sharing(cluster *c, const sim_view *r)
+void check_sharing(cluster *c, const wire_epoch *r)
 {
     const bool is_first = c->n_founders == 0;
     if (!c->plan.sharing.proves) return;

@@ -13,7 +13,6 @@
 #include "common/containers/buf.h"
 #include "common/net/transport/transport.h"
 #include "scheduler/core/core.h"
-#include "scheduler/core/message_copy.h"
 #include "server/shard/shard.h"
 #include "worker/io/membership_client.h"
 #include "worker/io/requests.h"
@@ -89,24 +88,14 @@ void net_count(cluster *c, int kind, size_t bytes); /* of a message that was sen
 bool net_say_data(cluster *c, endpoint *e, uint32_t peer, const wire_data *d, buf *payload);
 
 /* ---- records of epochs, as sent -------------------------------------------------------------- */
-typedef struct { /* a copy of an EPOCH that outlives its message */
-    message_copy kept;
-    uint64_t term, epoch;
-    uint32_t n_workers, n_servers, n_replicas;
-    const wire_member *worker, *server; /* of kept, as the next one */
-    const wire_replica *replica;
-    int64_t step;
-    bool members_changed, has_decision;
-    wire_decision decision;
-} sim_view;
-
-void sim_view_take(sim_view *r, const wire_control *epoch);
-void sim_view_clear(sim_view *r);
+/* A copy in *kept, which outlives its message. */
+void sim_view_take(wire_epoch *r, wire_arena **kept, const wire_control *epoch);
+void sim_view_clear(wire_epoch *r, wire_arena **kept);
 /* The first placement comes with PLAN; later ones with records. */
-void sim_view_place(sim_view *r, const wire_control *plan);
-bool sim_view_is_newer(uint64_t term, uint64_t epoch, const sim_view *r);
-const wire_member *sim_view_server(const sim_view *r, int32_t rank);      /* NULL: not in it */
-const wire_replica *sim_view_primary(const sim_view *r, uint32_t number); /* NULL: has none */
+void sim_view_place(wire_epoch *r, wire_arena **kept, const wire_control *plan);
+bool sim_view_is_newer(uint64_t term, uint64_t epoch, const wire_epoch *r);
+const wire_member *sim_view_server(const wire_epoch *r, int32_t rank);      /* NULL: not in it */
+const wire_replica *sim_view_primary(const wire_epoch *r, uint32_t number); /* NULL: has none */
 
 /* ---- the roles ------------------------------------------------------------------------------- */
 typedef struct {
@@ -168,11 +157,12 @@ struct sim_server {
     uint64_t nonce, nudge_ms;
     const char *address[SIM_PLACES_MAX]; /* scratch of HELLO */
     uint64_t stalled_until_ms;
-    sim_view view;
+    wire_epoch view;
+    wire_arena *view_kept;
     uint64_t level_ms; /* until when a sealed copy may catch up with its primary */
     uint32_t n_reports;
     wire_sealed_report report[SIM_SHARDS_MAX];
-    message_copy kept;
+    wire_arena *kept;
     wire_model model;
     plan *cut;
     uint32_t *shard_of, n_shards, ranks_max;
@@ -246,7 +236,8 @@ struct sim_worker {
     uint64_t unreached_ms[SIM_SERVERS_MAX]; /* when to report it as unreachable; 0: it is reached */
     uint64_t apart_ms[SIM_FEW_RANKS];       /* the same of other workers */
 
-    sim_view view;
+    wire_epoch view;
+    wire_arena *view_kept;
     sim_routes routes[2];
     int route; /* the valid one of the two */
     uint32_t n_shards;
@@ -317,7 +308,8 @@ struct cluster {
         sim_shards shards; /* those whose part was reported */
     } part[SIM_CUTS_MAX];
     uint32_t n_parts, n_shards;
-    sim_view view; /* the newest that the scheduler has sent to any member */
+    wire_epoch view; /* the newest that the scheduler has sent to any member */
+    wire_arena *view_kept;
     struct {
         uint64_t term, epoch;
     } since;                         /* first epoch with the holders and workers of `record` */
@@ -355,7 +347,7 @@ bool sim_is_free_rule(const cluster *c); /* ssp, async */
 void fault_happen(cluster *c); /* what is due */
 uint64_t fault_due(const cluster *c);
 bool fault_no_way(const cluster *c, uint32_t worker, int32_t server); /* between these two, now */
-bool fault_needs(const sim_view *r, int32_t primary, int32_t copy);   /* of some shard */
+bool fault_needs(const wire_epoch *r, int32_t primary, int32_t copy); /* of some shard */
 bool fault_apart(const cluster *c, sim_role role, uint32_t rank, sim_role to_role, uint32_t to);
 
 enum {
@@ -438,7 +430,7 @@ bool sim_group_may_leave(const sim_worker *w);
 uint64_t sim_share_number(const sim_worker *w); /* in its memory; 0: no other worker can map it */
 uint32_t sim_share_prove(void *worker, const wire_member *member, uint32_t n, int32_t *rank,
                          uint64_t *number);
-void check_sharing(cluster *c, const sim_view *next);
+void check_sharing(cluster *c, const wire_epoch *next);
 
 /* ---- cluster_check.c ------------------------------------------------------------------------- */
 void check_record(cluster *c, const wire_control *epoch); /* each that the scheduler sends */

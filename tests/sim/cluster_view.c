@@ -1,6 +1,7 @@
 /* cluster_view.c - a process's copy of an epoch's record, and its clock. */
 #include "tests/sim/cluster_state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
@@ -26,62 +27,42 @@ uint64_t sim_when(const cluster *c, const sim_clock *k, uint64_t local)
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
-static const wire_member *take_members(message_copy *kept, const wire_member *from, uint32_t n)
+void sim_view_take(wire_epoch *r, wire_arena **kept, const wire_control *m)
 {
-    wire_member *to = sim_need(message_copy_bytes(kept, from, n * sizeof *from));
-    for (uint32_t i = 0; i < n; i++) {
-        to[i].host    = message_copy_text(kept, from[i].host);
-        to[i].address = message_copy_texts(kept, from[i].address, from[i].n_addresses);
-    }
-    return to;
+    wire_control copy;
+    if (!wire_control_copy(m, kept, &copy)) abort();
+    *r = copy.u.epoch;
 }
 
-static void take_replicas(sim_view *r, const wire_replica *from, uint32_t n)
+void sim_view_place(wire_epoch *r, wire_arena **kept, const wire_control *m)
 {
-    r->replica    = sim_need(message_copy_bytes(&r->kept, from, n * sizeof *from));
-    r->n_replicas = n;
+    wire_control placed = {.kind = WIRE_EPOCH, .u.epoch = *r};
+    if (r->n_replicas > 0) return;
+    placed.u.epoch.replica    = m->u.plan.replica;
+    placed.u.epoch.n_replicas = m->u.plan.n_replicas;
+    sim_view_take(r, kept, &placed);
 }
 
-void sim_view_take(sim_view *r, const wire_control *m)
+void sim_view_clear(wire_epoch *r, wire_arena **kept)
 {
-    message_copy_clear(&r->kept);
-    *r        = (sim_view){.term            = m->u.epoch.term,
-                           .epoch           = m->u.epoch.epoch,
-                           .step            = m->u.epoch.step,
-                           .members_changed = m->u.epoch.members_changed,
-                           .has_decision    = m->u.epoch.has_decision,
-                           .decision        = m->u.epoch.decision,
-                           .n_workers       = m->u.epoch.n_workers,
-                           .n_servers       = m->u.epoch.n_servers};
-    r->worker = take_members(&r->kept, m->u.epoch.worker, r->n_workers);
-    r->server = take_members(&r->kept, m->u.epoch.server, r->n_servers);
-    take_replicas(r, m->u.epoch.replica, m->u.epoch.n_replicas);
+    wire_arena_destroy(*kept);
+    *kept = NULL;
+    *r    = (wire_epoch){0};
 }
 
-void sim_view_place(sim_view *r, const wire_control *m)
-{
-    if (r->n_replicas == 0) take_replicas(r, m->u.plan.replica, m->u.plan.n_replicas);
-}
-
-void sim_view_clear(sim_view *r)
-{
-    message_copy_clear(&r->kept);
-    memset(r, 0, sizeof *r);
-}
-
-bool sim_view_is_newer(uint64_t term, uint64_t epoch, const sim_view *r)
+bool sim_view_is_newer(uint64_t term, uint64_t epoch, const wire_epoch *r)
 {
     return term > r->term || (term == r->term && epoch > r->epoch);
 }
 
-const wire_member *sim_view_server(const sim_view *r, int32_t rank)
+const wire_member *sim_view_server(const wire_epoch *r, int32_t rank)
 {
     for (uint32_t i = 0; i < r->n_servers; i++)
         if (r->server[i].rank == rank) return &r->server[i];
     return NULL;
 }
 
-const wire_replica *sim_view_primary(const sim_view *r, uint32_t number)
+const wire_replica *sim_view_primary(const wire_epoch *r, uint32_t number)
 {
     for (uint32_t i = 0; i < r->n_replicas; i++)
         if (r->replica[i].shard == number && r->replica[i].role == WIRE_PRIMARY)

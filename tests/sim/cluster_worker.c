@@ -273,7 +273,7 @@ static void install(sim_worker *w)
     w->route                 = 1 - w->route;
     find_routes(w);
     const sim_routes *after   = &w->routes[w->route];
-    const sim_view *r         = &w->view;
+    const wire_epoch *r       = &w->view;
     const ps_client_view view = {.term            = r->term,
                                  .epoch           = r->epoch,
                                  .to              = after->to,
@@ -308,7 +308,7 @@ static bool is_member(const sim_worker *w)
 static void epoch_came(void *user, const wire_control *m)
 {
     sim_worker *w = user;
-    sim_view_take(&w->view, m);
+    sim_view_take(&w->view, &w->view_kept, m);
     if (!w->has_epoch) w->is_late = m->u.epoch.epoch > 1 || !is_member(w);
     w->has_epoch = true;
     if (w->ps_client != NULL) install(w);
@@ -325,7 +325,7 @@ static void plan_came(void *user, const wire_control *m)
     w->n_shards = m->u.plan.n_shards;
     w->shard_of = sim_need(calloc(w->c->cut->n_partitions, sizeof *w->shard_of));
     memcpy(w->shard_of, m->u.plan.shard, w->c->cut->n_partitions * sizeof *w->shard_of);
-    sim_view_place(&w->view, m);
+    sim_view_place(&w->view, &w->view_kept, m);
 }
 
 static void committed(void *user, int64_t step, int64_t applied)
@@ -657,7 +657,7 @@ void sim_worker_free(sim_worker *w)
     membership_client_destroy(w->membership_client);
     requests_destroy(w->requests);
     for (int i = 0; i < SIM_CALLS_MAX; i++) free(w->call[i].rows);
-    sim_view_clear(&w->view);
+    sim_view_clear(&w->view, &w->view_kept);
     free(w->shard_of);
     free(w->state);
     free(w->pushed);

@@ -27,7 +27,7 @@ static job *new_job(void)
     j->worker[1]              = (wire_member){.rank = 1, .node = 7, .sharing = 3};
     j->tensors                = &j->tensor;
     j->tensor                 = (pen_tensor){.trained = true, .elements = 1 << 20, .ctx = &j->ctx};
-    j->io.view                = (io_view){.n_workers = 2, .worker = j->worker};
+    j->io.view                = (wire_epoch){.n_workers = 2, .worker = j->worker};
     j->io.ctx                 = &j->ctx;
     j->ctx.link               = &j->io.link;
     j->ctx.mode               = MODE_PS_BSP;
@@ -54,7 +54,7 @@ static void replace_view(job *j)
     memset(j->worker, 0xa5, 2 * sizeof *j->worker);
     free(j->worker);
     j->worker  = NULL;
-    j->io.view = (io_view){0};
+    j->io.view = (wire_epoch){0};
 }
 
 static void

@@ -99,6 +99,41 @@ static void test_wire_control_of_every_kind_comes_back_with_every_field(void **s
 }
 
 /* The example of proto/README.md. */
+/* The sample's storage and the first copy are gone when the second copy is read. */
+static void test_wire_control_copy_outlives_what_it_was_made_of(void **state)
+{
+    (void)state;
+    for (int kind = WIRE_HELLO; kind < WIRE_CONTROL_END; kind++) {
+        if (!wire_is_control_kind(kind)) continue;
+        const wire_control sample = wire_sample_control((wire_control_kind)kind);
+        wire_arena *kept          = NULL;
+        wire_control copy;
+        assert_int_equal(wire_control_encode(&sample, &out, &why), PEN_OK);
+        assert_int_equal(decode_control(out.data, out.size, &copy), PEN_OK);
+        assert_true(wire_control_copy(&copy, &kept, &copy));
+        wire_arena_reset(arena);
+        assert_true(wire_control_copy(&copy, &kept, &copy));
+        assert_int_equal(wire_control_encode(&copy, &again, &why), PEN_OK);
+        assert_int_equal(again.size, out.size);
+        assert_memory_equal(again.data, out.data, out.size);
+        wire_arena_destroy(kept);
+    }
+}
+
+static void test_wire_control_copy_of_what_cannot_be_encoded_changes_nothing(void **state)
+{
+    (void)state;
+    const wire_control bad = {.kind = WIRE_HELLO, .u.hello.n_addresses = 1};
+    wire_arena *kept       = NULL;
+    wire_control copy      = {.kind = WIRE_BYE};
+    assert_true(wire_control_copy(&copy, &kept, &copy));
+    wire_arena *before = kept;
+    assert_false(wire_control_copy(&bad, &kept, &copy));
+    assert_ptr_equal(kept, before);
+    assert_int_equal(copy.kind, WIRE_BYE);
+    wire_arena_destroy(kept);
+}
+
 static void test_wire_bytes_are_those_of_the_first_release(void **state)
 {
     (void)state;
@@ -562,6 +597,8 @@ int main(void)
         cmocka_unit_test(test_wire_data_of_every_kind_comes_back_with_every_field),
         cmocka_unit_test(test_wire_control_of_every_kind_comes_back_with_every_field),
         cmocka_unit_test(test_wire_bytes_are_those_of_the_first_release),
+        cmocka_unit_test(test_wire_control_copy_outlives_what_it_was_made_of),
+        cmocka_unit_test(test_wire_control_copy_of_what_cannot_be_encoded_changes_nothing),
         cmocka_unit_test(test_wire_strings_and_columns_that_were_not_given_come_back_empty),
         cmocka_unit_test(test_wire_columns_may_be_absent_one_by_one),
         cmocka_unit_test(test_wire_names_every_kind_and_only_those),

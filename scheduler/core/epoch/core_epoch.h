@@ -24,7 +24,7 @@ typedef struct { /* a change of the epoch, wanted or in progress */
 typedef struct {
     uint64_t number;
     wire_control view; /* the newest EPOCH */
-    message_copy kept; /* of `view` */
+    wire_arena *kept;  /* of `view` */
     core_change change;
     placement place, goal;
     bool goal_is_old; /* servers came, left or are being drained */
@@ -32,10 +32,10 @@ typedef struct {
 
 typedef struct {
     wire_model wire;
-    message_copy kept; /* of `wire` */
-    member_slot *of;   /* whose REGISTER it is; NULL: none yet */
-    plan *plan;        /* NULL: none yet, or no servers */
-    uint32_t *shard;   /* [plan->n_partitions] */
+    wire_arena *kept; /* of `wire` */
+    member_slot *of;  /* whose REGISTER it is; NULL: none yet */
+    plan *plan;       /* NULL: none yet, or no servers */
+    uint32_t *shard;  /* [plan->n_partitions] */
     uint32_t n_shards;
     uint64_t plan_term; /* of the plan */
     int64_t restore, applied;
@@ -46,7 +46,6 @@ typedef struct {
 const char *core_model_setting(const wire_model *model, const char *key); /* NULL: not found */
 
 /* core_epoch_view.c: the view */
-bool core_epoch_adopt(core_epoch *self, const wire_control *epoch); /* false: no memory */
 uint64_t core_epoch_listed(const member_slot *s); /* its incarnation in a view made now; 0: none */
 wire_member core_epoch_member(const member_slot *s); /* BORROWED from the member slot */
 bool core_epoch_is_part(const member_slot *s);       /* alive and in the current view */

@@ -50,18 +50,6 @@ void core_epoch_fail(scheduler_core *core)
     core_verdict(core, &why);
 }
 
-bool core_epoch_adopt(core_epoch *self, const wire_control *epoch)
-{
-    message_copy kept = {0};
-    if (!message_copy_control(&kept, epoch, &self->view)) {
-        message_copy_clear(&kept);
-        return false;
-    }
-    message_copy_clear(&self->kept);
-    self->kept = kept;
-    return true;
-}
-
 bool core_epoch_write(scheduler_core *core, const resolved *s, bool members_changed)
 {
     const roster *r        = &core->members.roster;
@@ -86,7 +74,7 @@ bool core_epoch_write(scheduler_core *core, const resolved *s, bool members_chan
         c.u.epoch.members_changed = members_changed;
         c.u.epoch.has_decision    = s && s->has_decision;
         if (s) c.u.epoch.decision = s->decision;
-        done = core_epoch_adopt(&core->epoch, &c);
+        done = wire_control_copy(&c, &core->epoch.kept, &core->epoch.view);
     }
     free(worker);
     free(server);
@@ -143,7 +131,7 @@ void core_epoch_notify(const scheduler_core *core, const member_slot *s)
 
 void core_epoch_fini(core_epoch *self)
 {
-    message_copy_clear(&self->kept);
+    wire_arena_destroy(self->kept);
     placement_fini(&self->place);
     placement_fini(&self->goal);
 }

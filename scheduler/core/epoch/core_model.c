@@ -80,12 +80,14 @@ static void place(scheduler_core *core)
 static pen_status agree(scheduler_core *core, member_slot *s, const wire_control *message,
                         pen_error *why)
 {
+    wire_control copy;
     if (!core->model.of) {
-        if (!message_copy_model(&core->model.kept, &message->u.register_, &core->model.wire))
+        if (!wire_control_copy(message, &core->model.kept, &copy))
             return why_set(why, PEN_NO_MEMORY,
                            "the scheduler has no memory for the names of %u tensors",
                            message->u.register_.n_tensors);
-        core->model.of = s;
+        core->model.wire = copy.u.register_;
+        core->model.of   = s;
         return PEN_OK;
     }
     const member_slot *other = core->model.of;

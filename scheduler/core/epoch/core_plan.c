@@ -51,11 +51,11 @@ wire_control core_model_plan(const scheduler_core *core, bool with_model)
 bool core_model_adopt(scheduler_core *core, const wire_control *kept)
 {
     pen_error why;
+    wire_control copy;
     const uint32_t n = kept->u.plan.n_partitions;
     core->model.of   = roster_find(&core->members.roster, PEN_WORKER, 0);
-    if (!core->model.of ||
-        !message_copy_model(&core->model.kept, &kept->u.plan.model, &core->model.wire))
-        return false;
+    if (!core->model.of || !wire_control_copy(kept, &core->model.kept, &copy)) return false;
+    core->model.wire = copy.u.plan.model;
     if (!core->job.n_servers) return true;
     if (plan_create(&core->model.wire, &core->model.plan, &why) != PEN_OK) return false;
     core->model.shard = calloc(core->model.plan->n_partitions + 1, sizeof *core->model.shard);

@@ -6,7 +6,7 @@
 
 static void member_slot_free(member_slot *s)
 {
-    message_copy_clear(&s->kept);
+    wire_arena_destroy(s->kept);
     free(s->stat);
     free(s->loss);
     free(s->report);
@@ -177,31 +177,21 @@ pen_status member_slot_seal(member_slot *s, const wire_control *sealed)
 
 pen_status member_slot_describe(member_slot *s, const wire_control *hello)
 {
-    message_copy_clear(&s->kept);
-    s->store       = "";
-    s->n_addresses = s->n_snapshots = 0;
-    s->pid                          = hello->u.hello.pid;
-    s->number                       = hello->u.hello.number;
-    s->holds_state                  = s->role == PEN_SERVER || hello->u.hello.holds_state;
-    s->said_local_rank              = hello->u.hello.local_rank;
-    s->said_local_size              = hello->u.hello.local_world_size;
-    s->said_node                    = hello->u.hello.node;
+    wire_control kept;
+    if (!wire_control_copy(hello, &s->kept, &kept)) return PEN_NO_MEMORY;
+    s->pid             = hello->u.hello.pid;
+    s->number          = hello->u.hello.number;
+    s->holds_state     = s->role == PEN_SERVER || hello->u.hello.holds_state;
+    s->said_local_rank = hello->u.hello.local_rank;
+    s->said_local_size = hello->u.hello.local_world_size;
+    s->said_node       = hello->u.hello.node;
+    s->store           = kept.u.hello.store;
+    s->address         = kept.u.hello.address;
+    s->snapshot        = kept.u.hello.snapshot;
+    s->n_addresses     = kept.u.hello.n_addresses;
+    s->n_snapshots     = kept.u.hello.n_snapshots;
     copy_text(s->host, sizeof s->host, hello->u.hello.host);
     copy_text(s->machine, sizeof s->machine, hello->u.hello.machine);
-
-    const uint32_t n_snapshots = hello->u.hello.n_snapshots,
-                   n_addresses = hello->u.hello.n_addresses;
-    const char *store          = message_copy_text(&s->kept, hello->u.hello.store);
-    const char *const *address = message_copy_texts(&s->kept, hello->u.hello.address, n_addresses);
-    const int64_t *snapshot =
-        message_copy_bytes(&s->kept, hello->u.hello.snapshot, n_snapshots * sizeof *snapshot);
-    if (!store || !address || !snapshot) return PEN_NO_MEMORY;
-
-    s->store       = store;
-    s->address     = address;
-    s->snapshot    = snapshot;
-    s->n_addresses = n_addresses;
-    s->n_snapshots = n_snapshots;
     return PEN_OK;
 }
 

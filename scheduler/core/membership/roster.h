@@ -7,7 +7,7 @@
 #define SCHEDULER_ROSTER_H
 
 #include "scheduler/core/membership/member.h"
-#include "scheduler/core/message_copy.h"
+#include "proto/wire/wire.h"
 
 enum {
     ROSTER_WORKERS_MAX   = 16384,
@@ -46,7 +46,7 @@ struct member_slot {
     int32_t trying;  /* during PROVE: lowest rank of those that try it; -1: it has not been asked */
     uint8_t *opened; /* during PROVE: a bit for each rank it can map; NULL: no answer yet */
 
-    message_copy kept; /* owns the data of the next five */
+    wire_arena *kept; /* owns the data of the next five */
     const char *store;
     uint32_t n_addresses, n_snapshots;
     const char *const *address;

@@ -98,7 +98,7 @@ static bool load_member_slot(scheduler_core *core, item *it, const wire_control 
 
 static bool load_view(scheduler_core *core, const wire_control *epoch)
 {
-    if (!core_epoch_adopt(&core->epoch, epoch)) return false;
+    if (!wire_control_copy(epoch, &core->epoch.kept, &core->epoch.view)) return false;
     for (uint32_t i = 0; i < epoch->u.epoch.n_replicas; i++)
         if (!placement_add(&core->epoch.place, &epoch->u.epoch.replica[i])) return false;
     return true;

@@ -138,8 +138,10 @@ static pen_status build(io_thread *c, pen_error *why)
     c->ctx->io_loop = c->loop;
     c->abort_fd     = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (c->abort_fd < 0) return why_set(why, PEN_INTERNAL, "no eventfd: %s", strerror(errno));
-    c->arena = wire_arena_create(ARENA_BYTES_MAX);
-    if (c->arena == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for incoming messages");
+    c->arena      = wire_arena_create(ARENA_BYTES_MAX);
+    c->view_arena = wire_arena_create(ARENA_BYTES_MAX);
+    if (c->arena == NULL || c->view_arena == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for incoming messages");
     pen_status status = io_dial_control(c, why);
     if (status == PEN_OK) status = context_make_coll(c->ctx, &io_coll_job, c, why);
     if (status == PEN_OK) status = make_membership_client(c, why);
@@ -206,6 +208,7 @@ static void free_io_thread(io_thread *c)
     requests_destroy(c->requests);
     commands_destroy(c->commands);
     wire_arena_destroy(c->arena);
+    wire_arena_destroy(c->view_arena);
     wire_out_free(&c->out);
     plan_destroy(c->plan);
     io_route_fini(c);

@@ -8,13 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool io_is_member(const io_thread *c)
-{
-    const wire_member *self = io_find(c->view.worker, c->view.n_workers, c->ctx->env.rank);
-    return self != NULL &&
-           self->incarnation == membership_client_core(c->membership_client)->incarnation;
-}
-
 static void free_texts(char **text, uint32_t n)
 {
     for (uint32_t i = 0; text != NULL && i < n; i++) free(text[i]);
@@ -159,7 +152,7 @@ static pen_status reroute(io_thread *c, const wire_control *m, pen_error *why)
 }
 
 /* ---- PLAN ------------------------------------------------------------------------------------ */
-static uint32_t count_threads(const io_view *r)
+static uint32_t count_threads(const wire_epoch *r)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_servers; i++) n += r->server[i].n_addresses;
@@ -186,7 +179,7 @@ pen_status io_route_plan(io_thread *c, const wire_control *m, pen_error *why)
 /* ---- EPOCH ----------------------------------------------------------------------------------- */
 void io_notify_members(io_thread *c, int64_t after)
 {
-    const io_view *r     = &c->view;
+    const wire_epoch *r  = &c->view;
     member_list *m       = &c->ctx->members;
     const bool has_begun = atomic_load(&c->ctx->step_index) >= 0;
     int32_t *rank        = calloc(r->n_workers + 1, sizeof *rank);
@@ -207,12 +200,11 @@ static void notify_program(io_thread *c, const wire_control *m)
 
 pen_status io_route_epoch(io_thread *c, const wire_control *m, pen_error *why)
 {
-    io_view next;
-    if (!io_view_copy(&next, m))
-        return why_set(why, PEN_NO_MEMORY, "no memory for the view of %u workers",
-                       m->u.epoch.n_workers);
-    io_view before      = c->view;
-    c->view             = next;
+    wire_arena *arena   = c->view_arena;
+    wire_epoch before   = c->view; /* valid until the next message */
+    c->view_arena       = c->arena;
+    c->arena            = arena;
+    c->view             = m->u.epoch;
     const bool is_whole = name_hosts(c);
     pen_status status   = is_whole
                               ? PEN_OK
@@ -222,7 +214,6 @@ pen_status io_route_epoch(io_thread *c, const wire_control *m, pen_error *why)
     forget_old_hosts(c);
     notify_program(c, m);
     if (before.term != 0) io_notify_events(c, &before);
-    io_view_free(&before);
     return status;
 }
 
@@ -232,5 +223,4 @@ void io_route_fini(io_thread *c)
     free_texts(c->worker_host, c->n_workers);
     free(c->incarnation);
     free(c->first_place);
-    io_view_free(&c->view);
 }

@@ -30,14 +30,6 @@ typedef struct { /* one lane to one shard */
     bool is_up, is_disconnected; /* is_disconnected: close and dial again before the next sleep */
 } lane_link;
 
-typedef struct { /* a copy of the message of an epoch */
-    void *block; /* OWNED: lists and texts */
-    uint64_t term, epoch;
-    uint32_t n_workers, n_servers, n_replicas;
-    const wire_member *worker, *server;
-    const wire_replica *replica;
-} io_view;
-
 typedef struct {    /* [n_shards] */
     uint64_t *to;   /* incarnations of the servers that hold them; 0: no server does */
     char **address; /* NULL: no server holds it */
@@ -76,13 +68,13 @@ struct io_thread {
     commands *commands;
     char control_address[300];
     char refusal[96]; /* why the newest attempt to reach the scheduler failed; "": none */
-    wire_arena *arena;
+    wire_arena *arena, *view_arena; /* of the message being handled; of the view */
     wire_out out;
     loop_timer timer, look; /* look: io_look() */
     uint64_t look_ms;       /* its present interval */
 
     /* From EPOCH on: io_route.c. */
-    io_view view;                   /* the newest view; for this thread only */
+    wire_epoch view;                /* the newest view, in view_arena; for this thread only */
     uint32_t n_workers;             /* highest rank so far, plus one */
     uint64_t *incarnation;          /* [n_workers] 0: absent */
     char **worker_host, **old_host; /* [n_workers]; old_host: while a view is installed */
@@ -154,26 +146,21 @@ bool io_store_rows(void *user, ps_client_sink *to, const void *from, size_t size
 const char *io_probe(void *user); /* what answers at the scheduler's address */
 
 /* io_view.c */
-bool io_view_copy(io_view *to, const wire_control *epoch); /* false: no memory */
-void io_view_free(io_view *r);
 void io_view_settle(io_thread *c); /* at COMMITTED: writes c->committed */
 const wire_member *io_find(const wire_member *member, uint32_t n, int32_t rank); /* NULL: none */
+bool io_is_member(const io_thread *c);                     /* the newest view lists this process */
+void io_on_place(io_thread *c, const wire_control *epoch); /* from the first view */
+/* Events of workers that came or left since `before`. */
+void io_notify_events(io_thread *c, const wire_epoch *before);
+void io_tell(io_thread *c, pen_event_kind kind, int32_t rank, const char *text);
 
 /* io_route.c */
+/* m, in c->arena, becomes the view: the arenas change their parts. */
 pen_status io_route_epoch(io_thread *c, const wire_control *m, pen_error *why);
 pen_status io_route_plan(io_thread *c, const wire_control *m, pen_error *why);
 void io_route_fini(io_thread *c);
 /* The program sees the new members from the step after `after` on. */
 void io_notify_members(io_thread *c, int64_t after);
-bool io_is_member(const io_thread *c); /* the newest view lists this process */
-
-/* io_place.c: node and local rank, from the first view */
-void io_on_place(io_thread *c, const wire_control *epoch);
-
-/* io_event.c */
-/* Events of workers that came or left since `before`. */
-void io_notify_events(io_thread *c, const io_view *before);
-void io_tell(io_thread *c, pen_event_kind kind, int32_t rank, const char *text);
 
 /* io_command.c */
 pen_status io_make_requests(io_thread *c, pen_error *why);

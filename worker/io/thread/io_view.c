@@ -1,82 +1,13 @@
-/* io_view.c - a copy of an epoch's view: members, and which server holds which shard. */
+/* io_view.c - what a view says: its facts at COMMITTED, this worker's node and local rank, and who joined or left. */
 #include "worker/io/thread/io_thread.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include <stdio.h>
 
-void io_view_free(io_view *r)
-{
-    free(r->block);
-    *r = (io_view){0};
-}
-
-/* ---- copies: a block of lists, then lists of addresses, then texts ----------------------------- */
-typedef struct {
-    size_t addresses, text_bytes;
-} room;
-
-static void add_room(room *r, const wire_member *member, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        r->addresses += member[i].n_addresses;
-        r->text_bytes += strlen(member[i].host) + 1;
-        for (uint32_t k = 0; k < member[i].n_addresses; k++)
-            r->text_bytes += strlen(member[i].address[k]) + 1;
-    }
-}
-
-static const char *keep_text(char **end, const char *text)
-{
-    char *kept = *end;
-    *end       = stpcpy(kept, text) + 1;
-    return kept;
-}
-
-static void keep_texts(wire_member *to, uint32_t n, const char **address, char **end)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        const char *const *from = to[i].address;
-        to[i].host              = keep_text(end, to[i].host);
-        to[i].address           = address;
-        for (uint32_t k = 0; k < to[i].n_addresses; k++) *address++ = keep_text(end, from[k]);
-    }
-}
-
-bool io_view_copy(io_view *to, const wire_control *m)
-{
-    const uint32_t n_workers = m->u.epoch.n_workers, n_servers = m->u.epoch.n_servers,
-                   n_replicas = m->u.epoch.n_replicas, n = n_workers + n_servers;
-    room r = {0};
-    add_room(&r, m->u.epoch.worker, n_workers);
-    add_room(&r, m->u.epoch.server, n_servers);
-    *to = (io_view){.block = malloc(n * sizeof(wire_member) + r.addresses * sizeof(char *) +
-                                    n_replicas * sizeof(wire_replica) + r.text_bytes + 1)};
-    if (to->block == NULL) return false;
-    wire_member *member   = to->block;
-    const char **address  = (const char **)(void *)(member + n);
-    wire_replica *replica = (wire_replica *)(void *)(address + r.addresses);
-    char *text            = (char *)(replica + n_replicas);
-    if (n_workers > 0) memcpy(member, m->u.epoch.worker, n_workers * sizeof *member);
-    if (n_servers > 0) memcpy(member + n_workers, m->u.epoch.server, n_servers * sizeof *member);
-    if (n_replicas > 0) memcpy(replica, m->u.epoch.replica, n_replicas * sizeof *replica);
-    keep_texts(member, n, address, &text);
-    to->term       = m->u.epoch.term;
-    to->epoch      = m->u.epoch.epoch;
-    to->n_workers  = n_workers;
-    to->n_servers  = n_servers;
-    to->n_replicas = n_replicas;
-    to->worker     = member;
-    to->server     = member + n_workers;
-    to->replica    = replica;
-    return true;
-}
-
-/* ---- what it says ------------------------------------------------------------------------------ */
 void io_view_settle(io_thread *c)
 {
-    io_committed *now = &c->committed;
-    const io_view *r  = &c->view;
-    *now              = (io_committed){.shares_memory = true};
+    io_committed *now   = &c->committed;
+    const wire_epoch *r = &c->view;
+    *now                = (io_committed){.shares_memory = true};
     for (uint32_t i = 0; i < r->n_workers; i++) {
         uint32_t k = i; /* one behind the nearest on its node: mostly i */
         while (k > 0 && r->worker[k - 1].node != r->worker[i].node) k--;
@@ -98,4 +29,88 @@ const wire_member *io_find(const wire_member *member, uint32_t n, int32_t rank)
     for (uint32_t i = 0; i < n; i++) /* ranks before it have left */
         if (member[i].rank == rank) return &member[i];
     return NULL;
+}
+
+bool io_is_member(const io_thread *c)
+{
+    const wire_member *self = io_find(c->view.worker, c->view.n_workers, c->ctx->env.rank);
+    return self != NULL &&
+           self->incarnation == membership_client_core(c->membership_client)->incarnation;
+}
+
+/* ---- node and local rank, if the launcher does not set them ------------------------------------- */
+/* No earlier worker of the view is on its node. */
+static bool is_first_of_node(const wire_control *m, uint32_t i)
+{
+    for (uint32_t k = 0; k < i; k++)
+        if (m->u.epoch.worker[k].node == m->u.epoch.worker[i].node) return false;
+    return true;
+}
+
+/* A late worker is not in a view yet: WELCOME has its place. */
+void io_on_place(io_thread *c, const wire_control *m)
+{
+    worker_env *env = &c->ctx->env;
+    int32_t local_rank, node, here = 1, nodes = 1;
+    membership_client_place(c->membership_client, &local_rank, &node);
+    for (uint32_t i = 0; i < m->u.epoch.n_workers; i++) {
+        const wire_member *w = &m->u.epoch.worker[i];
+        if (w->rank != env->rank || !io_is_member(c)) continue;
+        local_rank = w->local_rank;
+        node       = w->node;
+    }
+    for (uint32_t i = 0; i < m->u.epoch.n_workers; i++) {
+        const wire_member *w = &m->u.epoch.worker[i];
+        here += w->rank != env->rank && w->node == node;
+        nodes += w->node != node && is_first_of_node(m, i);
+    }
+    env->local_rank = local_rank >= 0 ? local_rank : 0;
+    env->node       = node >= 0 ? node : 0;
+    if (env->local_world_size < 1) env->local_world_size = here;
+    if (env->nodes < 1) env->nodes = nodes;
+}
+
+/* ---- events for the callback of pen_on_event() -------------------------------------------------- */
+void io_tell(io_thread *c, pen_event_kind kind, int32_t rank, const char *text)
+{
+    pen_ctx *ctx = c->ctx;
+    pthread_mutex_lock(&ctx->monitor_lock);
+    const context_event_fn fn = ctx->event;
+    void *user                = ctx->event_user;
+    pthread_mutex_unlock(&ctx->monitor_lock);
+    if (fn == NULL) return;
+    const pen_event event = {.kind  = kind,
+                             .node  = {PEN_WORKER, rank},
+                             .epoch = c->view.epoch,
+                             .step  = atomic_load(&ctx->step_index),
+                             .text  = text};
+    request_callback(true);
+    fn(ctx, &event, user);
+    request_callback(false);
+}
+
+static bool has(const wire_epoch *r, const wire_member *w)
+{
+    const wire_member *other = io_find(r->worker, r->n_workers, w->rank);
+    return other != NULL && other->incarnation == w->incarnation;
+}
+
+/* A lost worker is reported at once as LOST; the new view reports it again as LEFT. */
+void io_notify_events(io_thread *c, const wire_epoch *before)
+{
+    char text[400];
+    for (uint32_t i = 0; i < before->n_workers; i++) {
+        const wire_member *w = &before->worker[i];
+        if (has(&c->view, w)) continue;
+        snprintf(text, sizeof text, "worker %d (%s) left in view %llu", w->rank, w->host,
+                 (unsigned long long)c->view.epoch);
+        io_tell(c, PEN_EV_LEFT, w->rank, text);
+    }
+    for (uint32_t i = 0; i < c->view.n_workers; i++) {
+        const wire_member *w = &c->view.worker[i];
+        if (has(before, w)) continue;
+        snprintf(text, sizeof text, "worker %d (%s) joined in view %llu", w->rank, w->host,
+                 (unsigned long long)c->view.epoch);
+        io_tell(c, PEN_EV_JOINED, w->rank, text);
+    }
 }
