@@ -102,7 +102,7 @@ pen_status api_values_came(pen_ctx *ctx)
 /* Without units, the program means all values.  Tensors of a device are copied there together. */
 static bool comes_by_unit(const pen_ctx *ctx, const pen_unit *u)
 {
-    return ctx->strategy != NULL && ctx->strategy->ops->tells_values && ctx->stage < 3 &&
+    return ctx->strategy != NULL && ctx->strategy->tells_values && ctx->stage < 3 &&
            ctx->device_copies == NULL && (u->index != 0 || ctx->names_units);
 }
 

@@ -90,16 +90,16 @@ static void ps_close(strategy *s)
 
 pen_status ps_open(pen_ctx *ctx, pen_error *why)
 {
-    static const strategy_ops ops = {.start        = ps_start,
-                                     .tells_values = true,
-                                     .step_open    = ps_step_open,
-                                     .ready        = ps_ready,
-                                     .use          = ps_units_use,
-                                     .release      = ps_units_release,
-                                     .view         = ps_units_view,
-                                     .close        = ps_close};
+    static const strategy_ops ops = {.start     = ps_start,
+                                     .step_open = ps_step_open,
+                                     .ready     = ps_ready,
+                                     .use       = ps_units_use,
+                                     .release   = ps_units_release,
+                                     .view      = ps_units_view,
+                                     .close     = ps_close};
     ps *p                         = calloc(1, sizeof *p);
     if (p == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for training with servers");
     ps_init(p, &ops, ctx);
+    p->base.tells_values = true;
     return ps_units_open(p, why);
 }

@@ -27,8 +27,6 @@ typedef struct {
     /* Begins a request of STEP, VERB or PULL_FREE; request_end() and request_notify() follow, now or later. */
     void (*start)(strategy *s, request *r);
 
-    /* The values of a step come tensor by tensor: request_values_come() for each. */
-    bool tells_values;
     /* In "pen-io": all values of a tensor that this step pulls are in their place.  May be NULL. */
     void (*values_came)(strategy *s, const pen_tensor *t);
 
@@ -56,6 +54,7 @@ typedef struct {
 
 struct strategy { /* the first member of an implementation's struct */
     const strategy_ops *ops;
+    bool tells_values; /* those of a step come tensor by tensor: request_values_come() for each */
     pthread_mutex_t lock; /* alone: steps, verbs and snapshots, one at a time */
 };
 
@@ -76,7 +75,6 @@ pen_status strategy_refuse_push(const pen_tensor *t, pen_error *why); /* without
 
 pen_status ps_open(pen_ctx *ctx, pen_error *why);
 pen_status two_level_open(pen_ctx *ctx, pen_error *why);
-pen_status allreduce_open(pen_ctx *ctx, pen_error *why);
 pen_status sharded_open(pen_ctx *ctx, pen_error *why);
 
 #endif

@@ -60,5 +60,5 @@ pen_status strategy_open(pen_ctx *ctx, pen_error *why)
 {
     if (ctx->has_servers)
         return strategy_sums_in_nodes(ctx) ? two_level_open(ctx, why) : ps_open(ctx, why);
-    return ctx->stage > 0 ? sharded_open(ctx, why) : allreduce_open(ctx, why);
+    return sharded_open(ctx, why);
 }

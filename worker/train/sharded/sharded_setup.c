@@ -38,16 +38,32 @@ static pen_status check_nodes(sharded *s, const pen_group *node, pen_error *why)
     return status;
 }
 
+static pen_status make_groups_of_all(sharded *s, pen_group *world, pen_error *why)
+{
+    group_calls *g = &s->everyone;
+    s->at          = calloc((size_t)s->n, sizeof *s->at);
+    if (s->at == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", s->n);
+    g->group = world;
+    s->size  = s->n;
+    s->rank  = world->rank;
+    if (s->n == 1) return PEN_OK;
+    if (make_group(s->ctx, world, &g->group, why) != PEN_OK) return why->status;
+    return g->group->carrier == GROUP_NODE || s->goes_on
+               ? PEN_OK
+               : make_group(s->ctx, world, &g->second, why);
+}
+
 static pen_status make_groups(sharded *s, pen_error *why)
 {
     pen_ctx *ctx     = s->ctx;
     pen_group *world = ctx->world;
-    pen_group *copy  = context_group(ctx, s->is_hybrid ? PEN_GROUP_NODE : PEN_GROUP_WORLD, why);
-    if (copy == NULL) return why->status;
-    s->n     = world->size;
-    s->ranks = calloc((size_t)(s->n > 0 ? s->n : 1), sizeof *s->ranks);
+    s->n             = world->size;
+    s->ranks         = calloc((size_t)(s->n > 0 ? s->n : 1), sizeof *s->ranks);
     if (s->ranks == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d ranks", s->n);
     memcpy(s->ranks, world->ranks, (size_t)s->n * sizeof *s->ranks);
+    if (s->stage == 0) return make_groups_of_all(s, world, why);
+    pen_group *copy = context_group(ctx, s->is_hybrid ? PEN_GROUP_NODE : PEN_GROUP_WORLD, why);
+    if (copy == NULL) return why->status;
     pen_status status = make_group(ctx, world, &s->everyone.group, why);
     if (status == PEN_OK && s->is_hybrid) status = check_nodes(s, copy, why);
     if (status == PEN_OK) status = make_group(ctx, copy, &s->sums.group, why);
@@ -72,16 +88,19 @@ static pen_status make_ranges(sharded *s, pen_error *why)
     void *wanted      = ARRAYS_NEW(ARRAY(elements, n), ARRAY(trained, n));
     s->arrays         = ARRAYS_NEW(ARRAY(s->range, n * (size_t)s->size), ARRAY(s->own, n),
                                    ARRAY(s->sharded_out, n), ARRAY(s->first, n + 1), ARRAY(s->sum, n),
-                                   ARRAY(s->dest, n), ARRAY(s->trained, n));
+                                   ARRAY(s->dest, n), ARRAY(s->trained, n), ARRAY(s->list, n));
     pen_status status = PEN_NO_MEMORY;
     if (wanted != NULL && s->arrays != NULL) {
         for (size_t i = 0; i < n; i++) {
             elements[i]       = m->tensor[i]->elements;
             trained[i]        = m->tensor[i]->trained;
-            s->sharded_out[i] = !m->tensor[i]->stays;
+            s->sharded_out[i] = s->stage > 0 && !m->tensor[i]->stays;
         }
-        status = sharded_ranges(m->n_tensors, elements, trained, s->size, s->range, why);
-        for (size_t i = 0; i < n; i++) s->own[i] = s->range[i * (size_t)s->size + (size_t)s->rank];
+        status = s->stage > 0
+                     ? sharded_ranges(m->n_tensors, elements, trained, s->size, s->range, why)
+                     : PEN_OK;
+        for (size_t i = 0; i < n && s->stage > 0; i++)
+            s->own[i] = s->range[i * (size_t)s->size + (size_t)s->rank];
     }
     free(wanted);
     return status == PEN_OK ? status
@@ -106,6 +125,11 @@ static uint64_t cut_tensor(const sharded *s, const pen_tensor *x, sharded_piece 
     const sharded_range *range = &s->range[(size_t)x->index * (size_t)s->size];
     uint64_t n                 = 0;
     bool is_more               = x->trained;
+    if (s->stage == 0) {
+        if (to != NULL && x->trained)
+            *to = (sharded_piece){.tensor = x->index, .count = x->elements};
+        return x->trained;
+    }
     for (uint64_t at = 0; is_more; at += slice) {
         is_more = false;
         for (int m = 0; m < s->size; m++) {
@@ -126,7 +150,8 @@ static uint64_t cut_tensor(const sharded *s, const pen_tensor *x, sharded_piece 
 static pen_status make_pieces(sharded *s, pen_error *why)
 {
     const model *m = &s->ctx->model;
-    uint64_t n     = 0;
+    s->is_marked   = s->stage == 0 && s->n > 1 && place_is_device(&s->place);
+    uint64_t n     = s->is_marked;
     for (uint32_t i = 0; i < m->n_tensors; i++) n += cut_tensor(s, m->tensor[i], NULL);
     if (n > UINT32_MAX / 2)
         return why_set(why, PEN_BAD_SETTING,
@@ -137,6 +162,7 @@ static pen_status make_pieces(sharded *s, pen_error *why)
     if (s->pieces == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %llu pieces of gradients",
                        (unsigned long long)n);
+    if (s->is_marked) s->piece[s->n_pieces++].count = (uint64_t)s->n; /* laid out last */
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         s->first[i] = s->n_pieces;
         s->n_pieces += (uint32_t)cut_tensor(s, m->tensor[i], s->piece + s->n_pieces);
@@ -149,7 +175,13 @@ static pen_status make_pieces(sharded *s, pen_error *why)
 static pen_status make_reducer(sharded *s, pen_error *why)
 {
     const worker_settings *o = &s->ctx->settings;
-    uint64_t *elements       = calloc((size_t)s->n_pieces + 1, sizeof *elements);
+    if (s->stage == 0 && s->n == 1) {
+        s->solo = solo_create(&s->ctx->model, &s->place, update_state_own_bad(s->update_state));
+        return s->solo != NULL ? PEN_OK
+                               : why_set(why, PEN_NO_MEMORY,
+                                         "no memory for the gradients of %u tensors", s->n_trained);
+    }
+    uint64_t *elements = calloc((size_t)s->n_pieces + 1, sizeof *elements);
     if (elements == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %u pieces of gradients", s->n_pieces);
     for (uint32_t i = 0; i < s->n_pieces; i++) {
@@ -157,22 +189,30 @@ static pen_status make_reducer(sharded *s, pen_error *why)
         s->piece_owner[i] = s->piece[i].owner;
         s->piece_name[i]  = s->ctx->model.tensor[s->piece[i].tensor]->name;
     }
-    const uint64_t bound      = o->reduce_bucket * sizeof(float);
-    const reducer_setup setup = {.n            = s->n_pieces,
-                                 .elements     = elements,
-                                 .name         = s->piece_name,
-                                 .first_bytes  = bound > 0 ? bound : o->bucket_first_bytes,
-                                 .bucket_bytes = bound > 0 ? bound : o->bucket_bytes,
-                                 .owner        = s->piece_owner,
-                                 .size         = s->size,
-                                 .rank         = s->rank,
-                                 .place        = &s->place,
-                                 .submit       = group_calls_submit,
-                                 .n_buffers    = BUFFERS,
-                                 .stats        = &s->ctx->stats,
-                                 .summed       = sharded_take_sum,
-                                 .user         = &s->sums};
-    const pen_status status   = reducer_create(&setup, &s->reducer, why);
+    if (s->is_marked) s->piece_name[0] = "values that are not finite";
+    const uint64_t bound = s->stage > 0 ? o->reduce_bucket * sizeof(float) : 0;
+    reducer_setup setup  = {.n            = s->n_pieces,
+                            .elements     = elements,
+                            .name         = s->piece_name,
+                            .first_bytes  = bound > 0 ? bound : o->bucket_first_bytes,
+                            .bucket_bytes = bound > 0 ? bound : o->bucket_bytes,
+                            .owner        = s->piece_owner,
+                            .size         = s->size,
+                            .rank         = s->rank,
+                            .place        = &s->place,
+                            .submit       = group_calls_submit,
+                            .n_buffers    = BUFFERS,
+                            .stats        = &s->ctx->stats,
+                            .summed       = sharded_take_sum,
+                            .user         = &s->sums};
+    if (s->stage == 0) { /* all members get all sums, and keep them until the next step */
+        setup.owner     = NULL;
+        setup.n_buffers = 0;
+        setup.summed    = NULL;
+        setup.submit    = group_calls_sum;
+        setup.user      = &s->everyone;
+    }
+    const pen_status status = reducer_create(&setup, &s->reducer, why);
     free(elements);
     return status;
 }
@@ -222,9 +262,13 @@ static bool may_be_on_device(const sharded *s)
 /* All members choose alike. */
 static pen_status choose_place(sharded *s, pen_error *why)
 {
-    int32_t own = may_be_on_device(s), all = 0;
-    if (group_calls_lowest(&s->everyone, own, &all, "where to train", why) != PEN_OK ||
+    int32_t own = may_be_on_device(s), all = own;
+    if ((s->n > 1 &&
+         group_calls_lowest(&s->everyone, own, &all, "where to train", why) != PEN_OK) ||
         place_open(s->ctx, all != 0, &s->place, why) != PEN_OK)
+        return why->status;
+    if (s->stage == 0 && place_is_device(&s->place) &&
+        s->place.ops->stream_new(s->place.device, &s->beside, why) != PEN_OK)
         return why->status;
     s->ctx->is_on_device = place_is_device(&s->place);
     return PEN_OK;
@@ -234,16 +278,19 @@ static pen_status make_state(sharded *s, pen_error *why)
 {
     update_state_setup setup = {.model       = &s->ctx->model,
                                 .place       = &s->place,
-                                .own         = s->own,
-                                .sharded_out = s->sharded_out,
+                                .own         = s->stage > 0 ? s->own : NULL,
+                                .sharded_out = s->stage > 0 ? s->sharded_out : NULL,
                                 .members     = s->n,
-                                .add_up      = sharded_add_norms,
+                                .add_up      = s->stage > 0 ? sharded_add_norms : NULL,
                                 .user        = s};
-    if (place_is_device(&s->place)) {
-        s->bad_of = place_alloc(&s->place, (size_t)s->n * sizeof *s->bad_of, true, why);
-        if (s->bad_of == NULL || group_calls_take_place(&s->sums, &s->place, why) != PEN_OK)
+    if (place_is_device(&s->place) && (s->stage > 0 || s->n > 1)) {
+        group_calls *g = s->stage > 0 ? &s->sums : &s->everyone;
+        if (s->stage > 0)
+            s->bad_of = place_alloc(&s->place, (size_t)s->n * sizeof *s->bad_of, true, why);
+        if ((s->stage > 0 && s->bad_of == NULL) ||
+            group_calls_take_place(g, &s->place, why) != PEN_OK)
             return why->status;
-        setup.stop = s->sums.stop;
+        setup.stop = g->stop;
     }
     const pen_status status = update_state_create(&setup, &s->update_state, why);
     return status == PEN_OK
@@ -255,11 +302,12 @@ static pen_status make_state(sharded *s, pen_error *why)
 pen_status sharded_set_up(sharded *s, pen_error *why)
 {
     const model *m    = &s->ctx->model;
-    pen_status status = first_values_check(m, why);
+    pen_status status = s->ctx->mode == MODE_LOCAL ? PEN_OK : first_values_check(m, why);
     if (status == PEN_OK) status = make_groups(s, why);
     if (status == PEN_OK) status = make_ranges(s, why);
     if (status == PEN_OK) status = choose_place(s, why);
-    if (status == PEN_OK) status = first_values_spread(&s->everyone, s->sharded_out, why);
+    if (status == PEN_OK && (s->stage > 0 || s->n > 1))
+        status = first_values_spread(&s->everyone, s->sharded_out, why);
     if (status == PEN_OK) status = make_state(s, why);
     if (status == PEN_OK) status = load_all_sharded_out(s, why);
     if (status == PEN_OK) status = make_pieces(s, why);
@@ -267,13 +315,11 @@ pen_status sharded_set_up(sharded *s, pen_error *why)
     if (status == PEN_OK) status = sharded_make_runs(s, why);
     if (status == PEN_OK) status = sharded_units_create(s, why);
     if (status == PEN_OK) status = agreement_init(&s->agreement, m->n_groups, s->n, why);
-    if (status != PEN_OK) return status;
-    s->is_bad = calloc((size_t)update_state_plan(s->update_state)->n_chunks + 1, sizeof *s->is_bad);
-    if (s->is_bad == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a step");
-    log_info("the state of %u tensor%s is sharded over %d worker%s%s", m->n_tensors,
-             m->n_tensors == 1 ? "" : "s", s->size, s->size == 1 ? "" : "s",
-             s->is_hybrid ? " of each node" : "");
-    return PEN_OK;
+    if (status == PEN_OK && s->stage > 0)
+        log_info("the state of %u tensor%s is sharded over %d worker%s%s", m->n_tensors,
+                 m->n_tensors == 1 ? "" : "s", s->size, s->size == 1 ? "" : "s",
+                 s->is_hybrid ? " of each node" : "");
+    return status;
 }
 
 static void free_sums(sharded *s)
@@ -283,11 +329,14 @@ static void free_sums(sharded *s)
         sharded_let_go_there(s, s->sum[i], s->own[i].count * sizeof(float), STAT_GRAD_BYTES);
 }
 
-void sharded_tear_down(sharded *s)
+void sharded_close(strategy *base)
 {
+    sharded *s = (sharded *)base;
     pen_error why;
+    step_thread_fini(&s->lazy);
     (void)place_wait(&s->place, &why);
     reducer_destroy(s->reducer);
+    solo_destroy(s->solo);
     free_sums(s);
     sharded_free_runs(s);
     sharded_units_destroy(s);
@@ -297,7 +346,13 @@ void sharded_tear_down(sharded *s)
     agreement_fini(&s->agreement);
     free(s->pieces);
     free(s->arrays);
-    free(s->is_bad);
     free(s->ranks);
+    free(s->at);
+    group_calls_fini(&s->everyone);
+    group_calls_fini(&s->sums);
+    group_calls_fini(&s->values);
+    group_calls_fini(&s->across);
+    if (s->beside != NULL) s->place.ops->stream_free(s->beside);
     place_close(&s->place);
+    free(s);
 }

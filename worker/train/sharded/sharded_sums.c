@@ -1,8 +1,7 @@
-/* sharded_sums.c - a step's gradients: into buckets, summed to their owners, then the decision by all. */
+/* sharded_sums.c - a step's gradients: into buckets, summed, to their owners or to all, then the decision by all. */
 #include "worker/train/sharded/sharded_internal.h"
 
 #include "common/base/why.h"
-#include "common/compute/simd/simd.h"
 #include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/param_memory.h"
 
@@ -10,62 +9,31 @@
 #include <string.h>
 
 /* ---- into buckets ---------------------------------------------------------------------------- */
-/* A piece is not finite: marks its bad chunks, in case the ranks look for the culprit. */
-static void mark_bad_chunks(sharded *s, const sharded_piece *p, const void *grad,
-                            const pen_tensor *x, float *scratch)
+/* Chunk by chunk, so that a value that is not finite marks its chunk: of a piece that begins inside a chunk, first what
+ * is left of that. */
+static void add_piece(sharded *s, const pen_tensor *x, const void *grad, uint32_t i)
 {
-    const plan *cuts   = update_state_plan(s->update_state);
-    const size_t width = plan_dtype_bytes(x->desc.grad_dtype);
-    const pen_dtype as = model_push_dtype(&s->ctx->model, x);
-    for (uint32_t c = cuts->first_chunk[x->index]; c < cuts->first_chunk[x->index + 1]; c++) {
-        const plan_chunk *k = &cuts->chunk[c];
-        const uint64_t from = k->start > p->start ? k->start : p->start;
-        const uint64_t ends = k->start + k->count, piece_ends = p->start + p->count;
-        const uint64_t to = ends < piece_ends ? ends : piece_ends;
-        if (from >= to) continue;
-        const char *at = grad != NULL ? (const char *)grad + from * width : NULL;
-        s->is_bad[c] |= !simd_weigh(scratch + (from - p->start), at, x->desc.grad_dtype, as,
-                                    s->inputs->weight, to - from);
-    }
-}
-
-/* On a device: chunk by chunk, so that a value that is not finite marks its chunk. */
-static void weigh_there(sharded *s, const sharded_piece *p, const pen_tensor *x, const void *grad,
-                        float *room, device_stream stream)
-{
-    const plan *cuts    = update_state_plan(s->update_state);
-    const size_t width  = plan_dtype_bytes(x->desc.grad_dtype);
-    const uint64_t ends = p->start + p->count;
+    const sharded_piece *p = &s->piece[i];
+    const plan *cuts       = update_state_plan(s->update_state);
+    const size_t width     = plan_dtype_bytes(x->desc.grad_dtype);
+    const uint64_t size = cuts->chunk_elements, end = p->start + p->count;
+    const device_stream stream = device_copies_stream(x);
+    float *room                = reducer_room(s->reducer, i, stream);
     pen_error why;
-    for (uint64_t at = p->start; at < ends;) {
-        const uint64_t chunk = at / cuts->chunk_elements;
-        const uint64_t next  = (chunk + 1) * cuts->chunk_elements;
+    for (uint64_t at = p->start, next; room != NULL && at < end; at = next) {
+        const uint64_t rest  = size - at % size;
+        next                 = rest < size && rest < end - at ? at + rest : end;
         const device_weigh w = {.to         = room + (at - p->start),
                                 .grad       = grad != NULL ? (const char *)grad + at * width : NULL,
                                 .grad_dtype = x->desc.grad_dtype,
                                 .as         = model_push_dtype(&s->ctx->model, x),
                                 .weight     = s->inputs->weight,
-                                .n          = (next < ends ? next : ends) - at,
+                                .n          = next - at,
                                 .bad        = update_state_own_bad(s->update_state),
-                                .chunk      = cuts->first_chunk[x->index] + (uint32_t)chunk};
+                                .chunk      = cuts->first_chunk[x->index] + (uint32_t)(at / size),
+                                .chunk_elements = size};
         if (s->place.ops->weigh(&w, stream, &why) != PEN_OK) reducer_fail(s->reducer, &why);
-        at += w.n;
     }
-}
-
-static void add_piece(sharded *s, const pen_tensor *x, const void *grad, uint32_t i)
-{
-    const sharded_piece *p     = &s->piece[i];
-    const pen_dtype as         = model_push_dtype(&s->ctx->model, x);
-    const size_t width         = plan_dtype_bytes(x->desc.grad_dtype);
-    const char *from           = grad != NULL ? (const char *)grad + p->start * width : NULL;
-    const device_stream stream = device_copies_stream(x);
-    float *room                = reducer_room(s->reducer, i, stream);
-    if (room != NULL && place_is_device(&s->place))
-        weigh_there(s, p, x, grad, room, stream);
-    else if (room != NULL &&
-             !simd_weigh(room, from, x->desc.grad_dtype, as, s->inputs->weight, p->count))
-        mark_bad_chunks(s, p, grad, x, room);
     reducer_ready(s->reducer, i, stream);
 }
 
@@ -107,9 +75,9 @@ static void begin_round(sharded *s)
 void sharded_add(sharded *s, pen_tensor *x, const void *grad)
 {
     pen_error why;
-    if (s->n_ready == s->n_trained) begin_round(s);
+    if (s->stage > 0 && s->n_ready == s->n_trained) begin_round(s);
     s->n_ready++;
-    if (s->round == 0) keep_failure(s, choose_dest(s, x, grad, &why), &why);
+    if (s->stage > 0 && s->round == 0) keep_failure(s, choose_dest(s, x, grad, &why), &why);
     for (uint32_t i = s->first[x->index + 1]; i-- > s->first[x->index];) /* as they are laid out */
         add_piece(s, x, grad, i);
     if (s->stage > 1) param_grad_return(x, grad);
@@ -176,10 +144,32 @@ static pen_status sum_across(sharded *s, pen_error *why)
     return group_calls_wait(&s->across, why);
 }
 
+/* The bits of a chunk's number are those of a float so small that adding zeros does not change it; no chunk is a NaN. */
+static void mark_own_bad(sharded *s)
+{
+    pen_error why;
+    place beside      = s->place;
+    beside.stream     = s->beside;
+    float *room       = reducer_room(s->reducer, 0, s->beside);
+    pen_status status = reducer_join(s->reducer, s->beside, &why);
+    if (status == PEN_OK && room != NULL)
+        status = place_copy(&beside, TRAFFIC_OTHER, room + s->everyone.group->rank,
+                            update_state_own_bad(s->update_state), sizeof *room, &why);
+    if (status != PEN_OK) reducer_fail(s->reducer, &why);
+    reducer_ready(s->reducer, 0, s->beside);
+}
+
+pen_status sharded_lay_out_anew(sharded *s, pen_error *why)
+{
+    s->is_arranged = s->is_to_lay_out = false;
+    return reducer_arrange(s->reducer, NULL, why);
+}
+
 pen_status sharded_complete_sums(sharded *s, pen_error *why)
 {
-    const model *m = &s->ctx->model;
     pen_error later;
+    if (s->solo != NULL) return PEN_OK;
+    if (s->is_marked) mark_own_bad(s);
     keep_failure(s, group_calls_wait(&s->everyone, &later), &later);
     keep_failure(s, reducer_wait(s->reducer, &later), &later);
     if (s->failure.status != PEN_OK) {
@@ -187,8 +177,35 @@ pen_status sharded_complete_sums(sharded *s, pen_error *why)
         return why->status;
     }
     if (s->is_hybrid && sum_across(s, why) != PEN_OK) return why->status;
-    for (uint32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensor[i]->trained) update_state_give(s->update_state, m->tensor[i], s->dest[i]);
+    return agreement_complete(&s->agreement, &s->everyone, why);
+}
+
+pen_status sharded_agree(sharded *s, double *weight_sum, pen_error *why)
+{
+    ps_client_outcome *outcome = &s->ctx->step.outcome;
+    if (agreement_check(&s->agreement, weight_sum, why) != PEN_OK) {
+        context_fail(s->ctx, why); /* all other ranks fail alike */
+        return why->status;
+    }
+    if (s->stage == 0 && s->reducer != NULL)
+        reducer_set_first(s->reducer, agreement_first(&s->agreement));
+    *outcome = (ps_client_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};
+    agreement_scalars(&s->agreement, &outcome->scalars);
+    return PEN_OK;
+}
+
+pen_status sharded_give_sum(sharded *s, const pen_tensor *x, pen_error *why)
+{
+    const float *sum = s->dest[x->index];
+    /* Sums have weighted gradients; a push that is applied alone is scaled when it is applied. */
+    if (s->solo != NULL)
+        sum =
+            solo_weigh(s->solo, x, x->pushed,
+                       model_rule_of(&s->ctx->model, x) == STEP_ASYNC ? 1 : s->inputs->weight, why);
+    else if (s->stage == 0)
+        sum = reducer_sum(s->reducer, s->first[x->index]);
+    if (sum == NULL && s->stage == 0) return why->status;
+    update_state_give(s->update_state, x, sum);
     return PEN_OK;
 }
 
@@ -239,30 +256,23 @@ static pen_status gather_sums(sharded *s, pen_error *why)
     return status;
 }
 
-/* *at: the lowest rank that added a value that is not finite to the chunk; unchanged if none did.  On the host all ranks
- * settle a step at the same time. */
-static pen_status ask_for_culprit(sharded *s, uint32_t chunk, int32_t *at, pen_error *why)
-{
-    int32_t lowest = s->n, own = s->n;
-    for (int i = 0; i < s->n; i++)
-        if (s->ranks[i] == s->ctx->env.rank && s->is_bad[chunk]) own = i;
-    if (group_calls_lowest(&s->everyone, own, &lowest, "whose gradient is not finite", why) !=
-        PEN_OK)
-        return why->status;
-    if (lowest < s->n) *at = lowest;
-    return PEN_OK;
-}
-
-pen_status sharded_find_culprit(void *user, uint32_t chunk, const uint32_t *words, int32_t last,
-                                int32_t *rank, pen_error *why)
+/* The lowest rank that added a value that is not finite to the chunk, else `last`.  On the host all ranks settle a step at
+ * the same time.  The step counts on all ranks already: a loss from here on is handled by the next one. */
+pen_status sharded_find_culprit(void *user, uint32_t chunk, bool is_own, const uint32_t *words,
+                                int32_t last, int32_t *rank, pen_error *why)
 {
     sharded *s = user;
-    int32_t at = last;
-    if (s->bad_of != NULL)
+    int32_t at = last, lowest = s->n;
+    const int32_t own = is_own ? s->everyone.group->rank : s->n;
+    if (s->n > 1 && words != NULL) {
         verdicts_find(words, s->n, chunk, &at);
-    else if (ask_for_culprit(s, chunk, &at, why) != PEN_OK)
-        return why->status;
-    *rank = s->ranks[at];
+    } else if (s->n > 1 && !s->is_behind) {
+        const pen_status status =
+            group_calls_lowest(&s->everyone, own, &lowest, "whose gradient is not finite", why);
+        if (status != PEN_OK && !(status == PEN_PEER_LOST && s->goes_on)) return status;
+        if (status == PEN_OK && lowest < s->n) at = lowest;
+    }
+    *rank = s->is_behind ? s->agreement.ranks[at] : s->ranks[at];
     return PEN_OK;
 }
 
@@ -305,9 +315,12 @@ static pen_status gather_there(sharded *s, pen_error *why)
 
 pen_status sharded_decide(sharded *s, double weight_sum, pen_error *why)
 {
-    const pen_status status =
-        place_is_device(&s->place) ? gather_there(s, why) : gather_sums(s, why);
-    return status == PEN_OK ? verdicts_add(&s->verdicts, s->inputs, weight_sum, s->bad_of,
-                                           agreement_last_with_weight(&s->agreement), why)
-                            : status;
+    const void *marks       = s->is_marked ? reducer_sum(s->reducer, 0) : NULL;
+    const pen_status status = s->stage == 0 ? update_state_measure(s->update_state, why)
+                              : place_is_device(&s->place) ? gather_there(s, why)
+                                                           : gather_sums(s, why);
+    return status == PEN_OK
+               ? verdicts_add(&s->verdicts, s->inputs, weight_sum, s->is_marked ? marks : s->bad_of,
+                              agreement_last_with_weight(&s->agreement), why)
+               : status;
 }

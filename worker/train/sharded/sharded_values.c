@@ -61,7 +61,7 @@ pen_status sharded_make_runs(sharded *s, pen_error *why)
     size_t packed = PACKED_BYTES; /* of the run that is open */
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         const size_t bytes = m->tensor[i]->bytes;
-        if (!m->tensor[i]->trained || s->sharded_out[i]) continue;
+        if (s->stage == 0 || !m->tensor[i]->trained || s->sharded_out[i]) continue;
         s->gathered[s->n_gathered] = i;
         const bool is_large        = bytes >= IN_PLACE_BYTES;
         if (is_large || packed + bytes > PACKED_BYTES) {
@@ -168,6 +168,12 @@ static void count_pull(const sharded *s, const pen_tensor *x)
     stat_add(&s->ctx->stats, STAT_PULL_BYTES, x->bytes);
 }
 
+void sharded_count_pulls(const sharded *s)
+{
+    for (uint32_t i = 0; s->solo == NULL && i < s->n_trained; i++)
+        count_pull(s, s->ctx->model.tensor[s->trained[i]]);
+}
+
 static pen_status update_one(sharded *s, const pen_tensor *x, double weight_sum, bool *is_changed,
                              pen_error *why)
 {
@@ -180,7 +186,7 @@ static pen_status update_one(sharded *s, const pen_tensor *x, double weight_sum,
                                   s->inputs->rate, why);
 }
 
-/* A device may skip the step: what is gathered then has not changed. */
+/* On a device, which may skip the step: what is gathered then has not changed.  Or all at once, in stage 0. */
 static pen_status update_there(sharded *s, double weight_sum, pen_error *why)
 {
     const double *rates = verdicts_rates(&s->verdicts, s->inputs);
@@ -189,7 +195,7 @@ static pen_status update_there(sharded *s, double weight_sum, pen_error *why)
                                rates, why) != PEN_OK ||
         sharded_gather_all(s, why) != PEN_OK)
         return why->status;
-    for (uint32_t i = 0; i < s->n_trained; i++) count_pull(s, s->ctx->model.tensor[s->trained[i]]);
+    sharded_count_pulls(s);
     return device_copies_updated(s->ctx, why);
 }
 
@@ -200,7 +206,7 @@ pen_status sharded_update(sharded *s, double weight_sum, pen_error *why)
     pen_status status = PEN_OK;
     pen_error later;
     bool is_changed = false;
-    if (place_is_device(&s->place)) return update_there(s, weight_sum, why);
+    if (s->stage == 0 || place_is_device(&s->place)) return update_there(s, weight_sum, why);
     for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
         if (s->sharded_out[i]) status = update_one(s, m->tensor[i], weight_sum, &is_changed, why);
     for (uint32_t i = 0; i < s->n_runs && status == PEN_OK; i++) {

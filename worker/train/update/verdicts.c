@@ -75,7 +75,8 @@ static pen_status settle_one(verdicts *v, pen_error *why)
                                  .bad_rank = -1};
     if (outcome.has_bad) {
         outcome.bad_tensor = update_state_plan(v->state)->chunk[made.bad_chunk].tensor;
-        if (v->culprit(v->user, made.bad_chunk, words, last, &outcome.bad_rank, why) != PEN_OK)
+        if (v->culprit(v->user, made.bad_chunk, made.own_bad == made.bad_chunk, words, last,
+                       &outcome.bad_rank, why) != PEN_OK)
             return why->status;
     }
     return step_decided(v->ctx, step, &outcome, update_state_pending(v->state), why);

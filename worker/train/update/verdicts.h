@@ -9,10 +9,11 @@
 
 #include "worker/train/update/update_state.h"
 
-/* Finds the RANK whose gradient is not finite in a chunk.  words: of update_state_settle(); NULL on the host.  last: as
- * given to verdicts_add(). */
-typedef pen_status (*verdicts_culprit_fn)(void *user, uint32_t chunk, const uint32_t *words,
-                                          int32_t last, int32_t *rank, pen_error *why);
+/* Finds the RANK whose gradient is not finite in a chunk.  is_own: this rank's is not.  words: of update_state_settle();
+ * NULL on the host.  last: as given to verdicts_add(). */
+typedef pen_status (*verdicts_culprit_fn)(void *user, uint32_t chunk, bool is_own,
+                                          const uint32_t *words, int32_t last, int32_t *rank,
+                                          pen_error *why);
 
 typedef struct {
     pen_ctx *ctx;
