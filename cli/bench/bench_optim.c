@@ -248,7 +248,7 @@ static pen_status run_threads(bench *b, results *r, pen_error *why)
     return status;
 }
 
-static pen_status run(bench *b, results *r, pen_error *why)
+static pen_status run_bench(bench *b, results *r, pen_error *why)
 {
     const size_t bytes  = working_set(b);
     const size_t blocks = (b->set.elements + SIMD_BLOCK - 1) / SIMD_BLOCK;
@@ -305,7 +305,8 @@ int bench_optim(int argc, char **argv)
 
     b.bytes_per_element = bytes_per_element(b.ops, &b.hyper);
     choose_sets(&b);
-    if (run(&b, &measured, &why) != PEN_OK) return command_fail(1, "bench optim: %s", why.text);
+    if (run_bench(&b, &measured, &why) != PEN_OK)
+        return command_fail(1, "bench optim: %s", why.text);
     report(&b, &measured);
     return 0;
 }

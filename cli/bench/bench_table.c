@@ -155,7 +155,7 @@ static pen_kv batch_of(rank_state *w, uint64_t b, uint64_t slot)
 }
 
 /* Batches from `first` on; *spent: from the first request to the end of the last. */
-static pen_status run(rank_state *w, bool pushes, uint64_t first, uint64_t n, double *spent)
+static pen_status run_rows(rank_state *w, bool pushes, uint64_t first, uint64_t n, double *spent)
 {
     pen_req request[FLIGHT_MAX] = {{0}};
     const double start          = bench_seconds();
@@ -235,10 +235,10 @@ static pen_status run_pairs(rank_state *w, bool pushes)
     double spent;
     uint64_t first = 0;
     if (p == NULL) return PEN_NO_MEMORY;
-    pen_status status = run(w, pushes, 0, 200, &spent);
+    pen_status status = run_rows(w, pushes, 0, 200, &spent);
     const uint64_t n  = (uint64_t)(w->s.seconds / (spent / 200)) + 1;
     for (uint64_t i = 0; i < w->s.pairs && status == PEN_OK; i++, first += n) {
-        status      = run(w, pushes, first, n, &spent);
+        status      = run_rows(w, pushes, first, n, &spent);
         p->ours[i]  = (double)(n * w->s.batch) / spent;
         p->limit[i] = w->s.limit ? run_limit(&w->s, pushes) : 0;
         p->ratio[i] = p->limit[i] > 0 ? p->ours[i] / p->limit[i] : 0;

@@ -27,7 +27,7 @@ static int show(const char *path)
     return 0;
 }
 
-static int make(const char *path)
+static int make_key_file(const char *path)
 {
     secret s;
     char print[SECRET_PRINT_BYTES];
@@ -87,5 +87,5 @@ int command_keygen(int argc, char **argv)
         return EXIT_USAGE;
     }
     if (prints) return print_k8s(path);
-    return shows ? show(path) : make(path);
+    return shows ? show(path) : make_key_file(path);
 }

@@ -62,7 +62,7 @@ static char *rename_one(void *user, const char *key, const char *text)
     return made;
 }
 
-static yaml_tree *find(manifests *m, const char *kind, const char *role)
+static yaml_tree *find_manifest(manifests *m, const char *kind, const char *role)
 {
     char name[NAME_CHARS + 16];
     snprintf(name, sizeof name, "%s-%s", m->name, role);
@@ -78,7 +78,7 @@ static yaml_tree *find(manifests *m, const char *kind, const char *role)
 
 static void drop(manifests *m, const char *kind, const char *role)
 {
-    yaml_tree *gone = find(m, kind, role);
+    yaml_tree *gone = find_manifest(m, kind, role);
     size_t kept     = 0;
     for (size_t i = 0; i < m->n; i++)
         if (m->all[i] != gone) m->all[kept++] = m->all[i];
@@ -156,7 +156,7 @@ static void put_range(manifests *m, yaml_tree *settings, const char *variable, i
 
 static void put_settings(manifests *m, const run_options *o)
 {
-    yaml_tree *settings = find(m, "ConfigMap", "settings");
+    yaml_tree *settings = find_manifest(m, "ConfigMap", "settings");
     if (settings == NULL) return;
     char wait[24];
     snprintf(wait, sizeof wait, "%s", yaml_tree_text(settings, "data.PENSTOCK_INIT_TIMEOUT_MS"));
@@ -249,9 +249,9 @@ static void put_resources(manifests *m, const run_options *o, yaml_tree *worker)
 static void put_all(manifests *m, const run_options *o)
 {
     for (size_t i = 0; i < m->n; i++) yaml_tree_each(m->all[i], rename_one, m);
-    yaml_tree *scheduler = find(m, "StatefulSet", "scheduler");
-    yaml_tree *server    = find(m, "StatefulSet", "server");
-    yaml_tree *worker    = find(m, "Job", "worker");
+    yaml_tree *scheduler = find_manifest(m, "StatefulSet", "scheduler");
+    yaml_tree *server    = find_manifest(m, "StatefulSet", "server");
+    yaml_tree *worker    = find_manifest(m, "Job", "worker");
     if (m->failed) return;
     put_settings(m, o);
     put_program(m, o, worker);

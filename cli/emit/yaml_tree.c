@@ -93,7 +93,7 @@ static int child(yaml_tree *tree, int above, const char *key, size_t size)
 }
 
 /* libyaml counts nodes from 1, and the root is the first. */
-static int find(yaml_tree *tree, const char *path, size_t size)
+static int find_node(yaml_tree *tree, const char *path, size_t size)
 {
     int node = 1;
     while (size > 0 && node != 0) {
@@ -109,7 +109,7 @@ static int find(yaml_tree *tree, const char *path, size_t size)
 
 const char *yaml_tree_text(yaml_tree *tree, const char *path)
 {
-    const int node = find(tree, path, strlen(path));
+    const int node = find_node(tree, path, strlen(path));
     if (node == 0 || at(tree, node)->type != YAML_SCALAR_NODE) return NULL;
     return (const char *)at(tree, node)->data.scalar.value;
 }
@@ -127,7 +127,7 @@ static bool put(yaml_node_t *node, const char *text, bool quoted)
     return true;
 }
 
-static int make(yaml_tree *tree, const char *text, bool quoted)
+static int make_node(yaml_tree *tree, const char *text, bool quoted)
 {
     return yaml_document_add_scalar(
         &tree->document, NULL, (const yaml_char_t *)text, (int)strlen(text),
@@ -137,32 +137,32 @@ static int make(yaml_tree *tree, const char *text, bool quoted)
 /* Adds to a map; false: no memory. */
 static bool pair(yaml_tree *tree, int map, const char *name, int value)
 {
-    const int key = make(tree, name, false);
+    const int key = make_node(tree, name, false);
     return key != 0 && value != 0 &&
            yaml_document_append_mapping_pair(&tree->document, map, key, value) != 0;
 }
 
 bool yaml_tree_set(yaml_tree *tree, const char *path, const char *text, bool quoted)
 {
-    const int there = find(tree, path, strlen(path));
+    const int there = find_node(tree, path, strlen(path));
     if (there != 0)
         return at(tree, there)->type == YAML_SCALAR_NODE && put(at(tree, there), text, quoted);
     const char *dot = strrchr(path, '.');
-    const int above = dot != NULL ? find(tree, path, (size_t)(dot - path)) : 0;
+    const int above = dot != NULL ? find_node(tree, path, (size_t)(dot - path)) : 0;
     if (above == 0 || at(tree, above)->type != YAML_MAPPING_NODE) return false;
-    return pair(tree, above, dot + 1, make(tree, text, quoted));
+    return pair(tree, above, dot + 1, make_node(tree, text, quoted));
 }
 
 bool yaml_tree_put(yaml_tree *tree, const char *path, const char *key, const char *text)
 {
-    const int there = find(tree, path, strlen(path));
+    const int there = find_node(tree, path, strlen(path));
     if (there == 0 || at(tree, there)->type != YAML_MAPPING_NODE) return false;
-    return pair(tree, there, key, make(tree, text, true));
+    return pair(tree, there, key, make_node(tree, text, true));
 }
 
 bool yaml_tree_clear(yaml_tree *tree, const char *path)
 {
-    const int there = find(tree, path, strlen(path));
+    const int there = find_node(tree, path, strlen(path));
     if (there == 0 || at(tree, there)->type == YAML_SCALAR_NODE) return false;
     yaml_node_t *node = at(tree, there);
     if (node->type == YAML_MAPPING_NODE)
@@ -179,35 +179,35 @@ static int make_map(yaml_tree *tree)
 
 static bool append(yaml_tree *tree, const char *path, int item)
 {
-    const int list = find(tree, path, strlen(path));
+    const int list = find_node(tree, path, strlen(path));
     return list != 0 && item != 0 && at(tree, list)->type == YAML_SEQUENCE_NODE &&
            yaml_document_append_sequence_item(&tree->document, list, item) != 0;
 }
 
 bool yaml_tree_add(yaml_tree *tree, const char *path, const char *text)
 {
-    return append(tree, path, make(tree, text, true));
+    return append(tree, path, make_node(tree, text, true));
 }
 
 bool yaml_tree_add_map(yaml_tree *tree, const char *path, const char *const *pairs)
 {
     const int map = make_map(tree);
     for (; map != 0 && pairs[0] != NULL; pairs += 2)
-        if (!pair(tree, map, pairs[0], make(tree, pairs[1], true))) return false;
+        if (!pair(tree, map, pairs[0], make_node(tree, pairs[1], true))) return false;
     return append(tree, path, map);
 }
 
 bool yaml_tree_add_claim(yaml_tree *tree, const char *path, const char *name, const char *claim)
 {
     const int map = make_map(tree), inner = make_map(tree);
-    return map != 0 && inner != 0 && pair(tree, inner, "claimName", make(tree, claim, true)) &&
-           pair(tree, map, "name", make(tree, name, true)) &&
+    return map != 0 && inner != 0 && pair(tree, inner, "claimName", make_node(tree, claim, true)) &&
+           pair(tree, map, "name", make_node(tree, name, true)) &&
            pair(tree, map, "persistentVolumeClaim", inner) && append(tree, path, map);
 }
 
 bool yaml_tree_drop(yaml_tree *tree, const char *path, const char *name)
 {
-    const int there = find(tree, path, strlen(path));
+    const int there = find_node(tree, path, strlen(path));
     if (there == 0 || at(tree, there)->type != YAML_SEQUENCE_NODE) return false;
     yaml_node_t *list      = at(tree, there);
     yaml_node_item_t *kept = list->data.sequence.items.start;

@@ -134,8 +134,8 @@ static pen_status read_words(const char *role, const char *rank, int32_t *number
     return PEN_OK;
 }
 
-static const wire_member_status *find(const wire_control *status, const char *role, int32_t rank,
-                                      uint32_t *n)
+static const wire_member_status *find_member(const wire_control *status, const char *role,
+                                             int32_t rank, uint32_t *n)
 {
     const wire_member_status *found = NULL;
     *n                              = 0;
@@ -161,7 +161,7 @@ pen_status member_pid(const wire_control *status, const char *role, const char *
     int32_t number = -1;
     uint32_t n;
     if (read_words(role, rank, &number, why) != PEN_OK) return PEN_INVALID_ARGUMENT;
-    const wire_member_status *m = find(status, role, number, &n);
+    const wire_member_status *m = find_member(status, role, number, &n);
     if (m == NULL)
         return why_set(why, PEN_NOT_FOUND, "job '%s' has no %s %d; it has %u", status->u.status.job,
                        role, (int)number, n);

@@ -43,7 +43,7 @@ typedef struct {
     uint64_t kill_at_ms, leave_at_ms, link_until_ms;
 } launcher;
 
-/* start.c: names, files, and processes.  A start reuses the entry of an ended process of that role and rank. */
+/* launcher.c: names, files, and processes.  A start reuses the entry of an ended process of that role and rank. */
 /* The name of --job, or a generated one.  BAD_SETTING: not usable as a file name. */
 pen_status launcher_name_job(launcher *l, pen_error *why);
 /* Replaces it by the name of the scheduler's job; "": none. */
@@ -62,28 +62,28 @@ int launcher_node_of_server(const run_options *o, int rank);
 int launcher_node_of_worker(const run_options *o, int rank, int *local_rank);
 
 /* revive.c: restarts, and processes that start or leave because the job was scaled. */
-bool launcher_may_restart(const launcher *l, const process *p);
+bool revive_may_restart(const launcher *l, const process *p);
 /* A process ended; true: it will be restarted, or the scheduler decides what its end means. */
-bool launcher_takes_end(launcher *l, process *p, uint64_t now);
-void launcher_revive_due(launcher *l, uint64_t now); /* starts processes that are due */
-uint64_t launcher_revive_ms(const launcher *l); /* time of the next restart; UINT64_MAX: none */
-const char *launcher_end_note(const launcher *l, const process *p); /* for EXITED; "" */
-void launcher_scale(launcher *l, int workers, int servers);
+bool revive_takes_end(launcher *l, process *p, uint64_t now);
+void revive_due(launcher *l, uint64_t now); /* starts processes that are due */
+uint64_t revive_ms(const launcher *l);      /* time of the next restart; UINT64_MAX: none */
+const char *revive_end_note(const launcher *l, const process *p); /* for EXITED; "" */
+void revive_scale(launcher *l, int workers, int servers);
 
 /* secure.c: decides whether the job is encrypted, and provides its secret, before any start.
  * Errors  BAD_SETTING  machines 1 and up need a secret. */
-pen_status launcher_secure(launcher *l, pen_error *why);
-void launcher_forget_secret(launcher *l);
-/* Checks what launcher_secure() would refuse; no side effects. */
-pen_status launcher_check_secret(const launcher *l, pen_error *why);
+pen_status secure_job(launcher *l, pen_error *why);
+void secure_forget(launcher *l);
+/* Checks what secure_job() would refuse; no side effects. */
+pen_status secure_check(const launcher *l, pen_error *why);
 
 /* timeline.c: --trace */
-pen_status launcher_begin_timeline(const launcher *l, pen_error *why);
-/* Checks what launcher_begin_timeline() would refuse; leaves nothing behind. */
-pen_status launcher_check_timeline(pen_error *why);
-void launcher_end_timeline(const launcher *l); /* after all processes have ended */
+pen_status timeline_begin(const launcher *l, pen_error *why);
+/* Checks what timeline_begin() would refuse; leaves nothing behind. */
+pen_status timeline_check(pen_error *why);
+void timeline_end(const launcher *l); /* after all processes have ended */
 
-/* link.c */
+/* launcher.c */
 /* Live processes of a role: without lost workers, which may hang, but with processes to be restarted.  Role 0: all that
  * run. */
 size_t launcher_alive(const launcher *l, int32_t role);

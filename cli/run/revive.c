@@ -27,7 +27,7 @@ static bool has_restarts(const launcher *l, const process *p)
     return p->restarts < l->options.max_restarts && !process_cannot_run(p);
 }
 
-bool launcher_may_restart(const launcher *l, const process *p)
+bool revive_may_restart(const launcher *l, const process *p)
 {
     const run_options *o = &l->options;
     if (l->stopping || l->asked || l->has_verdict || p->is_leaving) return false;
@@ -47,7 +47,7 @@ static uint64_t pause_ms(const process *p)
     return pause < PAUSE_MAX_MS ? pause : PAUSE_MAX_MS;
 }
 
-const char *launcher_end_note(const launcher *l, const process *p)
+const char *revive_end_note(const launcher *l, const process *p)
 {
     const bool is_last = p->role == PEN_WORKER && l->options.loss == LOSS_WAIT && has_failed(p) &&
                          !has_restarts(l, p);
@@ -62,9 +62,9 @@ static bool is_for_scheduler(const launcher *l, const process *p, uint64_t now)
     return p->role == PEN_WORKER && l->options.loss != LOSS_FAIL;
 }
 
-bool launcher_takes_end(launcher *l, process *p, uint64_t now)
+bool revive_takes_end(launcher *l, process *p, uint64_t now)
 {
-    if (launcher_may_restart(l, p)) {
+    if (revive_may_restart(l, p)) {
         p->due_ms = now + pause_ms(p);
         p->lost   = true; /* not a failure if the job ends before the restart */
         if (p->role == PEN_SCHEDULER)
@@ -80,7 +80,7 @@ bool launcher_takes_end(launcher *l, process *p, uint64_t now)
 }
 
 /* ---- restarts --------------------------------------------------------------------------------------- */
-uint64_t launcher_revive_ms(const launcher *l)
+uint64_t revive_ms(const launcher *l)
 {
     uint64_t next = UINT64_MAX;
     for (size_t i = 0; i < l->n; i++)
@@ -109,7 +109,7 @@ static bool is_over(const launcher *l)
     return false;
 }
 
-void launcher_revive_due(launcher *l, uint64_t now)
+void revive_due(launcher *l, uint64_t now)
 {
     for (size_t i = 0; i < l->n; i++) {
         process *p = &l->all[i];
@@ -127,7 +127,7 @@ void launcher_revive_due(launcher *l, uint64_t now)
 }
 
 /* ---- growing and shrinking -------------------------------------------------------------------------------- */
-static process *find(launcher *l, int32_t role, int32_t rank)
+static process *find_process(launcher *l, int32_t role, int32_t rank)
 {
     for (size_t i = 0; i < l->n; i++)
         if (l->all[i].role == role && l->all[i].rank == rank) return &l->all[i];
@@ -136,7 +136,7 @@ static process *find(launcher *l, int32_t role, int32_t rank)
 
 static bool is_missing(launcher *l, int32_t role, int32_t rank)
 {
-    const process *p = find(l, role, rank);
+    const process *p = find_process(l, role, rank);
     return p == NULL || (p->ended && p->is_leaving && p->due_ms == 0);
 }
 
@@ -148,7 +148,7 @@ static void mark_leaving(launcher *l, int32_t role, int from)
     }
 }
 
-void launcher_scale(launcher *l, int workers, int servers)
+void revive_scale(launcher *l, int workers, int servers)
 {
     const run_options *o = &l->options;
     pen_error why        = {.status = PEN_OK};

@@ -66,7 +66,7 @@ static void report_exit(launcher *l, const process *p)
     exited.u.exited.signal = p->exit_signal;
     exited.u.exited.step   = p->has_position ? p->step : -1;
     exited.u.exited.call   = p->has_position ? p->call : "";
-    exited.u.exited.note   = launcher_end_note(l, p);
+    exited.u.exited.note   = revive_end_note(l, p);
     control_send(l->link, &exited, NULL);
 }
 
@@ -194,7 +194,7 @@ static void read_link(launcher *l, uint64_t now)
         if (message.kind == WIRE_LOST) take_lost(l, &message);
         if (message.kind == WIRE_NOTICE) fprintf(stderr, "penstock: %s\n", message.u.notice.text);
         if (message.kind == WIRE_SCALE)
-            launcher_scale(l, message.u.scale.workers, message.u.scale.servers);
+            revive_scale(l, message.u.scale.workers, message.u.scale.servers);
         if (message.kind != WIRE_VERDICT || l->has_verdict) continue;
         l->verdict     = message.u.verdict;
         l->has_verdict = true;
@@ -234,9 +234,9 @@ static void reap(launcher *l, uint64_t now)
         if (l->is_over && l->stopping && p->exit_signal == SIGTERM)
             p->exit_signal = 0; /* it was still starting */
         const bool fails = !l->stopping && (p->exit_code != 0 || p->exit_signal != 0);
-        if (fails && !l->asked && !launcher_may_restart(l, p)) hear_verdict(l, HEAR_MS);
+        if (fails && !l->asked && !revive_may_restart(l, p)) hear_verdict(l, HEAR_MS);
         process_drain(p); /* its last lines often repeat the verdict */
-        if (fails && !launcher_takes_end(l, p, now)) launcher_ask_scheduler(l, now);
+        if (fails && !revive_takes_end(l, p, now)) launcher_ask_scheduler(l, now);
         if (l->stopping) p->reported = true;
     }
     if (launcher_alive(l, PEN_WORKER) == 0 && l->leave_at_ms == 0)
@@ -368,7 +368,7 @@ static pen_status start_all(launcher *l, pen_error *why)
 
 static int poll_timeout(const launcher *l, uint64_t now)
 {
-    uint64_t due = l->stopping ? l->kill_at_ms : l->leave_at_ms, again = launcher_revive_ms(l);
+    uint64_t due = l->stopping ? l->kill_at_ms : l->leave_at_ms, again = revive_ms(l);
     if (progress_ms(l) < again) again = progress_ms(l);
     if (l->tell_ms != 0 && l->tell_ms < again) again = l->tell_ms;
     if (again != UINT64_MAX && (due == 0 || again < due)) due = again;
@@ -421,7 +421,7 @@ static pen_status watch(launcher *l, pen_error *why)
         poll(fds, n, poll_timeout(l, now));
         now = clock_ms(&clock_real);
         read_signals(l, now);
-        launcher_revive_due(l, now);
+        revive_due(l, now);
         reap(l, now); /* before the link: reports deaths here with their signal */
         for (size_t i = 2; i < n; i++) {
             if (fds[i].revents == 0) continue;
@@ -559,7 +559,7 @@ static int print_config(launcher *l)
     pen_error why;
     if (files_check(&why) != PEN_OK) return command_fail(1, "%s", why.text);
     if ((l->options.program != NULL && launcher_name_job(l, &why) != PEN_OK) ||
-        launcher_check_secret(l, &why) != PEN_OK || launcher_check_timeline(&why) != PEN_OK)
+        secure_check(l, &why) != PEN_OK || timeline_check(&why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     return run_files_print(&l->options, stdout);
 }
@@ -570,7 +570,7 @@ static int run_secured(launcher *l)
     pen_error why;
     int code   = 0;
     bool again = true;
-    if (launcher_secure(l, &why) != PEN_OK || launcher_begin_timeline(l, &why) != PEN_OK)
+    if (secure_job(l, &why) != PEN_OK || timeline_begin(l, &why) != PEN_OK)
         return command_fail(EXIT_USAGE, "%s", why.text);
     if (process_guard_start(&why) != PEN_OK) return command_fail(1, "%s", why.text);
     while (again) {
@@ -580,7 +580,7 @@ static int run_secured(launcher *l)
                     l->options.max_restarts);
     }
     process_guard_stop();
-    launcher_end_timeline(l);
+    timeline_end(l);
     return code;
 }
 
@@ -599,7 +599,7 @@ int command_run(int argc, char **argv)
     l.signals = open_signals();
     if (l.signals < 0) return command_fail(1, "cannot watch signals: %m");
     code = run_secured(&l);
-    launcher_forget_secret(&l);
+    secure_forget(&l);
     local_socket_sweep(); /* of killed children */
     return code;
 }

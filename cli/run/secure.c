@@ -151,7 +151,7 @@ static bool needs_secret(const run_options *o, int choice)
     return choice == AUTH_ON || (choice == AUTH_AUTO && (has_given(o) || uses_tcp(o)));
 }
 
-pen_status launcher_check_secret(const launcher *l, pen_error *why)
+pen_status secure_check(const launcher *l, pen_error *why)
 {
     int choice;
     bool is_file;
@@ -160,7 +160,7 @@ pen_status launcher_check_secret(const launcher *l, pen_error *why)
     return needs_secret(o, choice) ? check_given(o, &is_file, why) : PEN_OK;
 }
 
-pen_status launcher_secure(launcher *l, pen_error *why)
+pen_status secure_job(launcher *l, pen_error *why)
 {
     int choice;
     const run_options *o    = &l->options;
@@ -171,7 +171,7 @@ pen_status launcher_secure(launcher *l, pen_error *why)
     return find_secret(l, why);
 }
 
-void launcher_forget_secret(launcher *l)
+void secure_forget(launcher *l)
 {
     if (l->secret_path[0] != '\0') unlink(l->secret_path);
     if (l->secret_lock > 0) close(l->secret_lock);

@@ -70,7 +70,7 @@ static pen_status make_folder(char folder[CONFIG_TEXT_BYTES + 16], bool *is_new,
                      inner.text);
 }
 
-pen_status launcher_check_timeline(pen_error *why)
+pen_status timeline_check(pen_error *why)
 {
     char folder[CONFIG_TEXT_BYTES + 16];
     bool is_new;
@@ -79,7 +79,7 @@ pen_status launcher_check_timeline(pen_error *why)
     return status;
 }
 
-pen_status launcher_begin_timeline(const launcher *l, pen_error *why)
+pen_status timeline_begin(const launcher *l, pen_error *why)
 {
     char folder[CONFIG_TEXT_BYTES + 16];
     bool is_new;
@@ -89,7 +89,7 @@ pen_status launcher_begin_timeline(const launcher *l, pen_error *why)
     return PEN_OK;
 }
 
-void launcher_end_timeline(const launcher *l)
+void timeline_end(const launcher *l)
 {
     char folder[CONFIG_TEXT_BYTES + 16], text[400];
     char *from[]     = {folder};

@@ -24,7 +24,7 @@ enum {
 static const char env_prefix[]  = "PENSTOCK_";
 static const double exact_up_to = 9007199254740992.0; /* 2^53: limits are held in doubles */
 
-static const config_row *find(const config_row *rows, const char *key)
+static const config_row *find_row(const config_row *rows, const char *key)
 {
     for (const config_row *r = rows; r->name != NULL; r++)
         if (strcmp(r->name, key) == 0) return r;
@@ -297,7 +297,7 @@ void config_defaults(const config_row *rows, void *settings)
 pen_status config_set(const config_row *rows, void *settings, const char *key, const char *text,
                       pen_error *why)
 {
-    const config_row *row = find(rows, key);
+    const config_row *row = find_row(rows, key);
     if (row == NULL) return refuse_unknown(rows, NULL, key, why);
     return set_row(row, settings, text, why);
 }
@@ -305,7 +305,7 @@ pen_status config_set(const config_row *rows, void *settings, const char *key, c
 void config_get(const config_row *rows, const void *settings, const char *key, char *text,
                 size_t size)
 {
-    const config_row *row = find(rows, key);
+    const config_row *row = find_row(rows, key);
     if (size > 0) text[0] = '\0';
     if (row == NULL) return;
 
@@ -346,7 +346,7 @@ static pen_status layer_set_row(layer *self, const config_row *row, const char *
 
 static pen_status layer_set(layer *self, const char *key, const char *text)
 {
-    const config_row *row = find(self->rows, key);
+    const config_row *row = find_row(self->rows, key);
     if (row == NULL) return refuse_unknown(self->rows, NULL, key, self->why);
     return layer_set_row(self, row, text);
 }
@@ -519,7 +519,7 @@ pen_status config_from_file(const config_row *rows, void *settings, const char *
 static bool is_known(const config_row *const *known, const char *key)
 {
     for (; known != NULL && *known != NULL; known++)
-        if (find(*known, key) != NULL) return true;
+        if (find_row(*known, key) != NULL) return true;
     return false;
 }
 
@@ -530,7 +530,7 @@ static pen_status set_variable(layer *self, const config_row *const *known, cons
     if (!split(variable, strlen(variable), key, &text)) return refuse_word(self->why, variable);
     for (char *at = key; *at != '\0'; at++) *at = (char)tolower((unsigned char)*at);
 
-    const config_row *row = find(self->rows, key);
+    const config_row *row = find_row(self->rows, key);
     if (row != NULL) return layer_set_row(self, row, text);
     return is_known(known, key) ? PEN_OK : refuse_unknown(self->rows, known, key, self->why);
 }
@@ -554,9 +554,9 @@ static const config_row *find_flag(const config_row *rows, char key[NAME_BYTES],
 {
     for (char *at = key; *at != '\0'; at++)
         if (*at == '-') *at = '_';
-    const config_row *row = find(rows, key);
+    const config_row *row = find_row(rows, key);
     if (row != NULL || *text != NULL || strncmp(key, "no_", 3) != 0) return row;
-    row = find(rows, key + 3);
+    row = find_row(rows, key + 3);
     if (row == NULL || !config_is_switch(row)) return NULL;
     *text = "no";
     return row;

@@ -13,7 +13,7 @@ void loop_call_init(loop_call *q, loop *l)
     pthread_condattr_destroy(&attributes);
 }
 
-static void run(void *user)
+static void run_call(void *user)
 {
     loop_call *q = user;
     pthread_mutex_lock(&q->lock);
@@ -56,7 +56,7 @@ bool loop_call_ask(loop_call *q, loop_fn fn, void *user, uint64_t wait_ms)
         q->is_pending = true;
         q->fn         = fn;
         q->user       = user;
-        q->task       = (loop_task){.fn = run, .user = q};
+        q->task       = (loop_task){.fn = run_call, .user = q};
         loop_post(q->loop, &q->task);
         is_answered = settle(q, &until);
     }

@@ -42,7 +42,7 @@ static pen_status cannot_open(const char *dir, pen_error *why)
         dir);
 }
 
-static int make(const char *dir, int flags)
+static int make_file(const char *dir, int flags)
 {
     static atomic_uint serial;
     char path[640];
@@ -82,10 +82,10 @@ static pen_status file_open(void *state, const char *dir, pen_error *why)
                        inner.text);
     close(folder);
     f->is_direct = true;
-    int fd       = make(dir, O_DIRECT);
+    int fd       = make_file(dir, O_DIRECT);
     if (fd < 0 && errno == EINVAL) {
         f->is_direct = false;
-        fd           = make(dir, 0);
+        fd           = make_file(dir, 0);
     }
     if (fd < 0) return cannot_open(dir, why);
     f->fd = fd;

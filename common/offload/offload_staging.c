@@ -74,7 +74,7 @@ static offload_buffer *find_spare(offload *t, size_t room)
     return NULL;
 }
 
-static offload_buffer *make(size_t room)
+static offload_buffer *make_buffer(size_t room)
 {
     offload_buffer *b = malloc(sizeof *b);
     void *memory      = b != NULL ? aligned_alloc(OFFLOAD_ALIGN, room) : NULL;
@@ -133,7 +133,7 @@ buf *offload_buffer_take(offload *t, size_t bytes, offload_haste haste)
     if (haste == OFFLOAD_WAIT) make_room(t, room);
     if (haste == OFFLOAD_IF_ROOM && !has_room(t, room)) return NULL;
     offload_buffer *b = find_spare(t, room);
-    if (b == NULL) b = make(room);
+    if (b == NULL) b = make_buffer(room);
     if (b == NULL) return NULL;
     b->home = t;
     t->users++;

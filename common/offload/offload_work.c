@@ -140,7 +140,7 @@ static void do_write(offload *t, offload_job *job)
 }
 
 /* Runs jobs until the tier is closed and the queue is empty. */
-static void run(offload *t, offload_queue *q, void (*work)(offload *t, offload_job *job))
+static void run_queue(offload *t, offload_queue *q, void (*work)(offload *t, offload_job *job))
 {
     pthread_mutex_lock(&t->lock);
     for (;;) {
@@ -159,14 +159,14 @@ static void run(offload *t, offload_queue *q, void (*work)(offload *t, offload_j
 static void *run_reads(void *user)
 {
     offload *t = user;
-    run(t, &t->reads, do_read);
+    run_queue(t, &t->reads, do_read);
     return NULL;
 }
 
 static void *run_writes(void *user)
 {
     offload *t = user;
-    run(t, &t->writes, do_write);
+    run_queue(t, &t->writes, do_write);
     return NULL;
 }
 

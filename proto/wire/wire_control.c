@@ -184,7 +184,7 @@ static void write_absent(pass *p, const pen_error *ours, Pen__Verdict *theirs)
 }
 
 /* One initialised message of a kind, or NULL. */
-static void *make(pass *p, const ProtobufCMessageDescriptor *descriptor)
+static void *make_message(pass *p, const ProtobufCMessageDescriptor *descriptor)
 {
     void *message = room(p, 1, descriptor->sizeof_message);
     if (message != NULL) descriptor->message_init(message);
@@ -357,7 +357,7 @@ static bool read_one_decision(pass *p, const Pen__Decision *theirs, wire_decisio
 
 static Pen__Decision *write_one_decision(pass *p, bool is_there, const wire_decision *ours)
 {
-    Pen__Decision *theirs = is_there ? make(p, &pen__decision__descriptor) : NULL;
+    Pen__Decision *theirs = is_there ? make_message(p, &pen__decision__descriptor) : NULL;
     if (theirs != NULL) write_decision(p, ours, theirs);
     return theirs;
 }
@@ -372,7 +372,7 @@ static void read_one_member(pass *p, const Pen__Member *theirs, wire_member *our
 
 static Pen__Member *write_one_member(pass *p, const wire_member *ours)
 {
-    Pen__Member *theirs = make(p, &pen__member__descriptor);
+    Pen__Member *theirs = make_message(p, &pen__member__descriptor);
     if (theirs != NULL) write_member(p, ours, theirs);
     return theirs;
 }
@@ -404,7 +404,7 @@ static void read_reason(pass *p, const Pen__Verdict *theirs, pen_error *ours)
 
 static Pen__Verdict *write_reason(pass *p, const pen_error *ours)
 {
-    Pen__Verdict *theirs = make(p, &pen__verdict__descriptor);
+    Pen__Verdict *theirs = make_message(p, &pen__verdict__descriptor);
     if (theirs != NULL) write_verdict(p, ours, theirs);
     return theirs;
 }
@@ -583,7 +583,8 @@ static const ProtobufCMessageDescriptor *describe(int kind)
 static void write_body(pass *p, const wire_control *c, Pen__Control *m)
 {
     m->body_case = (Pen__Control__BodyCase)c->kind;
-    m->hello     = make(p, describe((int)c->kind)); /* the union holds pointers to messages only */
+    m->hello =
+        make_message(p, describe((int)c->kind)); /* the union holds pointers to messages only */
     if (m->hello == NULL) return;
     switch (c->kind) {
 #define X(KIND, field, Theirs, where)                                                              \

@@ -314,7 +314,7 @@ pen_status server_shard_open(server_shard *s, pen_error *why)
     return loop_add(s->loop, transport_poll_fd(s->endpoint), drain, s, why);
 }
 
-static void *run(void *user)
+static void *run_shard_thread(void *user)
 {
     server_shard *s = user;
     char name[32];
@@ -328,7 +328,7 @@ static void *run(void *user)
 
 pen_status server_shard_start(server_shard *s, pen_error *why)
 {
-    if (pthread_create(&s->thread, NULL, run, s) != 0)
+    if (pthread_create(&s->thread, NULL, run_shard_thread, s) != 0)
         return why_set(why, PEN_NO_MEMORY, "no thread for shard %u: %m", s->index);
     s->is_running = true;
     return PEN_OK;

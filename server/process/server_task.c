@@ -16,7 +16,7 @@ typedef struct {
     _Alignas(max_align_t) char copy[];
 } carried;
 
-static void run(void *user)
+static void run_task(void *user)
 {
     const carried *c = user;
     if (c->fn != NULL)
@@ -31,7 +31,7 @@ static bool carry(loop *to, const carried *what, const void *value, size_t size)
     carried *c = malloc(sizeof *c + size);
     if (c == NULL) return false;
     *c       = *what;
-    c->task  = (loop_task){.fn = run, .user = c};
+    c->task  = (loop_task){.fn = run_task, .user = c};
     c->value = size > 0 ? memcpy(c->copy, value, size) : (void *)(uintptr_t)value;
     loop_post(to, &c->task);
     return true;

@@ -212,7 +212,7 @@ void store_thread_prepare(store_thread *t, server_plan *p)
 }
 
 /* Later copies: their primaries fill them. */
-static void make(void *user)
+static void make_new_shards(void *user)
 {
     server_new_shards *r = user;
     r->status            = PEN_OK;
@@ -225,7 +225,7 @@ static void make(void *user)
 
 void store_thread_make(store_thread *t, server_new_shards *r)
 {
-    if (server_post(t->loop, make, r, 0)) return;
+    if (server_post(t->loop, make_new_shards, r, 0)) return;
     server_no_memory(r->server, "making a shard");
     server_new_shards_destroy(r);
 }

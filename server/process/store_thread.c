@@ -265,7 +265,7 @@ pen_status store_thread_find(const char *dir, int64_t *steps, uint32_t cap, uint
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
-static void *run(void *user)
+static void *run_store_thread(void *user)
 {
     store_thread *t = user;
     fp_env_set_ours();
@@ -304,7 +304,7 @@ pen_status store_thread_start(server *s, store_thread **out, pen_error *why)
         return PEN_NO_MEMORY;
     }
     *out = t;
-    if (pthread_create(&t->thread, NULL, run, t) != 0)
+    if (pthread_create(&t->thread, NULL, run_store_thread, t) != 0)
         return why_set(why, PEN_NO_MEMORY, "no thread for the store: %m");
     t->is_running = true;
     return PEN_OK;

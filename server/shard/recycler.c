@@ -74,7 +74,7 @@ static void come_back(buf *base)
     if (!is_kept) discard(one);
 }
 
-static item *find(recycler *self, size_t size, bool lends)
+static item *find_item(recycler *self, size_t size, bool lends)
 {
     LIST_EACH(one, self->free) {
         if (one->base.size != size || one->lends != lends) continue;
@@ -85,7 +85,7 @@ static item *find(recycler *self, size_t size, bool lends)
     return NULL;
 }
 
-static item *make(size_t size, bool lends)
+static item *make_item(size_t size, bool lends)
 {
     item *one = malloc(sizeof *one);
     buf *b    = one != NULL ? lends ? lend_buf_new(size) : buf_new(size) : NULL;
@@ -101,10 +101,10 @@ buf *recycler_take(recycler *self, size_t size, bool lends)
 {
     if (self == NULL) return lends ? lend_buf_new(size) : buf_new(size);
     pthread_mutex_lock(&self->lock);
-    item *one = find(self, size, lends);
+    item *one = find_item(self, size, lends);
     self->users++;
     pthread_mutex_unlock(&self->lock);
-    if (one == NULL) one = make(size, lends);
+    if (one == NULL) one = make_item(size, lends);
     if (one == NULL) {
         pthread_mutex_lock(&self->lock);
         leave(self);

@@ -37,7 +37,7 @@ static void release(buf *self)
     free(self);
 }
 
-static shard_spare *make(size_t count, size_t room)
+static shard_spare *make_spare(size_t count, size_t room)
 {
     shard_spare *made = aligned_alloc(ALIGNMENT, ALIGNMENT + room * sizeof(float));
     if (made == NULL) return NULL;
@@ -53,7 +53,7 @@ buf *shard_pool_take(shard_pool *pool, size_t count)
     shard_spare **line = &pool->spare[class];
     if (*line == NULL && pool->lent[class] != NULL && buf_is_alone(&pool->lent[class]->base))
         line = &pool->lent[class];
-    if (*line == NULL) return (buf *)make(count, room);
+    if (*line == NULL) return (buf *)make_spare(count, room);
     shard_spare *taken = *line;
     LIST_REMOVE(*line, taken);
     taken->base.size = count * sizeof(float);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static pen_status run(pen_group *g, const char *function, coll_call call, const pen_opts *o)
+static pen_status run_bytes(pen_group *g, const char *function, coll_call call, const pen_opts *o)
 {
     call.scale              = 1;
     call.label              = api_coll_label(o);
@@ -21,12 +21,12 @@ static pen_status broadcast_bytes(pen_group *g, pen_bytes *io, int root, const p
     const bool is_root   = g->rank == root;
     const coll_call head = {
         .kind = COLL_BROADCAST, .dtype = PEN_U64, .root = root, .n = 1, .in = &size, .out = &size};
-    pen_status status = run(g, "pen_broadcast_bytes", head, o);
+    pen_status status = run_bytes(g, "pen_broadcast_bytes", head, o);
     if (status != PEN_OK) return status;
     if (!is_root && (data = pen_alloc(g->ctx, size, PEN_HOST)) == NULL) return PEN_NO_MEMORY;
     const coll_call body = {
         .kind = COLL_BROADCAST, .dtype = PEN_U8, .root = root, .n = size, .in = data, .out = data};
-    if (size > 0) status = run(g, "pen_broadcast_bytes", body, o);
+    if (size > 0) status = run_bytes(g, "pen_broadcast_bytes", body, o);
     if (is_root) return status;
     if (status == PEN_OK)
         *io = (pen_bytes){data, size};
@@ -67,7 +67,7 @@ static pen_status gather_sizes(pen_group *g, uint64_t size, gathering *w, const 
 {
     const coll_call call = {
         .kind = COLL_ALL_GATHER, .dtype = PEN_U64, .n = 1, .in = &size, .out = w->sizes};
-    pen_status status = run(g, "pen_gather_bytes", call, o);
+    pen_status status = run_bytes(g, "pen_gather_bytes", call, o);
     for (int i = 0; i < g->size && status == PEN_OK; i++) w->counts[i] = (size_t)w->sizes[i];
     return status;
 }
@@ -106,7 +106,7 @@ static pen_status gather_bytes(pen_group *g, const void *in, size_t size, pen_by
                             .in     = in,
                             .out    = w->all,
                             .counts = w->counts};
-    if (n > 0) status = run(g, "pen_gather_bytes", call, o);
+    if (n > 0) status = run_bytes(g, "pen_gather_bytes", call, o);
     return status == PEN_OK && gets ? hand_out(g, w, out) : status;
 }
 

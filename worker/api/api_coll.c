@@ -112,8 +112,8 @@ pen_status api_coll_check(const pen_group *g, const char *function, const coll_c
 }
 
 /* Waits for the call, or starts it as *req, or adds it to the batch of this thread. */
-static pen_status run(pen_group *g, const char *function, coll_call *call, const pen_opts *o,
-                      pen_req *req)
+static pen_status run_coll(pen_group *g, const char *function, coll_call *call, const pen_opts *o,
+                           pen_req *req)
 {
     const bool waits  = req == NULL;
     pen_status status = api_coll_enter(g, function, o, waits);
@@ -138,7 +138,7 @@ pen_status pen_barrier(pen_group *g, const pen_opts *o, pen_req *req)
 {
     FP_ENV_OURS();
     coll_call call = {.kind = COLL_BARRIER, .dtype = PEN_U8};
-    return run(g, "pen_barrier", &call, o, req);
+    return run_coll(g, "pen_barrier", &call, o, req);
 }
 
 pen_status pen_broadcast(pen_group *g, void *data, size_t n, pen_dtype t, int root,
@@ -147,7 +147,7 @@ pen_status pen_broadcast(pen_group *g, void *data, size_t n, pen_dtype t, int ro
     FP_ENV_OURS();
     coll_call call = {
         .kind = COLL_BROADCAST, .dtype = t, .root = root, .n = n, .in = data, .out = data};
-    return run(g, "pen_broadcast", &call, o, req);
+    return run_coll(g, "pen_broadcast", &call, o, req);
 }
 
 pen_status pen_reduce(pen_group *g, const void *in, void *out, size_t n, pen_dtype t, pen_op op,
@@ -156,7 +156,7 @@ pen_status pen_reduce(pen_group *g, const void *in, void *out, size_t n, pen_dty
     FP_ENV_OURS();
     coll_call call = {
         .kind = COLL_REDUCE, .op = op, .dtype = t, .root = root, .n = n, .in = in, .out = out};
-    return run(g, "pen_reduce", &call, o, req);
+    return run_coll(g, "pen_reduce", &call, o, req);
 }
 
 pen_status pen_all_reduce(pen_group *g, const void *in, void *out, size_t n, pen_dtype t, pen_op op,
@@ -164,7 +164,7 @@ pen_status pen_all_reduce(pen_group *g, const void *in, void *out, size_t n, pen
 {
     FP_ENV_OURS();
     coll_call call = {.kind = COLL_ALL_REDUCE, .op = op, .dtype = t, .n = n, .in = in, .out = out};
-    return run(g, "pen_all_reduce", &call, o, req);
+    return run_coll(g, "pen_all_reduce", &call, o, req);
 }
 
 pen_status pen_gather(pen_group *g, const void *in, size_t n, void *out, const size_t *counts,
@@ -178,7 +178,7 @@ pen_status pen_gather(pen_group *g, const void *in, size_t n, void *out, const s
                       .in     = in,
                       .out    = out,
                       .counts = counts};
-    return run(g, "pen_gather", &call, o, req);
+    return run_coll(g, "pen_gather", &call, o, req);
 }
 
 pen_status pen_all_gather(pen_group *g, const void *in, size_t n, void *out, const size_t *counts,
@@ -187,7 +187,7 @@ pen_status pen_all_gather(pen_group *g, const void *in, size_t n, void *out, con
     FP_ENV_OURS();
     coll_call call = {
         .kind = COLL_ALL_GATHER, .dtype = t, .n = n, .in = in, .out = out, .counts = counts};
-    return run(g, "pen_all_gather", &call, o, req);
+    return run_coll(g, "pen_all_gather", &call, o, req);
 }
 
 pen_status pen_scatter(pen_group *g, const void *in, const size_t *counts, void *out, size_t n,
@@ -201,7 +201,7 @@ pen_status pen_scatter(pen_group *g, const void *in, const size_t *counts, void 
                       .in     = in,
                       .out    = out,
                       .counts = counts};
-    return run(g, "pen_scatter", &call, o, req);
+    return run_coll(g, "pen_scatter", &call, o, req);
 }
 
 pen_status pen_reduce_scatter(pen_group *g, const void *in, const size_t *counts, void *out,
@@ -215,7 +215,7 @@ pen_status pen_reduce_scatter(pen_group *g, const void *in, const size_t *counts
                       .in     = in,
                       .out    = out,
                       .counts = counts};
-    return run(g, "pen_reduce_scatter", &call, o, req);
+    return run_coll(g, "pen_reduce_scatter", &call, o, req);
 }
 
 pen_status pen_all_to_all(pen_group *g, const void *in, const size_t *in_counts, void *out,
@@ -230,7 +230,7 @@ pen_status pen_all_to_all(pen_group *g, const void *in, const size_t *in_counts,
                       .out        = out,
                       .counts     = in_counts,
                       .out_counts = out_counts};
-    return run(g, "pen_all_to_all", &call, o, req);
+    return run_coll(g, "pen_all_to_all", &call, o, req);
 }
 
 /* ---- point to point -------------------------------------------------------------------------- */

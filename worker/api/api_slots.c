@@ -265,7 +265,7 @@ static pen_status agree(const job *j, int64_t *applied)
 }
 
 /* ---- the calls ------------------------------------------------------------------------------- */
-static pen_status run(job *j, bool sets, int64_t *applied)
+static pen_status run_slots(job *j, bool sets, int64_t *applied)
 {
     pen_error why;
     state_ranges h          = {.copies = 1};
@@ -306,7 +306,7 @@ static pen_status begin(pen_ctx *ctx, const char *call, bool sets, const pen_slo
     status = prepare(&j, slots, n);
     if (status == PEN_OK) status = api_lock_step(ctx, call);
     if (status == PEN_OK) {
-        status = run(&j, sets, applied);
+        status = run_slots(&j, sets, applied);
         pthread_mutex_unlock(&ctx->step.lock);
     }
     free(j.row);

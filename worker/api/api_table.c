@@ -42,8 +42,8 @@ static pen_status start(pen_table *t, const pen_kv *kv, ps_client_verb verb, con
     return last_error_set(&why);
 }
 
-static pen_status run(pen_table *t, const char *call, ps_client_verb verb, const pen_kv *kv,
-                      const pen_opts *o, pen_req *req)
+static pen_status run_rows(pen_table *t, const char *call, ps_client_verb verb, const pen_kv *kv,
+                           const pen_opts *o, pen_req *req)
 {
     if (t == NULL) return last_error_report(PEN_INVALID_ARGUMENT, "%s: t is NULL", call);
     pen_status status = context_enter(t->ctx, call, req == NULL);
@@ -56,17 +56,17 @@ static pen_status run(pen_table *t, const char *call, ps_client_verb verb, const
 pen_status pen_kv_push(pen_table *t, const pen_kv *kv, const pen_opts *o, pen_req *req)
 {
     FP_ENV_OURS();
-    return run(t, "pen_kv_push", PS_PUSH, kv, o, req);
+    return run_rows(t, "pen_kv_push", PS_PUSH, kv, o, req);
 }
 
 pen_status pen_kv_pull(pen_table *t, const pen_kv *kv, const pen_opts *o, pen_req *req)
 {
     FP_ENV_OURS();
-    return run(t, "pen_kv_pull", PS_PULL, kv, o, req);
+    return run_rows(t, "pen_kv_pull", PS_PULL, kv, o, req);
 }
 
 pen_status pen_kv_push_pull(pen_table *t, const pen_kv *kv, const pen_opts *o, pen_req *req)
 {
     FP_ENV_OURS();
-    return run(t, "pen_kv_push_pull", PS_PUSH_PULL, kv, o, req);
+    return run_rows(t, "pen_kv_push_pull", PS_PUSH_PULL, kv, o, req);
 }

@@ -111,8 +111,8 @@ static pen_status run_on_device(request *r, const pen_opts *o)
     return status;
 }
 
-static pen_status run(pen_ctx *ctx, const char *call, ps_client_verb verb, pen_tensor *t,
-                      const void *from, void *to, const pen_opts *o, pen_req *req)
+static pen_status run_verb(pen_ctx *ctx, const char *call, ps_client_verb verb, pen_tensor *t,
+                           const void *from, void *to, const pen_opts *o, pen_req *req)
 {
     request *r;
     if (verb != PS_PULL && from == NULL && t->grad == NULL)
@@ -149,7 +149,7 @@ static pen_status verb(pen_ctx *ctx, const char *call, ps_client_verb what, pen_
     status = choose(ctx, call, t, slice, &t);
     if (status == PEN_OK) status = check(ctx, call, what != PS_PULL, t);
     if (status == PEN_OK) status = api_wait_for_values(ctx, call);
-    if (status == PEN_OK) status = run(ctx, call, what, t, from, to, o, req);
+    if (status == PEN_OK) status = run_verb(ctx, call, what, t, from, to, o, req);
     return req == NULL ? context_leave(ctx, status) : status;
 }
 

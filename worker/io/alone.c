@@ -131,7 +131,7 @@ static pen_status do_command(alone *a, request *r, pen_error *why)
 }
 
 /* ---- the link -------------------------------------------------------------------------------- */
-static pen_status run(alone *a, request *r, pen_error *why)
+static pen_status run_alone(alone *a, request *r, pen_error *why)
 {
     if (r->kind == REQUEST_STORE && r->u.store.change.op == WIRE_STORE_GET)
         return get_value(a, r, why);
@@ -146,7 +146,7 @@ static void alone_start(job_link *l, request *r)
 {
     pen_error why;
     alone *a                = (alone *)l;
-    const pen_status status = run(a, r, &why);
+    const pen_status status = run_alone(a, r, &why);
     request_end(r, status, status != PEN_OK ? &why : NULL);
     request_notify(&a->ctx->requests); /* callbacks may begin more requests */
 }

@@ -89,7 +89,7 @@ static void give(request_table *table, request *r)
     r->id += (uint64_t)1 << 32;
 }
 
-static request *find(request_table *table, uint64_t id)
+static request *find_request(request_table *table, uint64_t id)
 {
     uint32_t place = (uint32_t)id, b = place / REQUEST_BLOCK;
     if (b >= table->n_blocks) return NULL;
@@ -283,7 +283,7 @@ pen_status request_wait(request_table *table, pen_req *req, pen_result *result)
 {
     pen_status status;
     pthread_mutex_lock(&table->lock);
-    request *r = find(table, req->id);
+    request *r = find_request(table, req->id);
     if (r == NULL)
         status =
             last_error_report(PEN_INVALID_ARGUMENT, "pen_wait: the request was already waited for");
@@ -300,7 +300,7 @@ pen_status request_wait(request_table *table, pen_req *req, pen_result *result)
 static pen_group *group_in_progress(request_table *table, const pen_req *req)
 {
     pthread_mutex_lock(&table->lock);
-    const request *r = find(table, req->id);
+    const request *r = find_request(table, req->id);
     pen_group *group = r != NULL && !r->is_done ? group_of(r) : NULL;
     pthread_mutex_unlock(&table->lock);
     return request_is_sdk_thread() ? NULL : group;
@@ -309,7 +309,7 @@ static pen_group *group_in_progress(request_table *table, const pen_req *req)
 pen_status request_wait_stream(request_table *table, pen_req *req, void *stream)
 {
     pen_group *group = group_in_progress(table, req);
-    request *r       = group != NULL ? find(table, req->id) : NULL;
+    request *r       = group != NULL ? find_request(table, req->id) : NULL;
     pen_error why;
     const pen_status status = r != NULL ? engine_follow(group, r, stream, &why) : PEN_AGAIN;
     if (status == PEN_OK) {
@@ -347,7 +347,7 @@ bool request_wait_values(request_table *table, const pen_req *req, pen_tensor *c
                          const uint32_t *index, uint32_t n)
 {
     pthread_mutex_lock(&table->lock);
-    request *r           = request_is_sdk_thread() ? NULL : find(table, req->id);
+    request *r           = request_is_sdk_thread() ? NULL : find_request(table, req->id);
     table->awaits_values = true;
     while (r != NULL && !r->is_done && is_any_coming(tensor, index, n)) {
         r->is_awaited = true;
@@ -365,7 +365,7 @@ static request *first_done(request_table *table, const pen_req *reqs, size_t n, 
 {
     *live = 0;
     for (size_t i = 0; i < n; i++) {
-        request *r = reqs[i].ctx != NULL ? find(table, reqs[i].id) : NULL;
+        request *r = reqs[i].ctx != NULL ? find_request(table, reqs[i].id) : NULL;
         if (r == NULL) continue;
         ++*live;
         *index = i;
@@ -380,7 +380,7 @@ static pen_group *group_of_all(request_table *table, const pen_req *reqs, size_t
 {
     pen_group *group = NULL;
     for (size_t i = 0; i < n; i++) {
-        const request *r = reqs[i].ctx != NULL ? find(table, reqs[i].id) : NULL;
+        const request *r = reqs[i].ctx != NULL ? find_request(table, reqs[i].id) : NULL;
         if (r == NULL) continue;
         if (group_of(r) == NULL || (group != NULL && group_of(r) != group)) return NULL;
         group = group_of(r);

@@ -66,7 +66,7 @@ void requests_destroy(requests *self)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 /* Makes a request for n replies, with room for `bytes`; not yet in the table. */
-static pending *make(wire_control_kind kind, uint32_t n, size_t bytes)
+static pending *make_pending(wire_control_kind kind, uint32_t n, size_t bytes)
 {
     pending *p = calloc(1, sizeof *p + bytes);
     if (p == NULL) return NULL;
@@ -167,7 +167,7 @@ static pen_status begin(requests *self, pending *p, uint64_t now_ms)
 pen_status requests_fault(requests *self, uint64_t group, uint64_t call, const pen_error *why,
                           uint64_t now_ms)
 {
-    pending *p = make(WIRE_FAULT, 0, 0);
+    pending *p = make_pending(WIRE_FAULT, 0, 0);
     if (p == NULL) return PEN_NO_MEMORY;
     p->message.u.fault = (wire_fault){.group = group, .call = call, .why = *why};
     bound(self, WIRE_FAULT, REQUESTS_FAULTS_MAX);
@@ -185,7 +185,7 @@ static pending *find_shrink(const requests *self, uint64_t group)
 pen_status requests_shrink(requests *self, uint64_t group, const int32_t *ranks, uint32_t n,
                            uint64_t now_ms)
 {
-    pending *p   = make(WIRE_SHRINK, 0, n * sizeof *ranks);
+    pending *p   = make_pending(WIRE_SHRINK, 0, n * sizeof *ranks);
     pending *old = find_shrink(self, group);
     if (p == NULL) return PEN_NO_MEMORY;
     if (old != NULL) drop(self, old);
@@ -201,7 +201,7 @@ pen_status requests_kv(requests *self, const requests_change *change, void *toke
                        uint64_t deadline_ms, uint64_t now_ms)
 {
     const size_t length = strlen(change->key) + 1;
-    pending *p          = make(WIRE_STORE, 1, length + change->size);
+    pending *p          = make_pending(WIRE_STORE, 1, length + change->size);
     if (p == NULL) return PEN_NO_MEMORY;
     memcpy(p->bytes, change->key, length);
     if (change->size > 0) memcpy(p->bytes + length, change->data, change->size);
@@ -219,7 +219,7 @@ pen_status requests_kv(requests *self, const requests_change *change, void *toke
 pen_status requests_command(requests *self, const requests_question *question, void *token,
                             uint64_t deadline_ms, uint64_t now_ms)
 {
-    pending *p = make(WIRE_COMMAND, question->n, question->size);
+    pending *p = make_pending(WIRE_COMMAND, question->n, question->size);
     if (p == NULL) return PEN_NO_MEMORY;
     if (question->size > 0) memcpy(p->bytes, question->body, question->size);
     p->token                       = token;

@@ -33,7 +33,7 @@ static bool is_ours(const ps_client *self, uint32_t shard, const wire_data *d)
 }
 
 /* The operation that entry i of the message answers; NULL: it has ended or never existed. */
-static op *find(ps_client *self, uint32_t shard, const wire_data *d, uint32_t i)
+static op *find_op(ps_client *self, uint32_t shard, const wire_data *d, uint32_t i)
 {
     uint32_t chunk = d->chunk[i];
     if (chunk >= self->setup.plan->n_chunks || ps_client_shard(self, chunk) != shard) return NULL;
@@ -58,7 +58,7 @@ static void wait_again(ps_client *self, op *o, retry_reason reason, uint64_t now
 static void on_receipt(ps_client *self, uint32_t shard, const wire_data *d, uint64_t now_ms)
 {
     for (uint32_t i = 0; i < d->n; i++) {
-        op *o = find(self, shard, d, i);
+        op *o = find_op(self, shard, d, i);
         if (o == NULL || !ps_client_is_pushing(o)) continue;
         if (o->verb == PS_INIT) {
             ps_client_finish(self, o);
@@ -137,7 +137,7 @@ static void take_entry(ps_client *self, op *o, const wire_data *d, uint32_t i, b
 static void on_applied(ps_client *self, uint32_t shard, const wire_data *d)
 {
     for (uint32_t i = 0; i < d->n; i++) {
-        op *o = find(self, shard, d, i);
+        op *o = find_op(self, shard, d, i);
         if (o == NULL || o->verb != PS_PUSH) continue;
         o->version   = d->version != NULL ? d->version[i] : 0;
         o->staleness = d->staleness != NULL ? d->staleness[i] : 0;
@@ -160,7 +160,7 @@ static void on_values(ps_client *self, uint32_t shard, const wire_data *d, buf *
     }
     size_t at = 0;
     for (uint32_t i = 0; i < d->n; i++) {
-        op *o = find(self, shard, d, i);
+        op *o = find_op(self, shard, d, i);
         if (o != NULL && may_take(self, o) && (o->rows_bytes > 0) == (d->size != NULL))
             take_entry(self, o, d, i, body, at, now_ms);
         at += size_of(self, d, i);
@@ -199,7 +199,7 @@ static void on_refused(ps_client *self, uint32_t shard, const wire_data *d, uint
     self->act.count(self->user, d->status == PEN_CORRUPT ? STAT_CORRUPT : STAT_BUSY, d->n);
     if (d->status == PEN_AGAIN) ps_client_away_notify(self, shard);
     for (uint32_t i = 0; i < d->n; i++) {
-        op *o = find(self, shard, d, i);
+        op *o = find_op(self, shard, d, i);
         if (o == NULL && d->status == PEN_AGAIN) ask_votes_again(self, now_ms);
         if (o == NULL || o->state == OP_BUFFERED || o->state == OP_PREPARED) continue;
         if (!is_passing(d->status)) {

@@ -14,7 +14,7 @@ static const device_ops *ops_of(const pen_tensor *t)
     return t->ctx->is_on_device ? device_copies_set(t->ctx)->ops : device_host();
 }
 
-static pen_status make(const pen_tensor *t, void **sum, size_t bytes, pen_error *why)
+static pen_status make_sum(const pen_tensor *t, void **sum, size_t bytes, pen_error *why)
 {
     if (*sum == NULL)
         *sum = t->ctx->is_on_device ? ops_of(t)->alloc(bytes, device_copies_device(t->ctx), why)
@@ -36,7 +36,7 @@ static void drop(const pen_tensor *t, void **sum)
 static pen_status make_counted(const pen_tensor *t, void **sum, size_t bytes, pen_error *why)
 {
     if (*sum != NULL) return PEN_OK;
-    const pen_status status = make(t, sum, bytes, why);
+    const pen_status status = make_sum(t, sum, bytes, why);
     if (status == PEN_OK) stat_hold(&t->ctx->stats, STAT_GRAD_BYTES, (int64_t)bytes);
     return status;
 }
@@ -81,9 +81,9 @@ static pen_status add_names(pen_tensor *base, const pen_tensor *first, const voi
     const bool is_in_param_memory = first == base && base->grad == NULL && is_float;
     float *to = is_in_param_memory && !base->ctx->is_on_device ? param_grad_seen(base) : NULL;
     pen_status status = PEN_OK;
-    if (!is_float) status = make(base, &base->tied_rounded, base->grad_bytes, why);
+    if (!is_float) status = make_sum(base, &base->tied_rounded, base->grad_bytes, why);
     if (status == PEN_OK && to == NULL) {
-        status = make(base, &base->tied_sum, base->elements * sizeof(float), why);
+        status = make_sum(base, &base->tied_sum, base->elements * sizeof(float), why);
         to     = base->tied_sum;
         if (status == PEN_OK) status = add(base, to, first->slot.bytes, true, why);
     }

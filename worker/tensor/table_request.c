@@ -272,7 +272,7 @@ static pen_status write_all(sorting *s, table_request *r, pen_error *why)
     return PEN_OK;
 }
 
-static pen_status make(sorting *s, table_request *r, pen_error *why)
+static pen_status make_sorted(sorting *s, table_request *r, pen_error *why)
 {
     const size_t n = r->kv.n;
     void *memory = ARRAYS_NEW(ARRAY(s->value, s->kv->in_lens != NULL ? n : 1), ARRAY(s->key, n + 1),
@@ -324,7 +324,7 @@ pen_status table_request_begin(pen_table *t, const pen_kv *kv, ps_client_verb ve
     r->verb   = has_handler(t) ? PS_PUSH_PULL : verb;
     if (!t->sorts) r->first = NULL;
     sorting s = {.table = t, .kv = kv, .pushes = r->pushes};
-    status    = make(&s, r, why);
+    status    = make_sorted(&s, r, why);
     if (status == PEN_OK)
         *out = r;
     else

@@ -384,7 +384,7 @@ static size_t distance(const char *a, const char *b)
     return row[n];
 }
 
-static pen_unit *find(const unit_set *set, const char *name)
+static pen_unit *find_unit(const unit_set *set, const char *name)
 {
     for (uint32_t i = 0; i < set->n_handles; i++)
         if (strcmp(set->handle[i].name, name) == 0) return &set->handle[i];
@@ -422,8 +422,8 @@ pen_status units_find(const unit_set *set, const char *name, int64_t index, pen_
         snprintf(full, sizeof full, "%.200s", name);
     else
         snprintf(full, sizeof full, "%.200s.%lld", name, (long long)index);
-    pen_unit *found = find(set, full);
-    if (found == NULL && index == 0) found = find(set, name);
+    pen_unit *found = find_unit(set, full);
+    if (found == NULL && index == 0) found = find_unit(set, name);
     if (found == NULL) return not_found(set, full, why);
     *out = found;
     return PEN_OK;

@@ -29,7 +29,8 @@
 /* cuda.h renames many functions to their newest version: use the name after that. */
 #define NAME_OF(function) #function
 #define NAME(function)    NAME_OF(function)
-#define FIND(function)    ok = find((void **)&cuda_driver.function, handle, NAME(function)) && ok;
+#define FIND(function)                                                                             \
+    ok = find_function((void **)&cuda_driver.function, handle, NAME(function)) && ok;
 
 struct cuda_driver cuda_driver;
 
@@ -37,7 +38,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects all static 
 static bool is_found;
 static const char *lacking; /* a function that the driver does not have; NULL: none, or no driver */
 
-static bool find(void **function, void *handle, const char *name)
+static bool find_function(void **function, void *handle, const char *name)
 {
     *function = dlsym(handle, name);
     if (*function == NULL) lacking = name;

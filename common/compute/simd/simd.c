@@ -32,7 +32,7 @@ const simd_level *simd(void)
     return atomic_load(&chosen);
 }
 
-static const simd_level *find(const char *name)
+static const simd_level *find_level(const char *name)
 {
     for (int i = 0; simd_all[i] != NULL; i++)
         if (strcmp(simd_all[i]->name, name) == 0) return simd_all[i];
@@ -82,7 +82,7 @@ bool simd_weigh(float *to, const void *grad, pen_dtype grad_dtype, pen_dtype as,
 pen_status simd_choose(const char *name, pen_error *why)
 {
     const bool is_auto      = strcmp(name, "auto") == 0;
-    const simd_level *level = is_auto ? best() : find(name);
+    const simd_level *level = is_auto ? best() : find_level(name);
     if (level == NULL)
         return why_set(why, PEN_BAD_SETTING, "simd: '%s' is not auto, scalar, avx2 or avx512",
                        name);

@@ -60,7 +60,7 @@ void peers_fini(peers *self)
     free(self->open);
 }
 
-static one *find(const peers *self, uint32_t number)
+static one *find_peer(const peers *self, uint32_t number)
 {
     one *o;
     HASH_FIND(hh, self->named, &number, sizeof number, o);
@@ -146,7 +146,7 @@ void peers_ended(peers *self, int fd)
 
 peers_standing peers_receive(peers *self, uint32_t number, const void *mark)
 {
-    one *o = find(self, number);
+    one *o = find_peer(self, number);
     if (o != NULL && o->mark != mark) return PEERS_ANOTHER;
     if (o != NULL) {
         o->round = self->round;
@@ -222,7 +222,7 @@ static bool meet(peers *self, uint32_t number, int fd)
 
 bool peers_meet(peers *self, uint32_t number, int fd, const void *mark, void *kept)
 {
-    one *o = kept != NULL && meet(self, number, fd) ? find(self, number) : NULL;
+    one *o = kept != NULL && meet(self, number, fd) ? find_peer(self, number) : NULL;
     if (o == NULL) {
         if (kept != NULL) self->release(kept);
         return false;
@@ -234,13 +234,13 @@ bool peers_meet(peers *self, uint32_t number, int fd, const void *mark, void *ke
 
 void peers_respect(peers *self, uint32_t number)
 {
-    one *o = find(self, number);
+    one *o = find_peer(self, number);
     if (o != NULL) o->is_respected = true;
 }
 
 void peers_identify(peers *self, uint32_t number, uint32_t who, uint32_t index)
 {
-    one *o = find(self, number);
+    one *o = find_peer(self, number);
     if (o == NULL) return;
     o->is_identified = true;
     o->who           = who;
@@ -249,7 +249,7 @@ void peers_identify(peers *self, uint32_t number, uint32_t who, uint32_t index)
 
 bool peers_who(const peers *self, uint32_t number, uint32_t *who, uint32_t *index)
 {
-    const one *o = find(self, number);
+    const one *o = find_peer(self, number);
     if (o == NULL || !o->is_identified) return false;
     *who   = o->who;
     *index = o->index;
@@ -265,7 +265,7 @@ void peers_scold(peers *self, int fd)
 
 int peers_fd(const peers *self, uint32_t number)
 {
-    const one *o = find(self, number);
+    const one *o = find_peer(self, number);
     return o != NULL && (size_t)o->fd < self->n_open && self->open[o->fd] == o ? o->fd : -1;
 }
 
@@ -283,7 +283,7 @@ bool peers_is_silent(const peers *self, int fd)
 
 bool peers_knows(const peers *self, uint32_t number)
 {
-    return find(self, number) != NULL;
+    return find_peer(self, number) != NULL;
 }
 
 size_t peers_count(const peers *self)

@@ -329,7 +329,7 @@ static pen_status endpoint_recv(void *state, transport_event *event)
 }
 
 /* ---- sending ------------------------------------------------------------------------------------- */
-static line *find(const socket_endpoint *e, uint32_t number)
+static line *find_line(const socket_endpoint *e, uint32_t number)
 {
     line *l = NULL;
     if (!e->listens) return e->state == DIAL_UP ? e->lines : NULL;
@@ -369,7 +369,7 @@ static pen_status endpoint_send(void *state, uint32_t number, const void *head, 
 {
     socket_endpoint *e = state;
     if (is_foreign(e)) return PEN_WRONG_STATE;
-    line *l                 = find(e, number);
+    line *l                 = find_line(e, number);
     const pen_status lost   = e->listens ? PEN_PEER_LOST : PEN_AGAIN;
     const uint64_t before   = l != NULL ? l->queued : 0;
     const pen_status status = l != NULL && !l->is_cut ? line_send(l, head, head_size, body) : lost;
@@ -382,19 +382,19 @@ static pen_status endpoint_send(void *state, uint32_t number, const void *head, 
 
 static void endpoint_blame(void *state, uint32_t number)
 {
-    line *l = is_foreign(state) ? NULL : find(state, number);
+    line *l = is_foreign(state) ? NULL : find_line(state, number);
     if (l != NULL) blame(l);
 }
 
 static void endpoint_trust(void *state, uint32_t number)
 {
-    line *l = is_foreign(state) ? NULL : find(state, number);
+    line *l = is_foreign(state) ? NULL : find_line(state, number);
     if (l != NULL) l->is_trusted = true;
 }
 
 static bool endpoint_who(void *state, uint32_t number, transport_identity *is)
 {
-    const line *l = is_foreign(state) ? NULL : find(state, number);
+    const line *l = is_foreign(state) ? NULL : find_line(state, number);
     if (l == NULL || l->tls == NULL) return false;
     *is = tls_who(l->tls);
     return true;

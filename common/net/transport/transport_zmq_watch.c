@@ -96,7 +96,7 @@ void watch_fini(endpoint *e)
 
 /* ---- connections ------------------------------------------------------------------------------ */
 
-static watched *find(const endpoint *e, int fd)
+static watched *find_watched(const endpoint *e, int fd)
 {
     const watch *w = &e->watch;
     return fd >= 0 && (size_t)fd < w->n && w->at[fd].lives ? &w->at[fd] : NULL;
@@ -116,7 +116,7 @@ static uint64_t cookie_of(int fd)
 
 static void end_connection(endpoint *e, int fd)
 {
-    watched *c = find(e, fd);
+    watched *c = find_watched(e, fd);
     if (c == NULL || c->is_ended) return;
     c->is_ended = true;
     if (c->cookie == 0 || cookie_of(fd) != c->cookie) return;
@@ -163,7 +163,7 @@ static int oldest_stranger(const endpoint *e, uint32_t *n)
     int oldest = -1;
     *n         = 0;
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
-        const watched *c = find(e, fd);
+        const watched *c = find_watched(e, fd);
         if (c == NULL || c->is_ended || !is_stranger(e, fd)) continue;
         ++*n;
         if (oldest < 0 || c->order < e->watch.at[oldest].order) oldest = fd;
@@ -209,7 +209,7 @@ static uint64_t address_of(int fd)
 static bool has_peer_at(const endpoint *e, uint64_t address)
 {
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
-        const watched *c = find(e, fd);
+        const watched *c = find_watched(e, fd);
         if (c != NULL && c->address == address && !is_stranger(e, fd)) return true;
     }
     return false;
@@ -243,7 +243,7 @@ void watch_accepted(endpoint *e, int fd)
 
 void watch_ended(endpoint *e, int fd)
 {
-    watched *c = find(e, fd);
+    watched *c = find_watched(e, fd);
     if (c == NULL) return;
     *c = (watched){0};
     if (--e->watch.living == 0) endpoint_set_ticking(e, 0);
@@ -294,7 +294,7 @@ static uint64_t count_observers(endpoint *e, int *worst, uint64_t *most)
     *worst       = -1;
     *most        = 0;
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
-        const watched *c = find(e, fd);
+        const watched *c = find_watched(e, fd);
         if (c == NULL || c->is_ended || c->is_trusted) continue;
         const uint64_t waiting = waiting_for(fd, c);
         all += waiting;
@@ -321,13 +321,13 @@ static void relieve(endpoint *e)
 
 void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
 {
-    watched *c = find(e, peers_fd(&e->peers, peer));
+    watched *c = find_watched(e, peers_fd(&e->peers, peer));
     if (c != NULL) c->took += wire_bytes(e, bytes, frames);
 }
 
 void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
 {
-    watched *c         = find(e, peers_fd(&e->peers, peer));
+    watched *c         = find_watched(e, peers_fd(&e->peers, peer));
     const uint64_t now = wire_bytes(e, bytes, frames);
     if (c == NULL) return;
     c->gave += now;
@@ -338,7 +338,7 @@ void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
 
 void watch_trust(endpoint *e, uint32_t peer)
 {
-    watched *c = find(e, peers_fd(&e->peers, peer));
+    watched *c = find_watched(e, peers_fd(&e->peers, peer));
     if (c != NULL) c->is_trusted = true;
 }
 
@@ -357,7 +357,7 @@ bool watch_take_note(endpoint *e, transport_event *event, const char **text)
 void watch_blame(endpoint *e, uint32_t peer)
 {
     const int fd = peers_fd(&e->peers, peer);
-    watched *c   = find(e, fd);
+    watched *c   = find_watched(e, fd);
     if (c == NULL) return;
     if (!rate_take(&c->blames, TRANSPORT_BLAMES, BLAMES_A_SECOND, clock_ms(&clock_real)))
         end_peer(e, fd, "too much that was refused: its connection was ended");
@@ -397,7 +397,7 @@ void watch_look(endpoint *e, bool is_dry)
     if (!endpoint_has_fired(e->watch.timer_fd)) return;
     files_tell_exhausted();
     for (int fd = 0; (size_t)fd < e->watch.n; fd++) {
-        watched *c = find(e, fd);
+        watched *c = find_watched(e, fd);
         if (c == NULL || c->is_ended || c->cookie == 0) continue;
         judge(e, fd, c, is_dry);
     }

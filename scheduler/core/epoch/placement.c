@@ -302,7 +302,7 @@ static bool balance_primaries(draft *d)
     return done;
 }
 
-static bool make(draft *d, const placement *now)
+static bool make_placement(draft *d, const placement *now)
 {
     if (!keep_copies(d, now)) return false;
     const bool is_first = now->n == 0;
@@ -319,10 +319,11 @@ pen_status placement_goal(const placement *now, uint32_t n_shards, const placeme
     uint32_t usable = 0;
     for (uint32_t s = 0; s < n_servers; s++) usable += is_usable(&d, s);
     if (!usable) return PEN_WRONG_STATE;
-    d.wanted        = replicas + 1 < usable ? replicas + 1 : usable;
-    d.copies        = calloc(n_servers, sizeof *d.copies);
-    d.primaries     = calloc(n_servers, sizeof *d.primaries);
-    const bool made = d.copies && d.primaries && make(&d, now) && placement_copy(&d.table, goal);
+    d.wanted    = replicas + 1 < usable ? replicas + 1 : usable;
+    d.copies    = calloc(n_servers, sizeof *d.copies);
+    d.primaries = calloc(n_servers, sizeof *d.primaries);
+    const bool made =
+        d.copies && d.primaries && make_placement(&d, now) && placement_copy(&d.table, goal);
     free(d.copies);
     free(d.primaries);
     placement_fini(&d.table);

@@ -60,7 +60,8 @@ static void add_what_is_known(const scheduler_core *core, pen_error *why)
     memcpy(why->text, text.text, sizeof why->text);
 }
 
-static const core_fault_note *find(const core_services *services, uint64_t group, uint64_t call)
+static const core_fault_note *find_note(const core_services *services, uint64_t group,
+                                        uint64_t call)
 {
     for (int i = 0; i < CORE_FAULTS_MAX && (uint64_t)i < services->n_faults; i++) {
         const core_fault_note *note = &services->fault[i];
@@ -95,7 +96,7 @@ static wire_control faulted_message(const core_fault_note *note)
 void core_fault(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     const wire_fault *said      = &message->u.fault;
-    const core_fault_note *note = find(&core->services, said->group, said->call);
+    const core_fault_note *note = find_note(&core->services, said->group, said->call);
     if (note) {
         const wire_control again = faulted_message(note);
         core_send(&core->out, s, &again);

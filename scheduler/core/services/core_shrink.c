@@ -103,7 +103,7 @@ static bool is_well_formed(const core_out *out, const member_slot *s, const wire
     return i == n && is_in;
 }
 
-static core_shrink *find(core_shrinks *self, uint64_t group)
+static core_shrink *find_shrink(core_shrinks *self, uint64_t group)
 {
     for (int i = 0; i < CORE_SHRINKS_MAX; i++)
         if (self->at[i].is_used && self->at[i].group == group) return &self->at[i];
@@ -173,7 +173,7 @@ void core_shrink_ask(core_shrinks *self, const core_out *out, const member_slot 
                "caller's among them");
         return;
     }
-    core_shrink *a = find(self, group);
+    core_shrink *a = find_shrink(self, group);
     if (!a) a = begin(self, group);
     if (a && (a->is_over || merge(a, message))) {
         take(out, s, a);

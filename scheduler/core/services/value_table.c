@@ -35,7 +35,7 @@ void value_table_destroy(value_table *table)
     free(table);
 }
 
-static entry *find(const value_table *table, const char *key)
+static entry *find_entry(const value_table *table, const char *key)
 {
     entry *e;
     HASH_FIND_STR(table->all, key, e);
@@ -78,7 +78,7 @@ static pen_status check_room(const value_table *table, const entry *old, const c
 pen_status value_table_set(value_table *table, const char *key, const void *data, size_t size,
                            pen_error *why)
 {
-    entry *e                = find(table, key);
+    entry *e                = find_entry(table, key);
     const pen_status status = check_room(table, e, key, size, why);
     if (status != PEN_OK) return status;
     uint8_t *copy = malloc(size + 1);
@@ -96,7 +96,7 @@ pen_status value_table_set(value_table *table, const char *key, const void *data
 
 const void *value_table_get(const value_table *table, const char *key, size_t *size)
 {
-    const entry *e = find(table, key);
+    const entry *e = find_entry(table, key);
     if (!e) return NULL;
     *size = e->size;
     return e->data;
@@ -105,7 +105,7 @@ const void *value_table_get(const value_table *table, const char *key, size_t *s
 pen_status value_table_add(value_table *table, const char *key, int64_t delta, int64_t *value,
                            pen_error *why)
 {
-    const entry *e = find(table, key);
+    const entry *e = find_entry(table, key);
     int64_t count  = 0;
     if (e && e->size != sizeof count)
         return why_set(why, PEN_MISMATCH, "'%.200s' holds %zu bytes, a counter has %zu", key,

@@ -18,7 +18,7 @@ static const wire_tensor *table_of(const shard *s, const shard_chunk *k)
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
-static const pen_handler *find(const shard *s, const char *name)
+static const pen_handler *find_handler(const shard *s, const char *name)
 {
     for (uint32_t i = 0; i < s->options.handlers.n; i++)
         if (strcmp(s->options.handlers.at[i].name, name) == 0) return &s->options.handlers.at[i];
@@ -70,7 +70,7 @@ pen_status shard_handler_new(shard *s, shard_chunk *k, pen_error *why)
 {
     const wire_tensor *t      = table_of(s, k);
     const handler_setup setup = {.set        = s->options.handlers,
-                                 .handler    = find(s, t->handler),
+                                 .handler    = find_handler(s, t->handler),
                                  .table      = t->name,
                                  .part       = (uint32_t)k->start,
                                  .parts      = (uint32_t)t->shape[0],

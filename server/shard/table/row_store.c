@@ -212,7 +212,8 @@ void row_store_ahead(const row_store *self, const rows *r)
 }
 
 /* Positions of up to AHEAD keys, 0 for missing rows; the first `size` bytes of each are on their way to the cache. */
-static void find(const row_store *self, const rows *r, uint32_t first, size_t size, uint32_t *at)
+static void find_slots(const row_store *self, const rows *r, uint32_t first, size_t size,
+                       uint32_t *at)
 {
     const uint32_t n = r->n - first < AHEAD ? r->n - first : AHEAD;
     for (uint32_t i = 0; i < n; i++) {
@@ -304,7 +305,7 @@ pen_status row_store_update(row_store *self, const rows *r, pen_dtype dtype, dou
     if (crc != NULL) *crc = 0;
     for (uint32_t i = 0; i < r->n; i++) {
         const uint32_t length = rows_length(r, i, self->rules.dim);
-        if (i % AHEAD == 0) find(self, r, i, ahead, at);
+        if (i % AHEAD == 0) find_slots(self, r, i, ahead, at);
         uint32_t here = at[i % AHEAD];
         bool done     = has_scratch(self, length);
         if (done && here == 0) here = make_row(self, rows_key(r, i), length);
@@ -338,7 +339,7 @@ void row_store_read(const row_store *self, const rows *asked, const rows *answer
     float fresh[256];
     uint32_t at[AHEAD];
     for (uint32_t i = 0; i < asked->n; i++) {
-        if (i % AHEAD == 0) find(self, asked, i, ahead, at);
+        if (i % AHEAD == 0) find_slots(self, asked, i, ahead, at);
         const row *from       = at[i % AHEAD] != 0 ? row_at(self, at[i % AHEAD]) : NULL;
         const uint32_t length = from != NULL ? from->length : self->rules.dim;
         if (self->rules.dim == 0)

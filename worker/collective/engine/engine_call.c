@@ -119,7 +119,7 @@ static pen_status start(engine_call *c)
     return path_start(c, &c->call);
 }
 
-static call_state run(engine_call *c, coll_state path)
+static call_state run_path(engine_call *c, coll_state path)
 {
     if (path == COLL_DONE) return c->stage != NULL ? CALL_RETURNING : CALL_ENDED;
     if (path == COLL_FAILED && engine_goes_round_device(c)) return CALL_STAGING;
@@ -194,7 +194,7 @@ static const struct {
     [CALL_QUEUED]    = {NULL, choose},
     [CALL_AGREEING]  = {start_vote, vote},
     [CALL_STAGING]   = {copy_in, copied_in},
-    [CALL_RUNNING]   = {start, run},
+    [CALL_RUNNING]   = {start, run_path},
     [CALL_RETURNING] = {copy_out, copied_out},
     [CALL_FAULTING]  = {begin_fault, await_verdict},
     [CALL_ENDED]     = {give_stage_back, NULL},

@@ -77,7 +77,7 @@ static bool has_work(const coll_engine *e)
     return e->messages != NULL || e->over != NULL;
 }
 
-static void *run(void *user)
+static void *run_engine_thread(void *user)
 {
     coll_engine *e = user;
     fp_env_set_ours();
@@ -110,7 +110,7 @@ static void *run(void *user)
 pen_status engine_thread_start(coll_engine *e, pen_error *why)
 {
     if (e->has_thread) return PEN_OK;
-    int error = pthread_create(&e->thread, NULL, run, e);
+    int error = pthread_create(&e->thread, NULL, run_engine_thread, e);
     if (error != 0)
         return why_set(why, PEN_NO_MEMORY, "no thread for collectives: %s", strerror(error));
     pthread_setname_np(e->thread, "pen-coll");

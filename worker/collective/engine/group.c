@@ -73,7 +73,7 @@ static void strike(coll_engine *e, pen_group *g)
 }
 
 /* ---- creation and destruction ---------------------------------------------------------------- */
-static pen_group *make(pen_ctx *ctx, uint64_t id, const int *ranks, int n, int own)
+static pen_group *make_group(pen_ctx *ctx, uint64_t id, const int *ranks, int n, int own)
 {
     pen_group *g = calloc(1, sizeof *g);
     if (g == NULL) return NULL;
@@ -96,7 +96,7 @@ static pen_group *make(pen_ctx *ctx, uint64_t id, const int *ranks, int n, int o
 
 pen_group *group_create_world(pen_ctx *ctx, int size, int rank)
 {
-    pen_group *g = make(ctx, 1, NULL, size, rank);
+    pen_group *g = make_group(ctx, 1, NULL, size, rank);
     if (g != NULL) g->is_world = true;
     return g;
 }
@@ -113,7 +113,7 @@ pen_status group_reach(coll_engine *e, const pen_group *g, pen_error *why)
 pen_status group_create(coll_engine *e, uint64_t id, const int *ranks, int n, pen_group **out,
                         pen_error *why)
 {
-    pen_group *g = make(e->setup.ctx, id, ranks, n, e->rank);
+    pen_group *g = make_group(e->setup.ctx, id, ranks, n, e->rank);
     if (g == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", n);
     g->engine         = e;
     pen_status status = coll_failure(g, why);

@@ -54,7 +54,7 @@ static void free_message(self_message *m, bool owns)
     free(m);
 }
 
-static self_message *make(const engine_transfer *t)
+static self_message *make_self_message(const engine_transfer *t)
 {
     self_message *m = calloc(1, sizeof *m);
     if (m == NULL) return NULL;
@@ -74,7 +74,7 @@ static self_message *make(const engine_transfer *t)
 static pen_status send(coll_engine *e, const engine_transfer *t, self_message **receiver,
                        mesh_result *received, pen_error *why)
 {
-    self_message *m = make(t);
+    self_message *m = make_self_message(t);
     if (m == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for another message");
     *receiver = take(&e->self_waiting, t->tag);
     if (*receiver != NULL) {
@@ -98,7 +98,7 @@ pen_status self_transfer_begin(coll_engine *e, const engine_transfer *t,
     if (t->is_send) {
         status = send(e, t, &receiver, &received, why);
     } else if ((sent = take(&e->self_sent, t->tag)) == NULL) {
-        self_message *m = make(t);
+        self_message *m = make_self_message(t);
         if (m == NULL) {
             status = why_set(why, PEN_NO_MEMORY, "no memory for another message");
         } else {

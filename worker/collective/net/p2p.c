@@ -44,7 +44,7 @@ static mesh_message **list_of(mesh_message *one)
     return one->is_send ? &one->team->sending : &one->team->receiving;
 }
 
-static mesh_message *find(mesh_message *m, state is, int peer, uint64_t id)
+static mesh_message *find_message(mesh_message *m, state is, int peer, uint64_t id)
 {
     while (m != NULL && (m->state != is || m->peer != peer || m->id != id)) m = m->next;
     return m;
@@ -133,8 +133,8 @@ static void send_sections(mesh_message *one)
 
 static void take_clear(wire_team *team, int from, const wire_peer *head)
 {
-    mesh_message *one = find(team->sending, SEND_ANNOUNCED, from, head->id);
-    if (one == NULL) one = find(team->sending, SEND_MOVING, from, head->id);
+    mesh_message *one = find_message(team->sending, SEND_ANNOUNCED, from, head->id);
+    if (one == NULL) one = find_message(team->sending, SEND_MOVING, from, head->id);
     if (one == NULL) {
         withdraw(team, from, head->id);
         return;
@@ -159,7 +159,7 @@ static bool is_sound(wire_team *team, mesh_message *one, const wire_peer *head, 
 
 static void take_section(wire_team *team, int from, const wire_peer *head, const buf *body)
 {
-    mesh_message *one = find(team->receiving, RECV_MOVING, from, head->id);
+    mesh_message *one = find_message(team->receiving, RECV_MOVING, from, head->id);
     const size_t size = body != NULL ? body->size : 0;
     if (one == NULL) return; /* the receive was cancelled */
     if (head->total != one->bytes || size > one->bytes || head->offset > one->bytes - size) {
@@ -210,7 +210,8 @@ static bool fits(mesh_message *one, int from, const wire_peer *head)
 /* A p2p message to oneself is copied from the sender's buffer. */
 static void take_own(mesh_message *one, const wire_peer *head)
 {
-    mesh_message *from = find(one->team->sending, SEND_ANNOUNCED, one->team->rank, head->id);
+    mesh_message *from =
+        find_message(one->team->sending, SEND_ANNOUNCED, one->team->rank, head->id);
     if (from == NULL) return; /* it was cancelled */
     if (from->bytes > 0) memmove(one->data, from->data, from->bytes);
     end_ok(one, one->team->rank, head->tag, from->bytes / one->element);
@@ -299,7 +300,7 @@ static void forget_announced(wire_team *team, int from, uint64_t id)
 
 static void take_withdrawn(wire_team *team, int from, uint64_t id)
 {
-    mesh_message *one = find(team->receiving, RECV_MOVING, from, id);
+    mesh_message *one = find_message(team->receiving, RECV_MOVING, from, id);
     forget_announced(team, from, id);
     if (one == NULL) return;
     why_set(&one->result.why, PEN_TIMED_OUT, "%s: rank %d cancelled its send", one->what,
@@ -340,8 +341,8 @@ void p2p_lost(wire_team *team, int position, mesh_loss loss, const char *how)
 }
 
 /* ---- functions of mesh.h --------------------------------------------------------------------- */
-static mesh_message *make(wire_team *team, bool is_send, int peer, int tag, const void *data,
-                          size_t n, pen_dtype dtype, const char *label)
+static mesh_message *make_message(wire_team *team, bool is_send, int peer, int tag,
+                                  const void *data, size_t n, pen_dtype dtype, const char *label)
 {
     const char *verb  = is_send ? "send" : "recv";
     mesh_message *one = calloc(1, sizeof *one);
@@ -397,7 +398,7 @@ static void send_own(mesh_message *one, wire_peer *head)
 pen_status mesh_send(wire_team *team, int to, int tag, const void *data, size_t n, pen_dtype dtype,
                      const char *label, mesh_message **message, pen_error *why)
 {
-    mesh_message *one = make(team, true, to, tag, data, n, dtype, label);
+    mesh_message *one = make_message(team, true, to, tag, data, n, dtype, label);
     pen_status status = PEN_OK;
     if (one == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a message");
     if (team->m->peer[team->ranks[to]].has_left) {
@@ -432,7 +433,7 @@ pen_status mesh_send(wire_team *team, int to, int tag, const void *data, size_t 
 pen_status mesh_recv(wire_team *team, int from, int tag, void *data, size_t n, pen_dtype dtype,
                      const char *label, mesh_message **message, pen_error *why)
 {
-    mesh_message *one = make(team, false, from, tag, data, n, dtype, label);
+    mesh_message *one = make_message(team, false, from, tag, data, n, dtype, label);
     if (one == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a message");
     one->state = RECV_WAITING;
     LIST_APPEND(team->receiving, one);

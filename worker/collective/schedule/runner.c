@@ -261,7 +261,7 @@ static bool is_in_pass(const runner *r, uint32_t segment, uint32_t m)
     return step >= first_step(r, segment) && step < end_step(r, segment);
 }
 
-static runner_track *find(runner *r, uint32_t segment)
+static runner_track *find_track(runner *r, uint32_t segment)
 {
     for (uint32_t i = 0; i < RUNNER_TRACKS; i++)
         if (r->track[i].is_active && r->track[i].segment == segment) return &r->track[i];
@@ -284,7 +284,8 @@ static bool activate(runner *r)
         runner_track *t = &r->track[i];
         r->is_blocked |= !t->is_active && t->debt.n > 0;
         if (t->is_active || t->debt.n > 0) continue;
-        if (is_second_pass(r, r->next_segment) && find(r, r->next_segment - r->pieces) != NULL)
+        if (is_second_pass(r, r->next_segment) &&
+            find_track(r, r->next_segment - r->pieces) != NULL)
             break; /* the first pass of these elements goes on */
         t->is_active  = true;
         t->is_in_step = false;
@@ -509,7 +510,7 @@ runner_answer runner_place(runner *r, const runner_part *part, size_t bytes, voi
 {
     uint32_t m;
     if (part->segment >= r->segments || !find_move(r, part, &m)) return RUNNER_WRONG;
-    runner_track *t = find(r, part->segment);
+    runner_track *t = find_track(r, part->segment);
     if (t == NULL) return part->segment >= r->next_segment ? RUNNER_LATER : RUNNER_WRONG;
     const size_t total  = t->span[m].elements * r->element;
     const uint32_t step = r->plan->step_of[m];
@@ -524,7 +525,7 @@ runner_answer runner_place(runner *r, const runner_part *part, size_t bytes, voi
 static buf **to_keep(runner *r, const runner_part *part, size_t bytes)
 {
     uint32_t m;
-    runner_track *t = find(r, part->segment);
+    runner_track *t = find_track(r, part->segment);
     if (t == NULL || !find_move(r, part, &m) || !r->plan->may_stay[m]) return NULL;
     return part->offset == 0 && bytes == part->total && t->kept[m] == NULL ? &t->kept[m] : NULL;
 }
@@ -546,7 +547,7 @@ bool runner_keep(runner *r, const runner_part *part, buf *body)
 void runner_filled(runner *r, const runner_part *part, size_t bytes)
 {
     uint32_t m;
-    runner_track *t = find(r, part->segment);
+    runner_track *t = find_track(r, part->segment);
     if (t == NULL || !find_move(r, part, &m)) return;
     t->done[m] += bytes;
     if (t->is_in_step && r->plan->step_of[m] == t->step &&

@@ -36,7 +36,7 @@ enum {
 };
 
 /* ---- from any thread ------------------------------------------------------------------------- */
-static io_coll_request *make(wire_control_kind kind, const int *ranks, int n)
+static io_coll_request *make_request(wire_control_kind kind, const int *ranks, int n)
 {
     const uint32_t count = n > 0 ? (uint32_t)n : 0;
     io_coll_request *a   = calloc(1, sizeof *a + count * sizeof *a->rank);
@@ -69,7 +69,7 @@ static void fault(void *user, uint64_t group, uint64_t call, const int *ranks, i
                   const pen_error *why)
 {
     (void)ranks, (void)n; /* the scheduler tells all workers */
-    io_coll_request *a = make(WIRE_FAULT, NULL, 0);
+    io_coll_request *a = make_request(WIRE_FAULT, NULL, 0);
     if (a == NULL) return;
     a->group = group;
     a->call  = call;
@@ -80,7 +80,7 @@ static void fault(void *user, uint64_t group, uint64_t call, const int *ranks, i
 static void overdue(void *user, const char *what, uint64_t waited_ms, const int *missing, int n,
                     bool is_quiet)
 {
-    io_coll_request *a = make(WIRE_OVERDUE, missing, n < MISSING_MAX ? n : MISSING_MAX);
+    io_coll_request *a = make_request(WIRE_OVERDUE, missing, n < MISSING_MAX ? n : MISSING_MAX);
     if (a == NULL) return;
     a->waited_ms = waited_ms;
     a->is_quiet  = is_quiet;
@@ -90,7 +90,7 @@ static void overdue(void *user, const char *what, uint64_t waited_ms, const int 
 
 static void shrink(void *user, uint64_t group, const int *ranks, int n)
 {
-    io_coll_request *a = make(WIRE_SHRINK, ranks, n);
+    io_coll_request *a = make_request(WIRE_SHRINK, ranks, n);
     if (a == NULL) return;
     a->group = group;
     post(user, a);
@@ -98,7 +98,7 @@ static void shrink(void *user, uint64_t group, const int *ranks, int n)
 
 static void unreached(void *user, int rank, const char *address, const char *words)
 {
-    io_coll_request *a = make(WIRE_UNREACHED, &rank, 1);
+    io_coll_request *a = make_request(WIRE_UNREACHED, &rank, 1);
     if (a == NULL) return;
     snprintf(a->what, sizeof a->what, "%s", address);
     why_set(&a->why, PEN_UNREACHABLE, "%s", words);

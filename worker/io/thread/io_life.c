@@ -64,7 +64,7 @@ static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
     return status;
 }
 
-static void *run(void *user)
+static void *run_io_thread(void *user)
 {
     io_thread *c = user;
     fp_env_set_ours();
@@ -284,7 +284,7 @@ pen_status io_open(pen_ctx *ctx, pen_error *why)
     if (status == PEN_OK) status = host_scheduler(ctx, why);
     if (status == PEN_OK) status = build(c, why);
     if (status != PEN_OK) return status;
-    int error = pthread_create(&c->thread, NULL, run, c);
+    int error = pthread_create(&c->thread, NULL, run_io_thread, c);
     if (error != 0)
         return why_set(why, PEN_NO_MEMORY,
                        "cannot start the thread of the connection to the job: %s", strerror(error));

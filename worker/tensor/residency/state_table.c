@@ -101,7 +101,7 @@ pen_status state_table_restore(state_table *t, int64_t step, const void *bytes, 
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
-static state_row *find(state_table *t, const char *name)
+static state_row *find_state(state_table *t, const char *name)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (strcmp(t->row[i].name, name) == 0) return &t->row[i];
@@ -121,7 +121,7 @@ static pen_status check_row(state_table *t, const char *name, const void *data, 
             size, STATE_ROW_MAX);
     if (size > 0 && data == NULL)
         return why_set(why, PEN_INVALID_ARGUMENT, "the state '%s': data is NULL", name);
-    if (find(t, name) != NULL)
+    if (find_state(t, name) != NULL)
         return why_set(why, PEN_INVALID_ARGUMENT, "the state '%s' was already added", name);
     if (t->n == STATE_ROWS_MAX || t->bytes + size > STATE_TABLE_MAX)
         return why_set(
@@ -156,7 +156,7 @@ pen_status state_table_add(state_table *t, const char *name, void *data, size_t 
 void state_table_remove(state_table *t, const char *name)
 {
     pthread_mutex_lock(&t->lock);
-    state_row *row = find(t, name);
+    state_row *row = find_state(t, name);
     if (row != NULL) {
         t->bytes -= row->size;
         *row = t->row[--t->n];

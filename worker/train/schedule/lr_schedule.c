@@ -221,7 +221,7 @@ static pen_status refuse(const char *name, pen_error *why)
     return config_set(rows, &unused, "schedule", name, why);
 }
 
-static const lr_rule *find(const char *name, size_t length)
+static const lr_rule *find_schedule(const char *name, size_t length)
 {
     for (int i = 0; lr_rules[i] != NULL; i++)
         if (strlen(lr_rules[i]->name) == length && memcmp(lr_rules[i]->name, name, length) == 0)
@@ -238,7 +238,7 @@ pen_status lr_schedule_parse(const char *text, lr_schedule *s, pen_error *why)
     text += strspn(text, blanks);
     if (*text == '\0') text = "constant";
     const size_t length = strcspn(text, blanks);
-    const lr_rule *rule = find(text, length);
+    const lr_rule *rule = find_schedule(text, length);
     if (rule == NULL) {
         char name[32];
         snprintf(name, sizeof name, "%.*s", length < sizeof name ? (int)length : 31, text);

@@ -191,7 +191,7 @@ static pen_status do_verb(sharded *s, request *r, pen_error *why)
 }
 
 /* ---- the strategy ---------------------------------------------------------------------------- */
-static pen_status run(sharded *s, request *r, pen_error *why)
+static pen_status run_request(sharded *s, request *r, pen_error *why)
 {
     if (r->kind == REQUEST_VERB) return do_verb(s, r, why);
     if (r->kind != REQUEST_STEP) return PEN_OK; /* PULL_FREE: local values are the newest */
@@ -211,7 +211,7 @@ static void sharded_start(strategy *base, request *r)
         if (status == PEN_OK) return;
     }
     if (s->solo != NULL) pthread_mutex_lock(&base->lock);
-    if (status == PEN_AGAIN) status = run(s, r, &why);
+    if (status == PEN_AGAIN) status = run_request(s, r, &why);
     if (s->solo != NULL) pthread_mutex_unlock(&base->lock);
     strategy_end(r, status, &why);
 }

@@ -247,8 +247,8 @@ pen_status snapshot_writer_commit(pen_ctx *ctx, group_calls *t, pen_error *why)
 }
 
 /* ---- back to an earlier one ------------------------------------------------------------------ */
-static pen_status find(const snapshot_writer *k, store_reader *r, int64_t step, choice *c,
-                       pen_error *why)
+static pen_status find_snapshot(const snapshot_writer *k, store_reader *r, int64_t step, choice *c,
+                                pen_error *why)
 {
     int64_t all[1024];
     char number[24] = "";
@@ -274,7 +274,7 @@ static pen_status choose_back(const snapshot_writer *k, int64_t step, choice *c,
                        "DIR`, or the setting store");
     pen_status status = store_reader_open(k->ctx->settings.store, &r, why);
     if (status != PEN_OK) return status;
-    status = find(k, r, step, c, why);
+    status = find_snapshot(k, r, step, c, why);
     store_reader_close(r);
     return status;
 }

@@ -219,7 +219,7 @@ static pen_status make_arrays(update_state *r, pen_error *why)
                : why_set(why, PEN_NO_MEMORY, "no memory for the optimizer state of %zu tensors", n);
 }
 
-static pen_status make(update_state *r, const update_state_setup *s, pen_error *why)
+static pen_status make_parts(update_state *r, const update_state_setup *s, pen_error *why)
 {
     const model *m = r->model;
     if (plan_create(&m->wire, &r->plan, why) != PEN_OK || make_arrays(r, why) != PEN_OK)
@@ -245,7 +245,7 @@ pen_status update_state_create(const update_state_setup *setup, update_state **o
     r->stop    = setup->stop;
     r->add_up  = setup->add_up;
     r->user    = setup->user;
-    if (make(r, setup, why) == PEN_OK) {
+    if (make_parts(r, setup, why) == PEN_OK) {
         *out = r;
         return PEN_OK;
     }

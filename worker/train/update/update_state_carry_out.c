@@ -50,7 +50,7 @@ static void begin_launch(const update_state *r, const pen_tensor *like, const do
                                 .n       = 1};
 }
 
-static pen_status run(const update_state *r, launch *l, int pass, pen_error *why)
+static pen_status run_pass(const update_state *r, launch *l, int pass, pen_error *why)
 {
     l->update.pass = pass;
     return r->place.ops->update(&l->update, r->place.stream, why);
@@ -93,10 +93,10 @@ static pen_status update_whole(const update_state *r, launch *l, uint32_t n, pen
     pen_status status = PEN_OK;
     if (r->add_up != NULL)
         status = r->place.ops->zero(r->whole, sums * sizeof *r->whole, r->place.stream, why);
-    if (status == PEN_OK) status = run(r, l, DEVICE_UPDATE_NORMS, why);
+    if (status == PEN_OK) status = run_pass(r, l, DEVICE_UPDATE_NORMS, why);
     if (status == PEN_OK && r->add_up != NULL) status = r->add_up(r->user, r->whole, sums, why);
     if (status == PEN_OK) status = take_roots(r, n, why);
-    return status == PEN_OK ? run(r, l, DEVICE_UPDATE_APPLY, why) : status;
+    return status == PEN_OK ? run_pass(r, l, DEVICE_UPDATE_APPLY, why) : status;
 }
 
 /* Tensors alike[n]. */
@@ -109,7 +109,7 @@ static pen_status update_alike(const update_state *r, const double *lr, uint32_t
     for (uint32_t i = 0; i < n; i++) r->span[i] = span_of(r, r->model->tensor[r->alike[i]]);
     l.update.n = n;
     if (update_state_needs_whole(r, first)) return update_whole(r, &l, n, why);
-    return run(r, &l, DEVICE_UPDATE_APPLY, why);
+    return run_pass(r, &l, DEVICE_UPDATE_APPLY, why);
 }
 
 static bool are_alike(const update_state *r, const pen_tensor *a, const pen_tensor *b)
