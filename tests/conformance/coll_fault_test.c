@@ -11,6 +11,7 @@
 #include "coll_paths.h"
 #include "common/base/crc.h"
 #include "worker/collective/coll.h"
+#include "worker/collective/fault_point.h"
 
 #include <setjmp.h>
 #include <stddef.h>

@@ -6,6 +6,7 @@
  * order, then the nodes by their lowest ranks.  Guard bytes around every buffer must not change.
  */
 #include "coll_paths.h"
+#include "worker/collective/fault_point.h"
 #include "worker/collective/schedule/schedule.h"
 
 #include <setjmp.h>

@@ -3,10 +3,18 @@
 
 #include "common/base/clock.h"
 #include "common/base/why.h"
+#include "worker/collective/fault_point.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+/* No rank pretends. */
+static void start_rig(rig *r, int n, const char *const *settings, const coll_job *job)
+{
+    memset(engine_pretences, 0, sizeof engine_pretences);
+    rig_start(r, n, settings, job);
+}
 
 /* ---- failures -------------------------------------------------------------------------------- */
 static void differ_in_count(rig *r, int rank)
@@ -28,7 +36,7 @@ static void a_mismatch_is_one_sentence_on_every_path(void **state)
         SETTINGS("0:host_id=a", "1:host_id=a", "2:host_id=b", "3:host_id=b")};
     for (int i = 0; i < 3; i++) {
         rig r = {0};
-        rig_start(&r, i == 2 ? 4 : 3, paths[i], NULL);
+        start_rig(&r, i == 2 ? 4 : 3, paths[i], NULL);
         rig_run(&r, differ_in_count);
         rig_stop(&r);
     }
@@ -60,7 +68,7 @@ static void a_call_that_a_rank_does_not_make_ends_at_its_deadline_and_names_it(v
     (void)state;
     for (int i = 0; i < 2; i++) {
         rig r = {0};
-        rig_start(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
+        start_rig(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
         rig_run(&r, stay_away);
         rig_stop(&r);
     }
@@ -120,7 +128,7 @@ static void all_survivors_get_the_sentence_of_the_first_report(void **state)
     const coll_job job = {.fault = on_fault, .overdue = on_overdue};
     verdicts v         = {.lock = PTHREAD_MUTEX_INITIALIZER};
     rig r              = {.user = &v};
-    rig_start(&r, 3, SETTINGS("warn_ms=50"), &job);
+    start_rig(&r, 3, SETTINGS("warn_ms=50"), &job);
     rig_run(&r, hear_the_verdict);
     assert_true(v.faults >= 1 && v.overdue >= 1);
     assert_string_equal(v.what, "barrier 'epoch end' (call 1)");
@@ -167,7 +175,7 @@ static void a_member_that_dies_fails_its_groups_and_others_go_on(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) {
         rig r = {0};
-        rig_start(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
+        start_rig(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
         rig_run(&r, wait_for_the_dead);
         rig_stop(&r);
     }
@@ -210,12 +218,12 @@ static void report_nothing(void *user, uint64_t group, uint64_t call, const int 
 static void call_with_the_mortal(rig *r, int rank)
 {
     static float data[4][LARGE];
-    float *x                     = data[rank];
-    const pen_opts o             = {.deadline_ms = 30000};
-    pen_group *w                 = pen_world(r->ctx[rank]);
-    pen_status status            = PEN_OK;
-    r->ctx[rank]->coll->pretence = PRETEND_REACHABLE;
-    is_mortal                    = rank == GONE;
+    float *x              = data[rank];
+    const pen_opts o      = {.deadline_ms = 30000};
+    pen_group *w          = pen_world(r->ctx[rank]);
+    pen_status status     = PEN_OK;
+    ENGINE_PRETENCE(rank) = PRETEND_REACHABLE;
+    is_mortal             = rank == GONE;
     for (size_t i = 0; i < LARGE; i++) x[i] = (float)rank + (float)(i % 5);
     for (int i = 0; i < 2 && status == PEN_OK; i++) {
         status = pen_all_reduce(w, x, x, LARGE, PEN_F32, PEN_MAX, &o, NULL);
@@ -235,7 +243,7 @@ a_member_that_dies_in_any_phase_on_devices_of_two_hosts_ends_the_call_on_all(voi
     coll_fault_point   = die_at_step;
     for (int phase = 0; phase < PHASES; phase++) {
         rig r = {0};
-        rig_start(&r, 4, SETTINGS("0:host_id=a", "1:host_id=a", "2:host_id=b", "3:host_id=b"),
+        start_rig(&r, 4, SETTINGS("0:host_id=a", "1:host_id=a", "2:host_id=b", "3:host_id=b"),
                   &job);
         death.r    = &r;
         death.step = FIRST_PHASE + phase;
@@ -268,7 +276,7 @@ static void the_end_of_the_job_ends_calls_without_a_deadline(void **state)
 {
     (void)state;
     rig r = {0};
-    rig_start(&r, 2, NULL, NULL);
+    start_rig(&r, 2, NULL, NULL);
     rig_run(&r, wait_for_ever);
     rig_stop(&r);
 }

@@ -7,11 +7,19 @@
 #include "common/base/clock.h"
 #include "common/compute/device/device_test.h"
 #include "worker/collective/engine/engine_internal.h"
+#include "worker/collective/fault_point.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* No rank pretends. */
+static void start_rig(rig *r, int n, const char *const *settings, const coll_job *job)
+{
+    memset(engine_pretences, 0, sizeof engine_pretences);
+    rig_start(r, n, settings, job);
+}
 
 enum { N = 1003 };
 
@@ -107,7 +115,7 @@ static void check_everything(rig *r, int rank)
 static void run_everything(int n, const char *const *settings, group_carrier carrier)
 {
     rig r = {0};
-    rig_start(&r, n, settings, NULL);
+    start_rig(&r, n, settings, NULL);
     assert_int_equal(r.ctx[0]->world->carrier, carrier);
     rig_run(&r, check_everything);
     rig_stop(&r);
@@ -178,7 +186,7 @@ static void a_node_is_one_in_the_order_of_sums_with_shared_memory_or_without(voi
                 {"shared_memory=no", GROUP_WIRE}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         rig r = {0};
-        rig_start(&r, 6,
+        start_rig(&r, 6,
                   SETTINGS("0:host_id=a", "1:host_id=b", "2:host_id=a", "3:host_id=b",
                            "4:host_id=a", "5:host_id=b", "deterministic=node", rows[i].setting),
                   NULL);
@@ -225,7 +233,7 @@ static void a_mapping_refused_to_one_member_makes_all_use_sockets(void **state)
         NULL, SETTINGS("0:host_id=a", "1:host_id=b", "2:host_id=b", "3:host_id=a")};
     for (int i = 0; i < 2; i++) {
         rig r = {.user = (void *)(intptr_t)(i == 0 ? GROUP_WIRE : GROUP_HIER)};
-        rig_start(&r, i == 0 ? 3 : 4, hosts[i], NULL);
+        start_rig(&r, i == 0 ? 3 : 4, hosts[i], NULL);
         refuse_mapping(&r);
         rig_run(&r, check_new_groups);
         rig_stop(&r);
@@ -235,8 +243,8 @@ static void a_mapping_refused_to_one_member_makes_all_use_sockets(void **state)
 /* The first call on devices begins with a vote, which reaches the same result. */
 static void check_devices_of_a_new_group(rig *r, int rank)
 {
-    pen_group *w                 = pen_world(r->ctx[rank]), *all;
-    r->ctx[rank]->coll->pretence = PRETEND_REACHABLE;
+    pen_group *w          = pen_world(r->ctx[rank]), *all;
+    ENGINE_PRETENCE(rank) = PRETEND_REACHABLE;
     rig_check(r, group_create(r->ctx[rank]->coll, 4711, w->ranks, r->n, &all, &(pen_error){0}) ==
                      PEN_OK);
     check_reductions(r, rank, all);
@@ -248,7 +256,7 @@ static void a_vote_about_devices_bypasses_a_refused_mapping(void **state)
 {
     (void)state;
     rig r = {0};
-    rig_start(&r, 3, NULL, NULL);
+    start_rig(&r, 3, NULL, NULL);
     const bool has_devices = r.ctx[0]->coll->device_place != NULL; /* else built without */
     refuse_mapping(&r);
     if (has_devices) rig_run(&r, check_devices_of_a_new_group);
@@ -270,7 +278,7 @@ static void one_member_on_each_host_uses_the_network(void **state)
 
 static void stage_and_check(rig *r, int rank)
 {
-    r->ctx[rank]->coll->pretence = PRETEND_UNREACHABLE;
+    ENGINE_PRETENCE(rank) = PRETEND_UNREACHABLE;
     check_everything(r, rank);
 }
 
@@ -279,19 +287,19 @@ static void memory_that_peers_cannot_reach_is_staged(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) {
         rig r = {0};
-        rig_start(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
+        start_rig(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
         rig_run(&r, stage_and_check);
         rig_stop(&r);
     }
     rig r = {0};
-    rig_start(&r, 1, NULL, NULL);
+    start_rig(&r, 1, NULL, NULL);
     rig_run(&r, stage_and_check);
     rig_stop(&r);
 }
 
 static void call_on_devices(rig *r, int rank)
 {
-    r->ctx[rank]->coll->pretence = PRETEND_REACHABLE;
+    ENGINE_PRETENCE(rank) = PRETEND_REACHABLE;
     check_everything(r, rank);
     rig_check(r, r->ctx[rank]->world->device != NULL);
 }
@@ -300,7 +308,7 @@ static void members_on_one_host_work_on_each_others_device_memory(void **state)
 {
     (void)state;
     rig r = {0};
-    rig_start(&r, 3, NULL, NULL);
+    start_rig(&r, 3, NULL, NULL);
     const bool has_devices = r.ctx[0]->coll->device_place != NULL; /* else built without */
     if (has_devices) rig_run(&r, call_on_devices);
     rig_stop(&r);
@@ -421,7 +429,7 @@ static void compare_with_host_memory(rig *r, int rank)
         const drawn_call d = draw_call(seed);
         size_t bytes       = 0;
         for (int i = 0; i < 2; i++) {
-            r->ctx[rank]->coll->pretence = i == 0 ? PRETEND_NOTHING : PRETEND_REACHABLE;
+            ENGINE_PRETENCE(rank) = i == 0 ? PRETEND_NOTHING : PRETEND_REACHABLE;
             rig_check(r, make_call(w, &d, in, out[i], &bytes) == PEN_OK);
         }
         if (d.kind == COLL_REDUCE && r->ctx[rank]->coll->order == SUMS_LOOSE) continue;
@@ -449,7 +457,7 @@ static void calls_on_devices_of_two_hosts_have_the_bits_of_host_memory(void **st
     for (int i = 0; i < 3; i++) {
         const char *const *h = i == 1 ? outer_and_inner : two_hosts;
         rig r                = {0};
-        rig_start(&r, 4, SETTINGS(h[0], h[1], h[2], h[3], settings[i]), NULL);
+        start_rig(&r, 4, SETTINGS(h[0], h[1], h[2], h[3], settings[i]), NULL);
         was_built = has_devices(&r);
         if (was_built) rig_run(&r, compare_with_host_memory);
         for (int k = 0; k < 4 && was_built; k++) assert_true(r.ctx[k]->world->device_carries);
@@ -470,8 +478,8 @@ static void every_collective_is_right_on_devices_of_several_hosts(void **state)
         SETTINGS("0:host_id=a", "1:host_id=a", "2:host_id=a", "3:host_id=b", "deterministic=no")};
     for (int i = 0; i < 4; i++) {
         rig r = {0};
-        rig_start(&r, i == 0 ? 6 : 4, layouts[i], NULL);
-        for (int k = 0; k < r.n; k++) r.ctx[k]->coll->pretence = PRETEND_REACHABLE;
+        start_rig(&r, i == 0 ? 6 : 4, layouts[i], NULL);
+        for (int k = 0; k < r.n; k++) ENGINE_PRETENCE(k) = PRETEND_REACHABLE;
         rig_run(&r, check_everything);
         assert_int_equal(r.ctx[0]->world->device_carries, i < 2 && has_devices(&r));
         rig_stop(&r);
@@ -485,9 +493,9 @@ devices_of_one_host_that_do_not_work_together_send_all_calls_through_host_memory
     (void)state;
     const char *const *h = two_hosts;
     rig r                = {0};
-    rig_start(&r, 4, SETTINGS(h[0], h[1], h[2], h[3], "deterministic=node", "device_backend=spin"),
+    start_rig(&r, 4, SETTINGS(h[0], h[1], h[2], h[3], "deterministic=node", "device_backend=spin"),
               NULL);
-    for (int i = 0; i < 4; i++) r.ctx[i]->coll->pretence = PRETEND_REACHABLE;
+    for (int i = 0; i < 4; i++) ENGINE_PRETENCE(i) = PRETEND_REACHABLE;
     rig_run(&r, check_everything);
     for (int i = 0; i < 4 && has_devices(&r); i++) {
         assert_true(r.ctx[i]->world->device_is_settled);
@@ -501,9 +509,9 @@ static void a_device_unfit_for_a_group_is_bypassed_within_the_same_call(void **s
 {
     (void)state;
     rig r = {0};
-    rig_start(&r, 3, SETTINGS("device_backend=spin"), NULL);
+    start_rig(&r, 3, SETTINGS("device_backend=spin"), NULL);
     const bool has_devices = r.ctx[0]->coll->device_place != NULL;
-    for (int i = 0; i < 3; i++) r.ctx[i]->coll->pretence = PRETEND_REACHABLE;
+    for (int i = 0; i < 3; i++) ENGINE_PRETENCE(i) = PRETEND_REACHABLE;
     rig_run(&r, check_everything);
     for (int i = 0; i < 3 && has_devices; i++) {
         assert_true(r.ctx[i]->world->device_is_settled);
@@ -517,11 +525,11 @@ static void one_member_without_access_to_a_device_makes_all_take_the_same_path(v
 {
     (void)state;
     rig r = {0};
-    rig_start(&r, 3, NULL, NULL);
+    start_rig(&r, 3, NULL, NULL);
     coll_engine *e         = r.ctx[1]->coll;
     const bool has_devices = e->device_place != NULL;
     if (has_devices) snprintf(e->device_address[2], strlen(e->device_address[2]), "cuda:none");
-    for (int i = 0; i < 3; i++) r.ctx[i]->coll->pretence = PRETEND_REACHABLE;
+    for (int i = 0; i < 3; i++) ENGINE_PRETENCE(i) = PRETEND_REACHABLE;
     rig_run(&r, check_everything);
     for (int i = 0; i < 3; i++) assert_null(r.ctx[i]->world->device);
     rig_stop(&r);
@@ -553,7 +561,7 @@ static void chain_in_stream_order(rig *r, int rank)
     pen_error why;
     float x[N], y[N];
     size_t counts[RIG_RANKS_MAX];
-    r->ctx[rank]->coll->pretence = (engine_pretence)(intptr_t)r->user;
+    ENGINE_PRETENCE(rank) = (engine_pretence)(intptr_t)r->user;
     rig_check(r, coll_stop_word(w, device_of(x), -1, &stopped, &why) == PEN_OK);
     for (int i = 0; i < r->n; i++) counts[i] = i == 0 ? N - (size_t)(r->n - 1) : 1;
     fill(x, rank, N);
@@ -598,13 +606,13 @@ calls_in_stream_order_are_right_on_every_path_and_stop_kernels_when_one_fails(vo
     for (int n = 1; n <= 3; n += 2) {
         for (int i = PRETEND_REACHABLE; i <= PRETEND_UNREACHABLE; i++) {
             rig r = {.user = (void *)(intptr_t)i};
-            rig_start(&r, n, NULL, NULL);
+            start_rig(&r, n, NULL, NULL);
             rig_run(&r, chain_in_stream_order);
             rig_stop(&r);
         }
     }
     rig r = {.user = (void *)(intptr_t)PRETEND_REACHABLE};
-    rig_start(
+    start_rig(
         &r, 4,
         SETTINGS("0:host_id=a", "1:host_id=a", "2:host_id=b", "3:host_id=b", "deterministic=no"),
         NULL);
@@ -623,9 +631,9 @@ static void mix_memory(rig *r, int rank)
     const uint64_t begun = clock_ms(&clock_real);
     float x              = (float)rank;
     for (int i = 0; i <= good_calls; i++) {
-        const bool is_device         = i < good_calls || rank != 1;
-        r->ctx[rank]->coll->pretence = is_device ? PRETEND_REACHABLE : PRETEND_NOTHING;
-        const pen_status status      = pen_all_reduce(w, &x, &x, 1, PEN_F32, PEN_SUM, &o, NULL);
+        const bool is_device    = i < good_calls || rank != 1;
+        ENGINE_PRETENCE(rank)   = is_device ? PRETEND_REACHABLE : PRETEND_NOTHING;
+        const pen_status status = pen_all_reduce(w, &x, &x, 1, PEN_F32, PEN_SUM, &o, NULL);
         rig_check(r, status == (i < good_calls ? PEN_OK : PEN_MISMATCH));
     }
     rig_check(r, strstr(pen_last_error(NULL), "device memory") != NULL);
@@ -641,7 +649,7 @@ static void memory_of_host_and_device_in_one_call_is_a_mismatch_at_once(void **s
     for (int i = 0; i < 6; i++) {
         rig r      = {0};
         good_calls = i < 3 ? 0 : 3;
-        rig_start(&r, i % 3 == 2 ? 4 : 3, layouts[i % 3], NULL);
+        start_rig(&r, i % 3 == 2 ? 4 : 3, layouts[i % 3], NULL);
         rig_run(&r, mix_memory);
         rig_stop(&r);
     }
@@ -687,7 +695,7 @@ static void requests_and_waiting_calls_of_a_group_keep_their_order(void **state)
 {
     (void)state;
     rig r = {0};
-    rig_start(&r, 3, NULL, NULL);
+    start_rig(&r, 3, NULL, NULL);
     rig_run(&r, check_requests);
     rig_stop(&r);
 }
@@ -696,7 +704,7 @@ static void requests_end_over_sockets_too(void **state)
 {
     (void)state;
     rig r = {0};
-    rig_start(&r, 2, SETTINGS("shared_memory=no"), NULL);
+    start_rig(&r, 2, SETTINGS("shared_memory=no"), NULL);
     rig_run(&r, check_requests);
     rig_stop(&r);
 }

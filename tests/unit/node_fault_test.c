@@ -1,6 +1,8 @@
 /* node_fault_test.c - members of one host that differ, die, come late or lie. */
 #include "tests/unit/node_rig.h"
 
+#include "worker/collective/fault_point.h"
+
 /* ---- tests: what differs --------------------------------------------------------------------- */
 static void differ(void)
 {

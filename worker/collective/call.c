@@ -5,11 +5,15 @@
 #include "common/compute/simd/reduce.h"
 #include "proto/plan.h"
 #include "scheduler/core/sentence.h"
+#include "worker/collective/fault_point.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+#ifdef PENSTOCK_FAULT_POINTS
 void (*coll_fault_point)(const char *path, uint64_t seq, int step);
+engine_pretence engine_pretences[PRETENCE_RANKS_MAX];
+#endif
 
 /* ---- names ----------------------------------------------------------------------------------- */
 /* clang-format off */

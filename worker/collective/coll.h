@@ -153,9 +153,6 @@ typedef struct {
 
 extern const coll_path coll_path_node, coll_path_wire, coll_path_device, coll_path_hier;
 
-/* For tests, may be NULL: called before step `step` of call `seq` on every path, by the thread that advances. */
-extern void (*coll_fault_point)(const char *path, uint64_t seq, int step);
-
 /* ---- engine_call.c: for the rest of the SDK ---------------------------------------------------- */
 /* Begins a call on g for the SDK itself (reducer, two-level strategy), in order with the program's calls.  done runs
  * once, on the thread that ended the call, and must not wait.  If this returns an error, done is not called. */

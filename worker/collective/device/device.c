@@ -7,6 +7,7 @@
 #include "common/containers/arrays.h"
 #include "common/containers/vec.h"
 #include "proto/plan.h"
+#include "worker/collective/fault_point.h"
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -264,11 +265,6 @@ static pen_status offer(device_op *op, pen_error *why)
 
 enum { AT_ARRIVAL, AT_SETUP, AT_READY, AT_TAKEN, AT_LEAVING, AT_END, ENDED };
 
-static void fault_point(const device_op *op)
-{
-    if (coll_fault_point != NULL) coll_fault_point("device", op->seq, op->stage);
-}
-
 static bool all_arrived(const device_op *op)
 {
     for (int i = 0; i < op->team->size; i++)
@@ -485,7 +481,7 @@ static pen_status device_start(void *team, void *state, const coll_call *call, u
         const void *buffer = call->in != NULL ? call->in : call->out;
         t->device          = buffer != NULL ? t->ops->device(buffer) : t->ops->current();
     }
-    fault_point(op);
+    FAULT_POINT("device", op->seq, op->stage);
     arrive(op);
     if (!t->is_ready || !device_moves(op)) return PEN_OK;
     pen_status status = t->ops->enter(t->device, why);
@@ -511,7 +507,7 @@ static pen_status advance_stages(device_op *op, pen_error *why)
             stage < AT_END || op->is_by_nccl; /* its kernels wait for all members */
         if (status == PEN_AGAIN && needs_all && gave_up(op, why) != PEN_OK) return why->status;
         if (status != PEN_OK) return status;
-        fault_point(op);
+        FAULT_POINT("device", op->seq, op->stage);
     }
     return PEN_OK;
 }

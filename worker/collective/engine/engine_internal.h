@@ -48,8 +48,6 @@ typedef enum {
     CALL_FAILED
 } call_state;
 
-typedef enum { PRETEND_NOTHING, PRETEND_REACHABLE, PRETEND_UNREACHABLE } engine_pretence;
-
 typedef struct engine_call {
     struct engine_call *next, *prev;
     pen_group *g;
@@ -115,7 +113,6 @@ struct coll_engine {
     schedule_table *table;
     node_place *place;          /* NULL: no shared memory */
     device_place *device_place; /* NULL: a build without devices, or no shared memory */
-    engine_pretence pretence;   /* for tests: host memory stands for device memory */
     char address_text[ENGINE_ADDRESSES][ENGINE_ADDRESS_SIZE];
     const char *address[ENGINE_ADDRESSES];
     uint32_t n_addresses;

@@ -15,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
+#include "worker/collective/fault_point.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,7 @@ static bool may_have_team(const engine_call *c)
     const pen_group *g   = c->g;
     const coll_engine *e = g->engine;
     const bool is_hier   = g->carrier == GROUP_HIER;
-    if (e->pretence == PRETEND_UNREACHABLE || e->device_place == NULL) return false;
+    if (ENGINE_PRETENCE(e->rank) == PRETEND_UNREACHABLE || e->device_place == NULL) return false;
     for (int i = 0; i < g->size; i++)
         if ((!is_hier && e->place_of[g->ranks[i]] != e->place_of[e->rank]) ||
             e->device_address[g->ranks[i]][0] == '\0')
@@ -202,11 +203,12 @@ static call_state choose_for_device(engine_call *c)
 
 call_state engine_choose_path(engine_call *c)
 {
-    pen_group *g            = c->g;
-    const bool is_barrier   = c->call.kind == COLL_BARRIER;
-    c->ops                  = is_barrier ? device_host() : ops_of(c);
-    const bool is_on_device = !device_is_host(c->ops) || g->engine->pretence != PRETEND_NOTHING;
-    c->call.on_device       = is_on_device && !is_barrier;
+    pen_group *g          = c->g;
+    const bool is_barrier = c->call.kind == COLL_BARRIER;
+    c->ops                = is_barrier ? device_host() : ops_of(c);
+    const bool is_on_device =
+        !device_is_host(c->ops) || ENGINE_PRETENCE(g->engine->rank) != PRETEND_NOTHING;
+    c->call.on_device = is_on_device && !is_barrier;
     if (!is_barrier) g->was_on_device = c->call.on_device;
     if (g->device != NULL) device_team_mark(g->device, c->seq, c->call.on_device);
     return c->call.on_device ? choose_for_device(c) : take_path_of_group(c);

@@ -19,6 +19,7 @@
 #include "common/compute/simd/simd.h"
 #include "common/containers/arrays.h"
 #include "proto/plan.h"
+#include "worker/collective/fault_point.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -246,7 +247,7 @@ static pen_status next_phase(hier_op *op, pen_error *why)
     case PHASE_LEAVES:
     case PHASE_END: end_call(op); break;
     }
-    if (coll_fault_point != NULL) coll_fault_point("hier", op->seq, (int)op->phase);
+    FAULT_POINT("hier", op->seq, op->phase);
     return begin_phase(op, why);
 }
 
@@ -257,7 +258,7 @@ static pen_status hier_start(void *team, void *memory, const coll_call *call, ui
     hier_op *op = memory;
     *op         = (hier_op){.team = team, .call = call, .seq = seq};
     coll_header_of(call, op->team->o.size, seq, &op->shown.header);
-    if (coll_fault_point != NULL) coll_fault_point("hier", seq, PHASE_ENTRY);
+    FAULT_POINT("hier", seq, PHASE_ENTRY);
     op->on_devices = call->on_device && !call->is_staged;
     return op->on_devices ? hier_begin_on_devices(op, why) : begin_phase(op, why);
 }

@@ -22,6 +22,7 @@
 #include "common/compute/device/device_traffic.h"
 #include "common/containers/vec.h"
 #include "proto/plan.h"
+#include "worker/collective/fault_point.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -568,7 +569,7 @@ static pen_status await_end(hier_op *op, pen_error *why)
 static pen_status begin(hier_op *op, hier_device_phase at, pen_error *why)
 {
     op->at = at;
-    if (coll_fault_point != NULL) coll_fault_point("hier", op->seq, 100 + (int)at);
+    FAULT_POINT("hier", op->seq, 100 + at);
     switch (at) {
     case DEVICES_TRIAL: return begin_trial(op, why);
     case DEVICES_ENTRY: return hier_begin_entry(op, why);

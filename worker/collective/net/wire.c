@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/crc.h"
 #include "common/base/why.h"
+#include "worker/collective/fault_point.h"
 #include "worker/collective/net/mesh_internal.h"
 
 #include <stdarg.h>
@@ -333,11 +334,14 @@ static bool get_scale(void *user, int position, double *scale)
 static void at_step(void *user, uint32_t step)
 {
     const wire_team *team = user;
-    if (coll_fault_point != NULL) coll_fault_point("wire", team->run.seq, (int)step);
+    (void)team, (void)step;
+    FAULT_POINT("wire", team->run.seq, step);
 }
 
-static const runner_link link_of_team = {
-    .may_send = may_send, .send = send_part, .scale = get_scale, .step = at_step};
+static const runner_link link_of_team = {.may_send = may_send,
+                                         .send     = send_part,
+                                         .scale    = get_scale,
+                                         .step     = HAS_FAULT_POINTS ? at_step : NULL};
 
 /* ---- incoming data --------------------------------------------------------------------------- */
 static void tell_used(wire_team *team, int from, size_t bytes)

@@ -176,7 +176,7 @@ static pen_status node_start(void *team, void *memory, const coll_call *call, ui
     op->out_bytes = coll_out_elements(call, t->size, t->rank) * op->element;
     op->is_shared = call->kind == COLL_BROADCAST || call->kind == COLL_ALL_GATHER;
     t->last       = seq;
-    node_fault_point(op);
+    NODE_FAULT_POINT(op);
     atomic_store_explicit(&node_own_slot(t)->saved, seq << 32, memory_order_release);
     pen_status status = publish(op, why);
     if (status != PEN_OK)
@@ -306,7 +306,7 @@ static coll_state node_advance(void *memory, pen_error *why)
         const bool is_complete = all_arrived(op);
         if (node_team_is_refused(op->team)) return node_turn_back(op, why);
         if (!is_complete) return node_is_revoked(op) ? node_given_up(op, why) : COLL_RUNNING;
-        node_fault_point(op);
+        NODE_FAULT_POINT(op);
         const pen_status status = enter(op, why);
         op->stage               = NODE_WORKING;
         if (status != PEN_OK && op->lost == 0) {

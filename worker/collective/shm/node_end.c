@@ -9,12 +9,6 @@
 
 enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* a larger scratch is freed after the call */
 
-void node_fault_point(node_op *op)
-{
-    if (coll_fault_point != NULL) coll_fault_point("node", op->seq, op->step);
-    op->step++;
-}
-
 coll_state node_end(node_op *op, coll_state state)
 {
     node_team *t = op->team;

@@ -3,6 +3,7 @@
 #define WORKER_COLL_NODE_INTERNAL_H
 
 #include "common/system/segment.h"
+#include "worker/collective/fault_point.h"
 #include "worker/collective/shm/node.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -146,7 +147,10 @@ typedef struct {
     const coll_call *call;
     uint64_t seq;
     node_stage stage;
-    int step, came;
+    int came;
+#ifdef PENSTOCK_FAULT_POINTS
+    int step;
+#endif
     size_t element, in_bytes, out_bytes, block;
     unsigned char *out; /* where results go: the caller's, or the scratch */
     bool is_small, is_scaled;
@@ -193,7 +197,7 @@ pen_status node_read_said(node_op *op, int who, pen_error *why);
 coll_state node_work(node_op *op, pen_error *why);
 
 /* ---- node_end.c ------------------------------------------------------------------------------ */
-void node_fault_point(node_op *op);
+#define NODE_FAULT_POINT(op) FAULT_POINT("node", (op)->seq, (op)->step++)
 coll_state node_end(node_op *op, coll_state state);
 coll_state node_turn_back(node_op *op, pen_error *why); /* a member refused the team */
 void node_give_up(node_op *op);                         /* waits until peers leave our memory */

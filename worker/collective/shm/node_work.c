@@ -106,7 +106,7 @@ static bool try_fill(node_op *op)
     node_team *t         = op->team;
     const bool is_reused = op->fill >= 2 && !op->holds_all;
     if (op->fill == op->rounds || (is_reused && !all_have(op, op->fill - 1, 'w'))) return false;
-    node_fault_point(op);
+    NODE_FAULT_POINT(op);
     keep(op, op->fill + 1); /* first, because it fetches ahead */
     fill(op);
     op->fill++;
@@ -160,7 +160,7 @@ static void save(node_op *op, uint64_t round, size_t bytes)
     /* Before any of it is overwritten.  An exchange, because a store would not hold back the stores that follow. */
     (void)atomic_exchange(&node_own_slot(t)->saved,
                           count(op, (end + NODE_LINE_BYTES - 1) / NODE_LINE_BYTES));
-    node_fault_point(op);
+    NODE_FAULT_POINT(op);
 }
 
 static size_t fold(node_op *op, uint64_t round)
@@ -233,7 +233,7 @@ static bool try_take(node_op *op)
     node_team *t = op->team;
     if (!op->takes || op->take == op->rounds) return false;
     if (!all_have(op, op->take + 1, 'w')) return false;
-    node_fault_point(op);
+    NODE_FAULT_POINT(op);
     keep(op, op->take + 1);
     for (int i = 0; i < t->size; i++) {
         const size_t bytes = i == t->rank ? 0 : piece(op, &t->to[i], op->take);
@@ -251,7 +251,7 @@ static bool try_take(node_op *op)
 static coll_state finish(node_op *op)
 {
     if (op->is_apart && !op->is_small && op->out_bytes > 0) {
-        node_fault_point(op);
+        NODE_FAULT_POINT(op);
         memcpy(op->call->out, op->out, op->out_bytes);
     }
     return node_end(op, COLL_DONE);
@@ -262,7 +262,7 @@ static bool turn(node_op *op, size_t *moved, bool *is_lost)
 {
     bool did = try_fill(op);
     if (can_work(op)) {
-        node_fault_point(op);
+        NODE_FAULT_POINT(op);
         *is_lost = !work_round(op, moved);
         if (*is_lost) return true;
         op->work++;
