@@ -90,7 +90,7 @@ struct pen_ctx {
     pid_t pid;
     job_link *link;     /* from pen_init() on */
     strategy *strategy; /* from pen_commit() on */
-    struct scheduler *hosted;
+    struct job_host *hosted;
     struct loop *io_loop;    /* of "pen-io"; NULL: alone */
     struct monitor *monitor; /* worker_monitor.h; NULL: off */
     struct auth *auth;       /* of its endpoints; NULL: plain text, or alone */

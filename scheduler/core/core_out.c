@@ -1,7 +1,7 @@
 #include "scheduler/core/core_out.h"
 #include "common/base/why.h"
 #include "common/containers/vec.h"
-#include "scheduler/core/sentence.h"
+#include "scheduler/core/member_sentence.h"
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -11,7 +11,7 @@
 #include "scheduler/core/epoch/core_epoch.h"
 #include "scheduler/core/membership/core_members.h"
 #include "scheduler/core/report/core_reports.h"
-#include "scheduler/core/sentence.h"
+#include "scheduler/core/member_sentence.h"
 #include "scheduler/core/services/core_services.h"
 
 enum { CORE_END_MS = 5000 /* longest wait for the others to end */ };

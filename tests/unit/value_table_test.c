@@ -1,5 +1,5 @@
 /* value_table_test.c - values by key: get returns what set stored, counters count, bounds hold. */
-#include "scheduler/core/services/value_table.h"
+#include "common/containers/value_table.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

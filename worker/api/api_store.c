@@ -4,7 +4,7 @@
 
 #include "common/base/utf8.h"
 #include "common/system/fp_env.h"
-#include "scheduler/core/services/value_table.h"
+#include "common/containers/value_table.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "common/base/why.h"
 #include "common/compute/simd/reduce.h"
 #include "proto/plan.h"
-#include "scheduler/core/sentence.h"
+#include "common/base/sentence.h"
 #include "worker/collective/fault_point.h"
 
 #include <inttypes.h>

@@ -8,7 +8,7 @@
 
 #include "common/base/log.h"
 #include "common/base/why.h"
-#include "scheduler/core/services/value_table.h"
+#include "common/containers/value_table.h"
 #include "worker/collective/engine/engine.h"
 #include "worker/context.h"
 #include "membership/commands.h"

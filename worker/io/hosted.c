@@ -3,24 +3,22 @@
 
 #include "common/base/config.h"
 #include "common/base/why.h"
-#include "scheduler/shell/scheduler.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-void hosted_settings(const worker_settings *s, const worker_env *env, scheduler_settings *hosted)
+job_host_settings hosted_settings(const worker_settings *s, const worker_env *env)
 {
-    config_defaults(scheduler_settings_rows, hosted);
-    hosted->world_size      = env->world_size;
-    hosted->servers         = s->servers;
-    hosted->port            = env->port;
-    hosted->lease_ms        = s->lease_ms;
-    hosted->init_timeout_ms = s->init_timeout_ms;
-    hosted->on_worker_loss  = s->on_worker_loss;
-    hosted->encryption      = s->encryption;
-    memcpy(hosted->secret_file, s->secret_file, sizeof hosted->secret_file);
-    memcpy(hosted->host, env->addr, sizeof hosted->host);
+    return (job_host_settings){.host            = env->addr,
+                               .secret_file     = s->secret_file,
+                               .world_size      = (uint64_t)env->world_size,
+                               .servers         = s->servers,
+                               .port            = env->port,
+                               .lease_ms        = s->lease_ms,
+                               .init_timeout_ms = s->init_timeout_ms,
+                               .on_worker_loss  = s->on_worker_loss,
+                               .encryption      = s->encryption};
 }
 
 /* Reads the settings that lead to the scheduler, one by one, so that a mistake in one does not hide another. */
@@ -47,7 +45,6 @@ void hosted_decline(const char *const *strings, const pen_error *why)
 {
     worker_settings s;
     worker_env env;
-    scheduler_settings hosted;
     pen_error told;
     char host[256] = "";
     on_place(&s, strings);
@@ -56,7 +53,7 @@ void hosted_decline(const char *const *strings, const pen_error *why)
     if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
     why_set(&told, why->status, "worker 0 (%.60s) cannot start: %.500s", host, why->text);
     why_culprit(&told, PEN_WORKER, 0, -1, NULL);
-    s.servers = env.servers;
-    hosted_settings(&s, &env, &hosted);
-    scheduler_decline(&hosted, &told, HOSTED_DECLINE_MS);
+    s.servers                      = env.servers;
+    const job_host_settings hosted = hosted_settings(&s, &env);
+    job_host_decline(&hosted, &told, HOSTED_DECLINE_MS);
 }

@@ -2,11 +2,11 @@
 #ifndef WORKER_HOSTED_H
 #define WORKER_HOSTED_H
 
-#include "scheduler/core/scheduler_settings.h"
+#include "proto/job_host.h"
 #include "worker/worker_env.h"
 
-/* From the settings and the place of the worker. */
-void hosted_settings(const worker_settings *s, const worker_env *env, scheduler_settings *hosted);
+/* From the settings and the place of the worker, which are BORROWED. */
+job_host_settings hosted_settings(const worker_settings *s, const worker_env *env);
 
 /* pen_init() of this process has failed with *why.  If it is rank 0 of several and would have
  * hosted the scheduler, it listens for HOSTED_DECLINE_MS and sends *why to the other ranks, unless

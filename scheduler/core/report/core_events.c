@@ -5,7 +5,7 @@
  * restarted scheduler begins without events.
  */
 #include "scheduler/core/core_out.h"
-#include "scheduler/core/sentence.h"
+#include "scheduler/core/member_sentence.h"
 #include <string.h>
 
 void core_event(core_out *self, int level, const char *text)

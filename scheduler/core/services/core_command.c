@@ -4,7 +4,7 @@
  * by (asker, id).  Undeliverable messages are answered here; one that cannot be delivered now is dropped and repeated.
  */
 #include "proto/status_json.h"
-#include "scheduler/core/sentence.h"
+#include "scheduler/core/member_sentence.h"
 #include "scheduler/core/services/core_services.h"
 #include <stdio.h>
 

@@ -8,7 +8,7 @@
 #define SCHEDULER_KV_H
 
 #include "scheduler/core/membership/roster.h"
-#include "scheduler/core/services/value_table.h"
+#include "common/containers/value_table.h"
 
 enum {
     KV_AT_ONCE     = 64, /* outstanding sets and adds of one worker */

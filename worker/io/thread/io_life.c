@@ -10,7 +10,6 @@
 #include "common/system/fp_env.h"
 #include "common/system/machine.h"
 #include "common/trace/trace.h"
-#include "scheduler/shell/scheduler.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -55,9 +54,8 @@ static pen_status host_scheduler(pen_ctx *ctx, pen_error *why)
 {
     const worker_settings *s = &ctx->settings;
     if (ctx->env.rank != 0 || s->scheduler == SCHEDULER_EXTERNAL) return PEN_OK;
-    scheduler_settings hosted;
-    hosted_settings(s, &ctx->env, &hosted);
-    pen_status status = scheduler_start(&hosted, &ctx->hosted, why);
+    const job_host_settings hosted = hosted_settings(s, &ctx->env);
+    const pen_status status        = job_host_start(&hosted, &ctx->hosted, why);
     if (status == PEN_OK)
         log_info("rank 0 hosts the scheduler at %s:%u", ctx->env.addr, ctx->env.port);
     if (status == PEN_UNREACHABLE && s->scheduler != SCHEDULER_HOSTED) return PEN_OK;
@@ -220,36 +218,6 @@ static void free_io_thread(io_thread *c)
     free(c);
 }
 
-static void *join_scheduler(void *user)
-{
-    pen_error why;
-    (void)scheduler_join(user, &why); /* this rank has its own verdict already */
-    return NULL;
-}
-
-/* A hosted scheduler serves until all have left, for a bounded time: long while the job is healthy. */
-static void leave_scheduler(pen_ctx *ctx)
-{
-    scheduler *s = ctx->hosted;
-    pthread_t thread;
-    if (s == NULL) return;
-    ctx->hosted      = NULL;
-    int64_t patience = atomic_load(&ctx->has_failed) ? LINGER_FAILED_MS : ctx->settings.deadline_ms;
-    if (ctx->phase == CONTEXT_OPEN) patience = LINGER_FAILED_MS;
-    if (pthread_create(&thread, NULL, join_scheduler, s) != 0) {
-        scheduler_stop(s);
-        join_scheduler(s);
-        return;
-    }
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += patience / 1000 + 1;
-    if (patience < 0 || pthread_timedjoin_np(thread, NULL, &until) != 0) {
-        if (patience >= 0) scheduler_stop(s);
-        pthread_join(thread, NULL);
-    }
-}
-
 static void io_close(job_link *l)
 {
     io_thread *c = (io_thread *)l;
@@ -264,7 +232,10 @@ static void io_close(job_link *l)
     else
         log_error("the transport did not return %llu buffers; their memory is lost",
                   (unsigned long long)c->holds);
-    leave_scheduler(ctx);
+    /* A hosted scheduler serves long while the job is healthy. */
+    const bool is_early = ctx->phase == CONTEXT_OPEN || atomic_load(&ctx->has_failed);
+    job_host_close(ctx->hosted, is_early ? LINGER_FAILED_MS : ctx->settings.deadline_ms);
+    ctx->hosted = NULL;
     auth_close(ctx->auth);
     ctx->auth = NULL;
 }

@@ -1,4 +1,4 @@
-#include "scheduler/core/services/value_table.h"
+#include "common/containers/value_table.h"
 #include "common/base/why.h"
 #include "common/containers/hash.h"
 #include <stdlib.h>

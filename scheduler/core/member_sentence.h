@@ -1,32 +1,18 @@
-/* sentence.h - the scheduler's sentences for people: which member is gone or missing, what differs.
+/* member_sentence.h - the scheduler's sentences for people: which member is gone or missing, what differs.
  *
  * All members print the same text, so it is written once, here.  Texts that do not fit are truncated.
  */
-#ifndef SCHEDULER_SENTENCE_H
-#define SCHEDULER_SENTENCE_H
+#ifndef SCHEDULER_MEMBER_SENTENCE_H
+#define SCHEDULER_MEMBER_SENTENCE_H
 
+#include "common/base/sentence.h"
 #include "scheduler/core/membership/roster.h"
 
-typedef struct {
-    char text[sizeof((pen_error *)0)->text];
-    size_t used;
-} sentence; /* zero: empty */
-
-void sentence_add(sentence *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-size_t sentence_room(const sentence *s);
-
-enum { SENTENCE_COUNT_BYTES = 32, SENTENCE_SPAN_BYTES = 32, SENTENCE_MEMBER_BYTES = 300 };
-const char *sentence_count(char text[SENTENCE_COUNT_BYTES], uint64_t n); /* "1,001" */
-const char *sentence_span(char text[SENTENCE_SPAN_BYTES], uint64_t ms);  /* "30 s", "0.2 s" */
+enum { SENTENCE_MEMBER_BYTES = 300 };
 const char *sentence_member(char text[SENTENCE_MEMBER_BYTES],
                             const member_slot *s); /* "worker 1 (devbox)" */
-const char *sentence_many(char text[SENTENCE_COUNT_BYTES], uint64_t n,
-                          const char *noun); /* "3 workers" */
-
 /* The same, in memory of the enclosing block. */
 #define MEMBER_NAME(s) sentence_member((char[SENTENCE_MEMBER_BYTES]){0}, s)
-#define SPAN_NAME(ms)  sentence_span((char[SENTENCE_SPAN_BYTES]){0}, ms)
-#define MANY(n, noun)  sentence_many((char[SENTENCE_COUNT_BYTES]){0}, n, noun)
 
 /* Why this member cannot answer: "worker 1 (devbox) has left the job", and PEER_LOST or NOT_FOUND. */
 pen_status sentence_absent(char *text, size_t size, const member_slot *s);

@@ -2,8 +2,8 @@
  *
  * A counter is a value of eight bytes, an int64_t in native byte order.
  */
-#ifndef SCHEDULER_VALUE_TABLE_H
-#define SCHEDULER_VALUE_TABLE_H
+#ifndef COMMON_VALUE_TABLE_H
+#define COMMON_VALUE_TABLE_H
 
 #include "penstock.h"
 #include <stddef.h>
