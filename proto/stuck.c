@@ -1,7 +1,7 @@
 /* stuck.c - merges the records of all workers: per group the last call of each rank. */
 #include "proto/stuck.h"
 
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include "proto/json_text.h"
 

@@ -8,7 +8,7 @@
 #include "common/trace/trace.h"
 #include "proto/scalars.h"
 #include "worker/job_mode.h"
-#include "common/base/last_error.h"
+#include "common/base/why.h"
 #include "worker/tensor/device_copy/device_copies.h"
 #include "worker/train/schedule/precision.h"
 #include "worker/worker_files.h"

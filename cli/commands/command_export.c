@@ -2,7 +2,7 @@
 #include "cli/command.h"
 #include "common/base/why.h"
 #include "common/snapshot/safetensors.h"
-#include "proto/describe.h"
+#include "proto/snapshot_part.h"
 #include "common/snapshot/store.h"
 
 #include <inttypes.h>

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const doctor_check *const doctor_all[] = {
-    doctor_host, doctor_memory, doctor_limits, doctor_network, doctor_transports,
-    doctor_disk, doctor_device, doctor_gpu,    doctor_job,     NULL};
+const doctor_check *const doctor_all[] = {doctor_host,    doctor_memory,     doctor_limits,
+                                          doctor_network, doctor_transports, doctor_disk,
+                                          doctor_gpu,     doctor_job,        NULL};
 
 void finding_add(doctor *d, finding_level level, const char *remedy, const char *format, ...)
 {

@@ -44,7 +44,7 @@ typedef struct {
 
 /* Each ends with a row of zeros. */
 extern const doctor_check doctor_host[], doctor_memory[], doctor_limits[], doctor_network[],
-    doctor_transports[], doctor_disk[], doctor_device[], doctor_gpu[], doctor_job[];
+    doctor_transports[], doctor_disk[], doctor_gpu[], doctor_job[];
 extern const doctor_check *const doctor_all[]; /* the tables above; ended by NULL */
 
 /* remedy: what to do; NULL: nothing. */

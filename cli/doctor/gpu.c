@@ -1,7 +1,9 @@
 /* gpu.c - GPUs: where each is, how they are linked, and which network adapter is nearest. */
 #include "common/compute/device/gpu.h"
+
 #include "cli/doctor/doctor.h"
 #include "cli/doctor/pci.h"
+#include "common/compute/device/device.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -195,7 +197,19 @@ static void look_at_nics(doctor *d)
     }
 }
 
+static void look_at_devices(doctor *d)
+{
+    char note[256];
+    for (int i = 0; device_all[i] != NULL; i++) {
+        const bool there = device_all[i]->available(note, sizeof note);
+        if (!device_is_host(device_all[i]))
+            finding_add(d, there ? FINDING_OK : FINDING_NOTE, NULL, "%s: %s", device_all[i]->name,
+                        note);
+    }
+}
+
 const doctor_check doctor_gpu[] = {
+    {"device", "driver", look_at_devices, "devices this build can use"},
     {"device", "gpu", look_at_gpus, "name, memory, place and PCIe link of each GPU"},
     {"device", "gpu links", look_at_links, "how GPUs reach each other's memory"},
     {"device", "gpu network", look_at_nics, "which network adapter is nearest to each GPU"},

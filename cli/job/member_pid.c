@@ -2,7 +2,7 @@
 #include "cli/job/member_pid.h"
 
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "common/net/local_socket.h"
 #include "proto/status_json.h"
 

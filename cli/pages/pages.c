@@ -6,7 +6,7 @@
 #include "cli/pages/pages.h"
 
 #include "cli/run/options.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <argp.h>
 #include <stdlib.h>

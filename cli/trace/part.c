@@ -1,7 +1,7 @@
 /* part.c - reads and validates the trace file of a process. */
 #include "cli/trace/timeline.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <dirent.h>
 #include <errno.h>

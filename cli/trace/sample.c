@@ -7,7 +7,7 @@
  */
 #include "cli/trace/timeline.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <stdlib.h>
 

@@ -21,7 +21,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <assert.h>
 #include <errno.h>

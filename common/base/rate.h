@@ -10,6 +10,16 @@ typedef struct { /* zero: unused */
 } rate;
 
 /* Whether one more is allowed now; refusals are not counted.  now_ms never goes back. */
-bool rate_take(rate *r, uint64_t burst, uint64_t a_second, uint64_t now_ms);
+static inline bool rate_take(rate *r, uint64_t burst, uint64_t a_second, uint64_t now_ms)
+{
+    const uint64_t forgiven = (now_ms - r->since_ms) * a_second / 1000;
+    if (forgiven > 0) {
+        r->used     = r->used > forgiven ? r->used - forgiven : 0;
+        r->since_ms = now_ms;
+    }
+    if (r->used >= burst) return false;
+    r->used++;
+    return true;
+}
 
 #endif

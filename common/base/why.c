@@ -1,4 +1,4 @@
-/* why.c - how a failure is written down. */
+/* why.c - how a failure is written down, and where its last one stands for each thread. */
 #include "common/base/why.h"
 
 #include <stdio.h>
@@ -35,4 +35,45 @@ void why_culprit(pen_error *why, int32_t role, int32_t rank, int64_t step, const
     why->rank = rank;
     why->step = step;
     snprintf(why->tensor, sizeof why->tensor, "%s", tensor != NULL ? tensor : "");
+}
+
+/* ---- the last failure of each thread ------------------------------------------------------- */
+static _Thread_local pen_error last = {.rank = -1, .step = -1};
+
+pen_status last_error_set(const pen_error *why)
+{
+    last = *why;
+    return why->status;
+}
+
+pen_status last_error_report(pen_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    why_setv(&last, status, format, args);
+    va_end(args);
+    return status;
+}
+
+const char *pen_last_error(pen_error *detail)
+{
+    if (detail != NULL) *detail = last;
+    return last.text;
+}
+
+/* ---- names, texts and remedies, made from the list in penstock.h --------------------------- */
+static const pen_status_row rows[] = {
+#define X(name, value, remedy, text) {PEN_##name, PEN_ACT_##remedy, #name, text},
+    PEN_STATUS_LIST(X)
+#undef X
+};
+
+static const pen_status_row unknown = {PEN_STATUS_MAX_, PEN_ACT_STOP, "UNKNOWN",
+                                       "a status this version of Penstock does not know"};
+
+const pen_status_row *pen_status_info(pen_status status)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].status == status) return &rows[i];
+    return &unknown;
 }

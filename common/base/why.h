@@ -8,6 +8,7 @@
 #define COMMON_WHY_H
 
 #include "penstock.h"
+
 #include <stdarg.h>
 
 /* Fills *why with `status` and the formatted sentence, and no culprit (role 0, rank -1, step -1).
@@ -21,5 +22,13 @@ pen_status why_setv(pen_error *why, pen_status status, const char *format, va_li
 
 /* Names the culprit of a failure already set.  tensor may be NULL.  why may be NULL. */
 void why_culprit(pen_error *why, int32_t role, int32_t rank, int64_t step, const char *tensor);
+
+/* ---- the error of pen_last_error(): one per thread ----------------------------------------- */
+/* Keeps a copy for this thread and returns its status. */
+pen_status last_error_set(const pen_error *why);
+
+/* why_set() and last_error_set() in one. */
+pen_status last_error_report(pen_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "common/base/why.h"
 #include "common/containers/list.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <stdio.h>
 #include <stdlib.h>

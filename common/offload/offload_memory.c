@@ -2,7 +2,7 @@
 #include "common/offload/offload_member.h"
 
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* bundle.c - rows of named bytes. */
 #include "common/snapshot/bundle.h"
 
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* store_files.c - folders and files of a store. */
 #include "common/snapshot/store_files.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "common/system/own_files.h"
 
 #include <dirent.h>

@@ -2,7 +2,7 @@
 #include "common/snapshot/store_manifest.h"
 #include "common/base/crc.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

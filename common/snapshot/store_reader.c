@@ -6,7 +6,7 @@
 #include "common/snapshot/store_reader.h"
 #include "common/base/crc.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "common/snapshot/store_files.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
  */
 #include "common/base/why.h"
 #include "common/containers/list.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "common/system/file_limit.h"
 #include "common/system/own_pid.h"
 #include "common/system/segment.h"

@@ -8,7 +8,7 @@
 
 #include "common/base/crc.h"
 #include "common/base/utf8.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -6,6 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert((int)ROSTER_WORKERS_MAX == SETTINGS_WORKERS_MAX &&
+                   (int)ROSTER_SERVERS_MAX == SETTINGS_SERVERS_MAX,
+               "a roster has room for as many as settings allow");
+
+#define ROW(...) CONFIG_ROW(scheduler_settings, __VA_ARGS__)
+const config_row scheduler_settings_rows[] = {SCHEDULER_SETTINGS(ROW){0}};
+
 /* ---- life ------------------------------------------------------------------------------------ */
 static uint32_t positive(int64_t number)
 {

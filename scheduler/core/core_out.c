@@ -1,6 +1,6 @@
 #include "scheduler/core/core_out.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "scheduler/core/member_sentence.h"
 #include <stdarg.h>
 #include <stdio.h>

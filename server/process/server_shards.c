@@ -1,7 +1,7 @@
 /* server_shards.c - the shards of one thread. */
 #include "server/process/server_state.h"
 
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "common/trace/trace.h"
 
 #include <stdlib.h>

@@ -3,7 +3,6 @@
 
 #include "common/base/crc.h"
 #include "common/containers/arrays.h"
-#include "common/containers/vec.h"
 
 #include <stdlib.h>
 #include <string.h>

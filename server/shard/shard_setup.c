@@ -1,7 +1,7 @@
 /* shard_setup.c - allocates a shard by its plan, and loads it from a snapshot. */
 #include "server/shard/shard_state.h"
 
-#include "proto/describe.h"
+#include "proto/snapshot_part.h"
 #include "proto/settings.h"
 
 #include <inttypes.h>

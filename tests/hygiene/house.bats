@@ -91,7 +91,7 @@ no_include() {
 @test "workers copy to and from a device by device_copy() only, which counts the bytes" {
     run grep -rnE '(->|\.)copy\(' worker --include='*.c' --include='*.h'
     [ -z "$output" ] || { echo "$output"; false; }
-    [ "$(grep -rlE '\bops->copy\(' common --include='*.c' | grep -v /simd/)" = common/compute/device/device_traffic.c ]
+    [ "$(grep -rlE '\bops->copy\(' common --include='*.c' | grep -v /simd/)" = common/compute/device/device.c ]
 }
 
 @test "only common/base/config.c reads the environment" {

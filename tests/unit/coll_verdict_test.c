@@ -3,7 +3,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/why.h"
-#include "common/base/last_error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

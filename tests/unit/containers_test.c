@@ -9,7 +9,6 @@
 #include "common/containers/arrays.h"
 #include "common/containers/hash.h"
 #include "common/containers/list.h"
-#include "common/containers/vec.h"
 
 #include <stdlib.h>
 #include <string.h>

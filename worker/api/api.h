@@ -3,7 +3,7 @@
 #define WORKER_API_H
 
 #include "worker/context.h"
-#include "common/base/last_error.h"
+#include "common/base/why.h"
 
 /* Checks reserved fields and ranges of the caller's options; NULL is fine. */
 pen_status api_check_opts(const pen_opts *o);

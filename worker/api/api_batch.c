@@ -12,7 +12,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "common/system/fp_env.h"
 #include "proto/plan.h"
 

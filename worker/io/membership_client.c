@@ -3,7 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "common/system/machine.h"
 
 #include <stdarg.h>

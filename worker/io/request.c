@@ -4,7 +4,7 @@
 #include "common/base/clock.h"
 #include "worker/collective/engine/engine_internal.h"
 #include "worker/context.h"
-#include "common/base/last_error.h"
+#include "common/base/why.h"
 #include "worker/tensor/table_request.h"
 
 #include <stdlib.h>

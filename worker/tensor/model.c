@@ -2,7 +2,7 @@
 #include "worker/tensor/model.h"
 
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "proto/plan.h"
 #include "worker/context.h"
 #include "worker/tensor/device_copy/device_copies.h"

@@ -2,7 +2,7 @@
 #include "worker/tensor/stack.h"
 
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <stdio.h>
 #include <stdlib.h>

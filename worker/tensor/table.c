@@ -3,7 +3,7 @@
 
 #include "common/base/why.h"
 #include "common/compute/init.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "proto/plan.h"
 #include "proto/rows.h"
 #include "worker/context.h"

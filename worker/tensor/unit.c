@@ -2,7 +2,7 @@
 #include "worker/tensor/unit.h"
 
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <fnmatch.h>
 #include <stdio.h>

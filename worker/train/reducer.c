@@ -3,7 +3,6 @@
 
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
-#include "common/containers/vec.h"
 #include "common/trace/trace.h"
 
 #include <pthread.h>

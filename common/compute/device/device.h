@@ -6,9 +6,11 @@
 #ifndef COMMON_DEVICE_H
 #define COMMON_DEVICE_H
 
+#include "common/base/stat.h"
 #include "common/compute/device/device_step.h"
 #include "common/compute/simd/reduce.h"
 #include "penstock.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -165,5 +167,16 @@ const device_ops *device_beside_host(char *note, size_t note_size);
 
 /* Identifies this process in a device_ref. */
 uint64_t device_process(void);
+
+/* ---- what every device checks in the arguments of device_step.h ------------------------------ */
+/* INVALID_ARGUMENT: a type, formula, pass or number of rows that does not exist. */
+pen_status device_check_weigh(const device_weigh *w, pen_error *why);
+pen_status device_check_update(const device_update *u, pen_error *why);
+pen_status device_check_float(pen_dtype dtype, pen_error *why);
+
+/* ---- copies between memories, counted where they cross from a device to the host or back ----- */
+/* ops->copy(), counted in `stats` when it is enqueued.  stats NULL: not counted. */
+pen_status device_copy(const device_ops *ops, stat_traffic what, stat_set *stats, void *to,
+                       const void *from, size_t bytes, device_stream stream, pen_error *why);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "common/base/why.h"
 #include "common/compute/arithmetic.h"
-#include "common/compute/device/device_check.h"
+#include "common/compute/device/device.h"
 #include <string.h>
 
 static void mark(uint32_t *bad, uint64_t chunk)

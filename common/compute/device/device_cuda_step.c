@@ -9,7 +9,7 @@
 
 #include "common/base/why.h"
 #include "common/compute/arithmetic.h"
-#include "common/compute/device/device_check.h"
+#include "common/compute/device/device.h"
 #include "common/compute/device/kernels/kernels_step.h"
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* simd_avx2.c - the kernels for processors with AVX2 and F16C. */
+/* simd_avx2.c - kernels and reductions for processors with AVX2 and F16C. */
+#include "common/compute/simd/reduce_level.h"
 #include "common/compute/simd/simd.h"
 
 #if defined(__x86_64__)
@@ -19,4 +20,7 @@ static bool usable(void)
 #define SIMD_LEVEL      simd_avx2
 #define SIMD_LEVEL_NAME "avx2"
 #include "common/compute/simd/simd_kernels.inc"
+
+#define REDUCE_LEVEL reduce_avx2
+#include "common/compute/simd/reduce_kernels.inc"
 #endif

@@ -1,4 +1,5 @@
-/* simd_avx512.c - the kernels for processors with AVX-512 F, BW, DQ and VL. */
+/* simd_avx512.c - kernels and reductions for processors with AVX-512 F, BW, DQ and VL. */
+#include "common/compute/simd/reduce_level.h"
 #include "common/compute/simd/simd.h"
 
 #if defined(__x86_64__)
@@ -11,4 +12,7 @@ static bool usable(void)
 #define SIMD_LEVEL      simd_avx512
 #define SIMD_LEVEL_NAME "avx512"
 #include "common/compute/simd/simd_kernels.inc"
+
+#define REDUCE_LEVEL reduce_avx512
+#include "common/compute/simd/reduce_kernels.inc"
 #endif

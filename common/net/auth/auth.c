@@ -8,7 +8,7 @@
 
 #include "common/base/log.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "common/net/auth/secret.h"
 #include "common/net/local_socket.h"
 #include "common/net/transport/transport.h"

@@ -2,7 +2,7 @@
 #include "common/net/transport/lend.h"
 
 #include "common/containers/hash.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "common/system/own_pid.h"
 #include "common/system/segment.h"
 

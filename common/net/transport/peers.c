@@ -13,7 +13,7 @@
 
 #include "common/containers/hash.h"
 #include "common/containers/list.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <stdlib.h>
 

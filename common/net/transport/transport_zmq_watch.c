@@ -30,7 +30,7 @@
 
 #include "common/base/clock.h"
 #include "common/containers/hash.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "common/system/files.h"
 
 #include <linux/tcp.h>

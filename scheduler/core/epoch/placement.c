@@ -1,6 +1,6 @@
 #include "scheduler/core/epoch/placement.h"
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include <stdlib.h>
 #include <string.h>
 

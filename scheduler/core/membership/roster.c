@@ -1,6 +1,6 @@
 #include "scheduler/core/membership/roster.h"
 #include "common/containers/list.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * the members (models being registered, beats, caught-up copies) or may be lost (faults of collectives, snapshot
  * requests).
  */
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "scheduler/core/persist/kept_items.h"
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * may complete an agreement.  Answers are remembered for repeats; without room, the oldest finished one goes.
  */
 #include "common/containers/hash.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include "scheduler/core/services/core_services.h"
 #include <stdlib.h>
 #include <string.h>

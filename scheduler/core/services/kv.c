@@ -1,5 +1,5 @@
 #include "scheduler/core/services/kv.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  */
 #include "server/process/server_state.h"
 
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* server_serve.c - pen_serve: the program itself as a server, with handlers of its own. */
 #include "server/process/server.h"
 
-#include "common/base/last_error.h"
+#include "common/base/why.h"
 #include "common/base/log.h"
 #include "common/system/fp_env.h"
 

@@ -4,7 +4,7 @@
 #include "common/base/crc.h"
 #include "common/base/why.h"
 #include "common/compute/simd/simd.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "server/shard/shard_state.h"
 
 #include "common/compute/simd/simd.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

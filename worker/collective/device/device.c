@@ -5,7 +5,6 @@
 #include "common/base/clock.h"
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
-#include "common/containers/vec.h"
 #include "proto/plan.h"
 #include "worker/collective/fault_point.h"
 #include <inttypes.h>

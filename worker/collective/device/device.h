@@ -29,7 +29,7 @@
 #ifndef WORKER_COLL_DEVICE_H
 #define WORKER_COLL_DEVICE_H
 
-#include "common/compute/device/device_traffic.h"
+#include "common/compute/device/device.h"
 #include "common/compute/device/nccl.h"
 #include "worker/collective/coll.h"
 #include "worker/collective/schedule/schedule.h"

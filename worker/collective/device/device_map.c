@@ -2,7 +2,7 @@
 #include "worker/collective/device/device_internal.h"
 
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 #include <unistd.h>
 
 static device_mapping *cache_entry(device_team *team, int who, const device_ref *ref)

@@ -4,7 +4,6 @@
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
-#include "common/containers/vec.h"
 #include "worker/collective/engine/engine_internal.h"
 #include "worker/collective/fold_order.h"
 

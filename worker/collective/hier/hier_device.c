@@ -19,8 +19,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/why.h"
-#include "common/compute/device/device_traffic.h"
-#include "common/containers/vec.h"
+#include "common/compute/device/device.h"
+#include "common/containers/arrays.h"
 #include "proto/plan.h"
 #include "worker/collective/fault_point.h"
 

@@ -4,7 +4,6 @@
 #include "common/base/why.h"
 #include "common/containers/arrays.h"
 #include "common/containers/list.h"
-#include "common/containers/vec.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* schedule_draft.c - building a schedule, and the schedule of a group of one. */
 #include "worker/collective/schedule/schedule_draft.h"
 
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <stdlib.h>
 

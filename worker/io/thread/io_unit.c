@@ -12,7 +12,6 @@
 #include "worker/train/ps.h"
 
 #include "common/base/why.h"
-#include "common/base/last_error.h"
 #include "worker/tensor/param_memory.h"
 #include "worker/tensor/unit_use.h"
 

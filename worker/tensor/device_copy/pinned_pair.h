@@ -15,7 +15,7 @@
 #ifndef WORKER_PINNED_PAIR_H
 #define WORKER_PINNED_PAIR_H
 
-#include "common/compute/device/device_traffic.h"
+#include "common/compute/device/device.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

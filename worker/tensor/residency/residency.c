@@ -2,7 +2,7 @@
 #include "worker/tensor/residency/residency_test.h"
 
 #include "common/base/why.h"
-#include "common/containers/vec.h"
+#include "common/containers/arrays.h"
 
 #include <stdlib.h>
 #include <string.h>

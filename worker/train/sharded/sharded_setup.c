@@ -6,7 +6,6 @@
 #include "common/containers/arrays.h"
 #include "worker/tensor/device_copy/device_copies.h"
 #include "worker/tensor/param_memory.h"
-#include "worker/train/first_values.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -218,6 +217,32 @@ static pen_status make_reducer(sharded *s, pen_error *why)
 }
 
 /* ---- first values ---------------------------------------------------------------------------- */
+/* A group that does not average needs servers. */
+static pen_status check_groups(const model *m, pen_error *why)
+{
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensor[i]->trained && model_rule_of(m, m->tensor[i]) == STEP_ASYNC)
+            return why_set(why, PEN_UNSUPPORTED,
+                           "'%s' is in group '%s' with sync=%s, which needs servers; use sync=bsp, "
+                           "or a mode with servers",
+                           m->tensor[i]->name, m->group[m->tensor[i]->desc.group]->name,
+                           m->group[m->tensor[i]->desc.group]->sync);
+    return PEN_OK;
+}
+
+/* All ranks get rank 0's values, except of tensors with init values and of those that are sharded out. */
+static pen_status spread(sharded *s, pen_error *why)
+{
+    const model *m = &s->ctx->model;
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        const pen_tensor *x = m->tensor[i];
+        if (s->sharded_out[i] || x->has_init) continue;
+        if (group_calls_broadcast(&s->everyone, x->param, x->bytes, x->name, why) != PEN_OK)
+            return why->status;
+    }
+    return PEN_OK;
+}
+
 /* For a tensor that is sharded out: the owner computes its init values, or gets rank 0's by a broadcast. */
 static pen_status load_sharded_out(sharded *s, pen_tensor *x, pen_error *why)
 {
@@ -302,12 +327,11 @@ static pen_status make_state(sharded *s, pen_error *why)
 pen_status sharded_set_up(sharded *s, pen_error *why)
 {
     const model *m    = &s->ctx->model;
-    pen_status status = s->ctx->mode == MODE_LOCAL ? PEN_OK : first_values_check(m, why);
+    pen_status status = s->ctx->mode == MODE_LOCAL ? PEN_OK : check_groups(m, why);
     if (status == PEN_OK) status = make_groups(s, why);
     if (status == PEN_OK) status = make_ranges(s, why);
     if (status == PEN_OK) status = choose_place(s, why);
-    if (status == PEN_OK && (s->stage > 0 || s->n > 1))
-        status = first_values_spread(&s->everyone, s->sharded_out, why);
+    if (status == PEN_OK && (s->stage > 0 || s->n > 1)) status = spread(s, why);
     if (status == PEN_OK) status = make_state(s, why);
     if (status == PEN_OK) status = load_all_sharded_out(s, why);
     if (status == PEN_OK) status = make_pieces(s, why);

@@ -7,7 +7,7 @@
  * mean.  The others update with each contribution on arrival.  bsp is not "ssp s=0": one update with the mean
  * differs from N updates with the parts for every nonlinear update rule, such as Adam.
  *
- * To add a rule: write sync_<name>.c and add a line to the table of sync.c. tests/conformance/sync_test.c then
+ * To add a rule: its two functions, its sync_ops and its place in sync_all, in sync.c.  tests/conformance/sync_test.c then
  * checks it without being edited.
  */
 #ifndef SERVER_SYNC_H
