@@ -1,7 +1,7 @@
 /* waits.c - which member waits for which.
  *
  * DESIGN.  A worker in a call waits for the workers behind it: those in an earlier step, or in the same step and still
- * in their own code.  The scheduler counts waited_for_s by the same rule (scheduler/core/report/core_slow.c).  A server
+ * in their own code.  The scheduler counts waited_for_s by the same rule (scheduler/core/report/core_history.c).  A server
  * has not committed a step until all workers have sent their part.
  */
 #include "cli/commands/waits.h"

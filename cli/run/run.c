@@ -16,7 +16,7 @@
 #include "common/net/local_socket.h"
 #include "common/net/own_address.h"
 #include "common/net/tcp_address.h"
-#include "common/system/files.h"
+#include "common/system/file_limit.h"
 #include "scheduler/core/scheduler_settings.h"
 
 #include <errno.h>

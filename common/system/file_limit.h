@@ -12,6 +12,8 @@
 #ifndef COMMON_FILE_LIMIT_H
 #define COMMON_FILE_LIMIT_H
 
+#include "penstock.h"
+
 #include <signal.h>
 #include <stdbool.h>
 
@@ -27,5 +29,16 @@ void file_limit_restore(const file_limit *before);
 #define FILE_LIMIT_IS_AN_ERROR()                                                                   \
     __attribute__((cleanup(file_limit_restore), unused)) const file_limit file_limit_before =      \
         file_limit_block()
+
+/* ---- open files: connections are files ------------------------------------------------------- */
+enum { FILES_MIN = 64 }; /* with less, even the smallest job hangs */
+
+/* Errors  BAD_SETTING  the limit of open files is lower: names the limit and how to raise it. */
+pen_status files_check(pen_error *why);
+
+/* For listening processes, now and then: warns once a minute if no more files can be opened.  Connections are then not
+ * accepted, which nobody else says.
+ * Cost  two system calls. */
+void files_tell_exhausted(void);
 
 #endif

@@ -1,4 +1,5 @@
 #include "scheduler/shell/scheduler.h"
+#include "common/net/auth/auth.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/loop.h"
@@ -6,19 +7,67 @@
 #include "common/net/tcp_address.h"
 #include "common/snapshot/state.h"
 #include "common/system/file_limit.h"
-#include "common/system/files.h"
 #include "common/system/fp_env.h"
 #include "common/trace/trace.h"
 #include "proto/wire/wire.h"
 #include "scheduler/core/core.h"
 #include "scheduler/shell/askers.h"
-#include "scheduler/shell/listen_address.h"
 #include "scheduler/shell/outbox.h"
 #include "scheduler/shell/scheduler_http.h"
+#include <unistd.h>
+#include <sys/socket.h>
+#include <stdio.h>
+#include <netdb.h>
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+/* ---- names of this host: where the scheduler listens, and how others reach it ---------------- */
+/* The name for others to dial, for sentences: `host`, or for all addresses ("*") this host's name, written to `name`. */
+static const char *listen_address_master(const char *host, char *name, size_t size)
+{
+    const bool is_any = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "*") == 0 ||
+                        strcmp(host, "::") == 0 || strcmp(host, "[::]") == 0;
+    if (!is_any || gethostname(name, size) != 0) return host;
+    name[size - 1] = 0;
+    return name;
+}
+
+/* The address to listen on: a name becomes its number; numbers, interfaces and "*" stay.  Debian's /etc/hosts gives a host's
+ * own name a loopback address, which no other host reaches: such a name becomes "*". */
+static void listen_address_of(const char *host, char *text, size_t size)
+{
+    struct in_addr number;
+    const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found;
+    snprintf(text, size, "%s", host);
+    if (inet_pton(AF_INET, host, &number) == 1 || strpbrk(host, "*:[")) return;
+    if (getaddrinfo(host, NULL, &hints, &found) != 0) return;
+    number = ((struct sockaddr_in *)(void *)found->ai_addr)->sin_addr;
+    freeaddrinfo(found);
+    inet_ntop(AF_INET, &number, text, (socklen_t)size);
+    if (strncmp(text, "127.", 4) == 0 && !auth_is_loopback(host)) snprintf(text, size, "*");
+}
+
+/* `master` with the port of `bound`: "10.0.0.7:29500".  A whole address ("ipc:///run/job") loses its scheme. */
+static void listen_address_dial(const char *master, const char *bound, char *text, size_t size)
+{
+    const char *port = strrchr(bound, ':'), *scheme = strstr(master, "://");
+    if (scheme)
+        snprintf(text, size, "%s", scheme + 3);
+    else
+        snprintf(text, size, "%s%s", master, port ? port : "");
+}
+
+/* This host's name, or `master` if it has none. */
+static void listen_address_host(const char *master, char *text, size_t size)
+{
+    text[0] = 0;
+    if (gethostname(text, size) != 0 || !text[0]) snprintf(text, size, "%s", master);
+    text[size - 1] = 0;
+}
 
 enum {
     BATCH          = 256, /* messages handled before other sources of the loop */

@@ -4,7 +4,7 @@
 #include "common/base/config.h"
 #include "common/base/log.h"
 #include "common/net/own_address.h"
-#include "common/system/files.h"
+#include "common/system/file_limit.h"
 #include "common/trace/trace.h"
 
 #include <inttypes.h>

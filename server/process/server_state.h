@@ -241,7 +241,7 @@ typedef struct { /* all shards of one thread are sealed */
     wire_sealed_report report[];
 } server_place_sealed;
 
-/* server_inbox.c */
+/* server.c */
 void server_take(server *s, server_event event, void *value);
 
 /* The handler of these events: */

@@ -304,9 +304,25 @@ static inline bool shard_is_sealed(const shard *s)
     return s->sealed_epoch != 0;
 }
 
-/* shard_fail.c */
-void shard_fail(shard *s, const pen_error *error); /* reports; then ignores all messages */
-bool shard_no_memory(shard *s);                    /* the same, returns false */
+/* Reported once to the server; then all messages are ignored. */
+static inline void shard_fail(shard *s, const pen_error *error)
+{
+    if (s->has_failed) return;
+    s->has_failed = true;
+    s->outside.report(s->outside.user, error);
+}
+
+/* The same, returns false. */
+static inline bool shard_no_memory(shard *s)
+{
+    pen_error error;
+    why_set(&error, PEN_NO_MEMORY,
+            "a shard of %u chunks ran out of memory; give the job more servers or memory",
+            s->n_chunks);
+    why_culprit(&error, PEN_SERVER, -1, -1, NULL);
+    shard_fail(s, &error);
+    return false;
+}
 
 /* shard_states.c: workers' bytes that belong to a snapshot. */
 typedef struct shard_states shard_states;

@@ -1,10 +1,10 @@
 /* call.c - a collective call: its names, its sizes, its checks, and the comparison of members' headers. */
 #include "worker/collective/coll.h"
 
+#include "common/base/sentence.h"
 #include "common/base/why.h"
 #include "common/compute/simd/reduce.h"
 #include "proto/plan.h"
-#include "common/base/sentence.h"
 #include "worker/collective/fault_point.h"
 
 #include <inttypes.h>

@@ -31,7 +31,7 @@
 #include "common/base/clock.h"
 #include "common/containers/hash.h"
 #include "common/containers/arrays.h"
-#include "common/system/files.h"
+#include "common/system/file_limit.h"
 
 #include <linux/tcp.h>
 #include <netdb.h>

@@ -60,7 +60,7 @@ typedef struct {
 /* core_reach.c: forgets what this member could not reach */
 void core_reached(core_members *self, const member_slot *s);
 
-/* core_slow.c: at a BEAT; the one before it came at since_ms (0: none) */
+/* core_history.c: at a BEAT; the one before it came at since_ms (0: none) */
 void core_slow_beat(const member_slots *workers, const member_slot *waiting, uint64_t since_ms,
                     uint64_t now_ms);
 

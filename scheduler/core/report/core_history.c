@@ -6,6 +6,8 @@
  */
 #include "common/base/stat.h"
 #include "scheduler/core/core_state.h"
+#include "scheduler/core/membership/core_members.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -99,4 +101,34 @@ void scheduler_core_history(const scheduler_core *core, scheduler_history *out)
     out->point            = h->point;
     out->n_metrics        = h->n_metrics;
     for (uint32_t i = 0; i < h->n_metrics; i++) out->metric[i] = h->metric[i];
+}
+
+/* ---- which worker the others wait for, and how long ------------------------------------------ */
+static bool is_in_own_code(const member_slot *s)
+{
+    return !s->call[0] || strncmp(s->call, "after ", 6) == 0;
+}
+
+static bool is_behind(const member_slot *s, const member_slot *waiting)
+{
+    if (s == waiting || !member_slot_is_counted(s) || s->step < 0) return false;
+    return s->step < waiting->step || (s->step == waiting->step && is_in_own_code(s));
+}
+
+static bool is_further(const member_slot *a, const member_slot *b)
+{
+    return a->step != b->step ? a->step < b->step : a->call_ms > b->call_ms;
+}
+
+void core_slow_beat(const member_slots *workers, const member_slot *waiting, uint64_t since_ms,
+                    uint64_t now_ms)
+{
+    member_slot *slowest = NULL;
+    uint64_t waited      = since_ms && now_ms > since_ms ? now_ms - since_ms : 0;
+    if (waited > waiting->call_ms) waited = waiting->call_ms;
+    if (!waited || waiting->step < 0 || is_in_own_code(waiting)) return;
+    MEMBER_SLOT_EACH(s, workers) {
+        if (is_behind(s, waiting) && (!slowest || is_further(s, slowest))) slowest = s;
+    }
+    if (slowest) slowest->made_wait_ms += waited;
 }

@@ -6,7 +6,6 @@
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "common/system/file_limit.h"
-#include "common/system/files.h"
 #include "common/system/fp_env.h"
 #include "common/system/machine.h"
 #include "common/trace/trace.h"

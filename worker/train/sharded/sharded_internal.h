@@ -2,6 +2,7 @@
 #ifndef WORKER_TRAIN_SHARDED_INTERNAL_H
 #define WORKER_TRAIN_SHARDED_INTERNAL_H
 
+#include "common/system/segment.h"
 #include "worker/train/agreement.h"
 #include "worker/train/group_calls.h"
 #include "worker/train/reducer.h"
@@ -133,11 +134,33 @@ pen_status sharded_units_use(strategy *s, const pen_unit *unit, pen_phase phase,
 void sharded_units_release(strategy *s, const pen_unit *unit, pen_phase phase);
 pen_status sharded_units_step_end(sharded *s, pen_error *why); /* own ranges have changed */
 
-/* ---- sharded_memory.c ------------------------------------------------------------------------ */
-void *sharded_hold(sharded *s, size_t bytes, stat_id as, pen_error *why);
-void sharded_let_go(sharded *s, void *data, size_t bytes, stat_id as);
-/* The same in the place of the state. */
-void *sharded_hold_there(sharded *s, size_t bytes, stat_id as, pen_error *why);
-void sharded_let_go_there(sharded *s, void *data, size_t bytes, stat_id as);
+/* ---- counted memory of the SDK: on the host, or (there) in the place of the state -------------- */
+static inline void *sharded_hold(sharded *s, size_t bytes, stat_id as, pen_error *why)
+{
+    void *data = segment_alloc(bytes, why);
+    if (data != NULL) stat_hold(&s->ctx->stats, as, (int64_t)bytes);
+    return data;
+}
+
+static inline void sharded_let_go(sharded *s, void *data, size_t bytes, stat_id as)
+{
+    if (data == NULL) return;
+    stat_hold(&s->ctx->stats, as, -(int64_t)bytes);
+    segment_free(data);
+}
+
+static inline void *sharded_hold_there(sharded *s, size_t bytes, stat_id as, pen_error *why)
+{
+    void *data = place_alloc(&s->place, bytes, true, why);
+    if (data != NULL) stat_hold(&s->ctx->stats, as, (int64_t)bytes);
+    return data;
+}
+
+static inline void sharded_let_go_there(sharded *s, void *data, size_t bytes, stat_id as)
+{
+    if (data == NULL) return;
+    stat_hold(&s->ctx->stats, as, -(int64_t)bytes);
+    place_free(&s->place, data, true);
+}
 
 #endif
