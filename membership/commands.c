@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT_CALLS = 64 }; /* of one asker, which has at most REQUESTS_COMMANDS_MAX in flight */
+enum { KEPT_CALLS = 64 }; /* of one asker, which has at most UNANSWERED_COMMANDS_MAX in flight */
 
 typedef struct asker {
     struct asker *next;

@@ -1,9 +1,9 @@
 /* commands.h - commands of other processes: each is run once and answered.  A pure state machine.
  *
  * DESIGN.  The scheduler forwards COMMAND and REPLY and keeps nothing.  The asker sends COMMAND
- * again until it has the reply (worker/io/requests.h).  The receiver identifies a command by (incarnation of
+ * again until it has the reply (worker/io/unanswered.h).  The receiver identifies a command by (incarnation of
  * the asker, id), so it runs once.  It keeps the reply until done_below of the asker passes the id.
- * An asker has few in flight (REQUESTS_COMMANDS_MAX), so the kept replies are bounded.
+ * An asker has few in flight (UNANSWERED_COMMANDS_MAX), so the kept replies are bounded.
  */
 #ifndef COMMANDS_H
 #define COMMANDS_H

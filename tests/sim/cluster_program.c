@@ -176,10 +176,10 @@ static void close_step(sim_worker *w)
 }
 
 /* As programs do with the job's key-value store: each adds one, and the last one announces it. */
-static void change_store(sim_worker *w, const char *name, const requests_change *change)
+static void change_store(sim_worker *w, const char *name, const unanswered_change *change)
 {
     sim_call *call = sim_call_begin(w, name, -1, false);
-    if (requests_kv(w->requests, change, call, call->deadline_ms, now_of(w)) != PEN_OK) abort();
+    if (unanswered_kv(w->unanswered, change, call, call->deadline_ms, now_of(w)) != PEN_OK) abort();
 }
 
 static void meet(sim_worker *w)
@@ -190,7 +190,7 @@ static void meet(sim_worker *w)
     w->sum       = 0;
     w->has_added = false;
     change_store(w, "pen_store_add",
-                 &(requests_change){.op = WIRE_STORE_ADD, .key = key, .delta = w->rank + 1});
+                 &(unanswered_change){.op = WIRE_STORE_ADD, .key = key, .delta = w->rank + 1});
 }
 
 static void wait_for_others(sim_worker *w)
@@ -204,10 +204,10 @@ static void wait_for_others(sim_worker *w)
     if (w->sum == all)
         change_store(
             w, "pen_store_set",
-            &(requests_change){
+            &(unanswered_change){
                 .op = WIRE_STORE_SET, .key = key, .data = &w->step, .size = sizeof w->step});
     else
-        change_store(w, "pen_store_get", &(requests_change){.op = WIRE_STORE_GET, .key = key});
+        change_store(w, "pen_store_get", &(unanswered_change){.op = WIRE_STORE_GET, .key = key});
 }
 
 static void end_step(sim_worker *w)

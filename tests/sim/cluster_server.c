@@ -256,7 +256,7 @@ static void renew(void *user)
     net_redial(s->c, &s->control);
 }
 
-static void unanswered(void *user, pen_error *why)
+static void not_answered(void *user, pen_error *why)
 {
     const sim_server *s = user;
     why_set(why, PEN_UNREACHABLE, "server %u found no scheduler", s->rank);
@@ -299,7 +299,7 @@ static void begin_membership(sim_server *s)
                                                .fill_hello = fill_hello,
                                                .fill_beat  = fill_beat,
                                                .renew      = renew,
-                                               .unanswered = unanswered,
+                                               .unanswered = not_answered,
                                                .epoch      = on_epoch,
                                                .seal       = on_seal,
                                                .left       = left,

@@ -15,7 +15,7 @@
 #include "scheduler/core/core.h"
 #include "server/shard/shard.h"
 #include "worker/io/membership_client.h"
-#include "worker/io/requests.h"
+#include "worker/io/unanswered.h"
 #include "worker/ps/ps_client.h"
 
 enum {
@@ -227,7 +227,7 @@ struct sim_worker {
     sim_clock clock;
     endpoint control;
     membership_client *membership_client;
-    requests *requests;
+    unanswered *unanswered;
     uint64_t incarnation; /* as it was first welcomed */
     bool is_late;         /* it joined when others were training      */
     bool has_loaded;      /* initial values are there; rank 0 sent them */

@@ -369,7 +369,7 @@ static void failed(void *user, const pen_error *why)
         membership_client_core(w->membership_client)->incarnation != 0)
         check_failure(w->c, why); /* else it concerns this one alone */
     sim_worker_remember(w, why);
-    requests_fail(w->requests, why);
+    unanswered_fail(w->unanswered, why);
     if (w->ps_client != NULL) ps_client_fail(w->ps_client, why, now_of(w));
     for (int i = 0; i < SIM_CALLS_MAX;
          i++) /* pen_init and pen_commit: no other worker waits for them */
@@ -435,7 +435,7 @@ static void make_membership_client(sim_worker *w)
 }
 
 /* ---- actions of requests --------------------------------------------------------------------- */
-static void requests_send(void *user, const wire_control *message)
+static void unanswered_send(void *user, const wire_control *message)
 {
     sim_worker *w = user;
     membership_client_send(w->membership_client, message);
@@ -452,7 +452,7 @@ static void shrunk(void *user, uint64_t group, uint64_t new_group, const int32_t
     (void)user, (void)group, (void)new_group, (void)ranks, (void)n, (void)why;
 }
 
-static void ended(void *user, void *token, const requests_answer *answer, const pen_error *why)
+static void ended(void *user, void *token, const unanswered_answer *answer, const pen_error *why)
 {
     sim_worker *w = user;
     if (answer != NULL) {
@@ -468,8 +468,8 @@ static void ended(void *user, void *token, const requests_answer *answer, const 
 
 static void make_requests(sim_worker *w)
 {
-    static const requests_actions actions = {requests_send, faulted, shrunk, ended};
-    w->requests                           = sim_need(requests_create(&actions, w));
+    static const unanswered_actions actions = {unanswered_send, faulted, shrunk, ended};
+    w->unanswered                           = sim_need(unanswered_create(&actions, w));
 }
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
@@ -485,7 +485,7 @@ static bool drain_control(sim_worker *w)
             membership_down(membership_client_core(w->membership_client), now_of(w));
         if (event.kind == TRANSPORT_MESSAGE && net_hear(w->c, &w->control, &event, &message)) {
             membership_client_receive(w->membership_client, &message, now_of(w));
-            requests_receive(w->requests, &message, now_of(w));
+            unanswered_receive(w->unanswered, &message, now_of(w));
         }
         buf_release(event.body);
         check_incarnation(w->c, w->control.name, &w->incarnation,
@@ -568,7 +568,7 @@ bool sim_worker_turn(sim_worker *w)
     bool any            = drain_control(w);
     if (membership_due(membership_client_core(w->membership_client)) <= now_of(w))
         membership_tick(membership_client_core(w->membership_client), now_of(w));
-    if (requests_due(w->requests) <= now_of(w)) requests_tick(w->requests, now_of(w));
+    if (unanswered_due(w->unanswered) <= now_of(w)) unanswered_tick(w->unanswered, now_of(w));
     if (w->ps_client != NULL) any |= turn_exchange(w);
     (void)sim_worker_reaches(w);
     time_out_commit(w);
@@ -594,7 +594,7 @@ uint64_t sim_worker_due(const sim_worker *w)
     if (w->life != LIFE_RUNS) return UINT64_MAX;
     if (w->stalled_until_ms > w->c->now_ms) return w->stalled_until_ms;
     uint64_t due = least(membership_due(membership_client_core(w->membership_client)),
-                         requests_due(w->requests));
+                         unanswered_due(w->unanswered));
     if (w->ps_client != NULL) due = least(due, ps_client_due(w->ps_client));
     if (w->at == AT_FIRST_HALF || w->at == AT_SECOND_HALF) due = least(due, w->wake_ms);
     for (const sim_loan *loan = w->loans; loan != NULL; loan = loan->next)
@@ -655,7 +655,7 @@ void sim_worker_free(sim_worker *w)
         take_back(w, &w->lane[i]);
     ps_client_destroy(w->ps_client);
     membership_client_destroy(w->membership_client);
-    requests_destroy(w->requests);
+    unanswered_destroy(w->unanswered);
     for (int i = 0; i < SIM_CALLS_MAX; i++) free(w->call[i].rows);
     sim_view_clear(&w->view, &w->view_kept);
     free(w->shard_of);

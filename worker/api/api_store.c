@@ -26,7 +26,7 @@ static pen_status check_key(const char *call, const char *key)
     return PEN_OK;
 }
 
-static pen_status run_change(pen_ctx *ctx, const pen_opts *o, const requests_change *change,
+static pen_status run_change(pen_ctx *ctx, const pen_opts *o, const unanswered_change *change,
                              pen_bytes *out, int64_t *value)
 {
     request *r;
@@ -52,7 +52,7 @@ pen_status pen_store_set(pen_ctx *ctx, const char *key, const void *data, size_t
             PEN_UNSUPPORTED,
             "pen_store_set: the value of '%.200s' has %zu bytes; at most %d are allowed", key, size,
             VALUE_BYTES_MAX);
-    const requests_change what = {.op = WIRE_STORE_SET, .key = key, .data = data, .size = size};
+    const unanswered_change what = {.op = WIRE_STORE_SET, .key = key, .data = data, .size = size};
     if (status == PEN_OK) status = run_change(ctx, NULL, &what, NULL, NULL);
     return context_leave(ctx, status);
 }
@@ -66,7 +66,7 @@ pen_status pen_store_get(pen_ctx *ctx, const char *key, pen_bytes *data, const p
     if (status == PEN_OK) status = check_key("pen_store_get", key);
     if (status == PEN_OK && data == NULL)
         status = last_error_report(PEN_INVALID_ARGUMENT, "pen_store_get: data is NULL");
-    const requests_change what = {.op = WIRE_STORE_GET, .key = key};
+    const unanswered_change what = {.op = WIRE_STORE_GET, .key = key};
     if (status == PEN_OK) status = run_change(ctx, o, &what, data, NULL);
     return context_leave(ctx, status);
 }
@@ -77,8 +77,8 @@ pen_status pen_store_add(pen_ctx *ctx, const char *key, int64_t delta, int64_t *
     int64_t unwanted;
     pen_status status = context_enter(ctx, "pen_store_add", true);
     if (status != PEN_OK) return status;
-    status                     = check_key("pen_store_add", key);
-    const requests_change what = {.op = WIRE_STORE_ADD, .key = key, .delta = delta};
+    status                       = check_key("pen_store_add", key);
+    const unanswered_change what = {.op = WIRE_STORE_ADD, .key = key, .delta = delta};
     if (status == PEN_OK)
         status = run_change(ctx, NULL, &what, NULL, value != NULL ? value : &unwanted);
     return context_leave(ctx, status);

@@ -39,7 +39,7 @@ static bool wait_for_change(alone *a, const request *r)
 /* ---- the key-value store --------------------------------------------------------------------- */
 static pen_status change_value(alone *a, const request *r, pen_error *why)
 {
-    const requests_change *c = &r->u.store.change;
+    const unanswered_change *c = &r->u.store.change;
     pthread_mutex_lock(&a->lock);
     const pen_status status =
         c->op == WIRE_STORE_SET

@@ -9,7 +9,7 @@
 #include "common/base/loop.h"
 #include "penstock.h"
 #include "worker/ps/ps_client.h"
-#include "worker/io/requests.h"
+#include "worker/io/unanswered.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -63,8 +63,8 @@ typedef struct request {
             pen_bytes *replies;
         } command;
         struct {
-            requests_change change; /* BORROWED like value and out: the caller waits */
-            int64_t *value;         /* value, out: NULL if not wanted */
+            unanswered_change change; /* BORROWED like value and out: the caller waits */
+            int64_t *value;           /* value, out: NULL if not wanted */
             pen_bytes *out;
         } store;
         struct {

@@ -113,9 +113,9 @@ static void begin_ask(io_thread *c, const io_coll_request *a)
     pen_status status     = PEN_OK;
     const uint64_t now_ms = loop_now_ms(c->loop);
     if (a->kind == WIRE_FAULT)
-        status = requests_fault(c->requests, a->group, a->call, &a->why, now_ms);
+        status = unanswered_fault(c->unanswered, a->group, a->call, &a->why, now_ms);
     else if (a->kind == WIRE_SHRINK)
-        status = requests_shrink(c->requests, a->group, a->rank, a->n, now_ms);
+        status = unanswered_shrink(c->unanswered, a->group, a->rank, a->n, now_ms);
     else if (a->kind == WIRE_UNREACHED)
         io_send_unreached(c, PEN_WORKER, a->rank[0], a->what, a->why.text);
     else

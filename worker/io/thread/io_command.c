@@ -13,7 +13,7 @@ static void send_message(void *user, const wire_control *message)
 }
 
 /* ---- requests of the program -------------------------------------------------------------------- */
-static void on_values(request *r, const requests_answer *answer)
+static void on_values(request *r, const unanswered_answer *answer)
 {
     pen_bytes bytes = answer->replies[0];
     if (r->u.store.value != NULL) *r->u.store.value = answer->value;
@@ -23,7 +23,7 @@ static void on_values(request *r, const requests_answer *answer)
         free(bytes.data);
 }
 
-static void on_replies(request *r, const requests_answer *answer)
+static void on_replies(request *r, const unanswered_answer *answer)
 {
     r->result.count = answer->n;
     for (uint32_t i = 0; i < answer->n; i++) {
@@ -34,7 +34,7 @@ static void on_replies(request *r, const requests_answer *answer)
     }
 }
 
-static void ended(void *user, void *token, const requests_answer *answer, const pen_error *why)
+static void ended(void *user, void *token, const unanswered_answer *answer, const pen_error *why)
 {
     (void)user;
     request *r = token;
@@ -53,20 +53,20 @@ static void refuse_for_memory(io_thread *c, request *r)
 
 void io_begin_command(io_thread *c, request *r, uint64_t now_ms)
 {
-    const requests_question q = {.role = r->u.command.to.role,
-                                 .rank = r->u.command.to.rank,
-                                 .head = r->u.command.head,
-                                 .n    = r->u.command.n,
-                                 .body = r->u.command.body,
-                                 .size = r->u.command.size};
-    if (requests_command(c->requests, &q, r, r->deadline_ms, now_ms) != PEN_OK)
+    const unanswered_question q = {.role = r->u.command.to.role,
+                                   .rank = r->u.command.to.rank,
+                                   .head = r->u.command.head,
+                                   .n    = r->u.command.n,
+                                   .body = r->u.command.body,
+                                   .size = r->u.command.size};
+    if (unanswered_command(c->unanswered, &q, r, r->deadline_ms, now_ms) != PEN_OK)
         refuse_for_memory(c, r);
 }
 
 void io_begin_store(io_thread *c, request *r, uint64_t now_ms)
 {
-    const requests_change *change = &r->u.store.change;
-    if (requests_kv(c->requests, change, r, r->deadline_ms, now_ms) != PEN_OK)
+    const unanswered_change *change = &r->u.store.change;
+    if (unanswered_kv(c->unanswered, change, r, r->deadline_ms, now_ms) != PEN_OK)
         refuse_for_memory(c, r);
 }
 
@@ -100,10 +100,10 @@ void io_answer(job_link *l, command_call *call)
 /* ---- both ------------------------------------------------------------------------------------- */
 pen_status io_make_requests(io_thread *c, pen_error *why)
 {
-    static const requests_actions asking    = {send_message, io_faulted, io_shrunk, ended};
+    static const unanswered_actions asking  = {send_message, io_faulted, io_shrunk, ended};
     static const commands_actions answering = {send_message, run_call};
-    c->requests                             = requests_create(&asking, c);
+    c->unanswered                           = unanswered_create(&asking, c);
     c->commands = commands_create(PEN_WORKER, c->ctx->env.rank, &answering, c);
-    if (c->requests != NULL && c->commands != NULL) return PEN_OK;
+    if (c->unanswered != NULL && c->commands != NULL) return PEN_OK;
     return why_set(why, PEN_NO_MEMORY, "no memory for requests");
 }

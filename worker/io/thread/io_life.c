@@ -202,7 +202,7 @@ static void free_io_thread(io_thread *c)
     io_trace_fini(c);
     ps_client_destroy(c->ps_client);
     membership_client_destroy(c->membership_client);
-    requests_destroy(c->requests);
+    unanswered_destroy(c->unanswered);
     commands_destroy(c->commands);
     wire_arena_destroy(c->arena);
     wire_arena_destroy(c->view_arena);

@@ -56,7 +56,7 @@ static void on_control(io_thread *c, const transport_event *event, uint64_t now_
         trace_clock_heard(c->beat_ns, message.u.beat_ack.clock_ns, trace_begin());
     if (message.kind == WIRE_COMMAND) commands_receive(c->commands, &message);
     membership_client_receive(c->membership_client, &message, now_ms);
-    requests_receive(c->requests, &message, now_ms);
+    unanswered_receive(c->unanswered, &message, now_ms);
 }
 
 static void control_refused(io_thread *c, const char *note)

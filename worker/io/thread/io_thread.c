@@ -52,7 +52,7 @@ void io_fail(io_thread *c, const pen_error *why)
     end_disputes(c, why);
     io_end(&c->join, why);
     io_end_snapshots(c, why, -1);
-    requests_fail(c->requests, why);
+    unanswered_fail(c->unanswered, why);
     commands_fail(c->commands);
     if (c->ctx->coll != NULL) coll_engine_fail(c->ctx->coll, why);
     if (c->ps_client != NULL) ps_client_fail(c->ps_client, why, loop_now_ms(c->loop));
@@ -72,7 +72,7 @@ static void tick(void *user)
     io_thread *c       = user;
     const uint64_t now = loop_now_ms(c->loop);
     membership_tick(membership_client_core(c->membership_client), now);
-    requests_tick(c->requests, now);
+    unanswered_tick(c->unanswered, now);
     if (c->ps_client != NULL) ps_client_tick(c->ps_client, now);
     if (c->disputes != NULL && now >= c->dispute_due_ms) end_disputes(c, &c->dispute);
     if (c->commit != NULL && c->commit->deadline_ms != 0 && c->commit->deadline_ms <= now) {
@@ -94,7 +94,7 @@ void io_after(io_thread *c)
 {
     request_notify(&c->ctx->requests);
     uint64_t due = least(membership_due(membership_client_core(c->membership_client)),
-                         requests_due(c->requests));
+                         unanswered_due(c->unanswered));
     if (c->ps_client != NULL) due = least(due, ps_client_due(c->ps_client));
     if (c->commit != NULL && c->commit->deadline_ms != 0) due = least(due, c->commit->deadline_ms);
     if (c->disputes != NULL) due = least(due, c->dispute_due_ms);

@@ -18,7 +18,7 @@
 #include "membership/commands.h"
 #include "worker/io/job_link.h"
 #include "worker/io/membership_client.h"
-#include "worker/io/requests.h"
+#include "worker/io/unanswered.h"
 
 typedef struct io_thread io_thread;
 
@@ -64,7 +64,7 @@ struct io_thread {
 
     lifeline *control;
     membership_client *membership_client;
-    requests *requests;
+    unanswered *unanswered;
     commands *commands;
     char control_address[300];
     char refusal[96]; /* why the newest attempt to reach the scheduler failed; "": none */

@@ -1,5 +1,5 @@
-/* requests.c - FAULT, SHRINK, STORE and COMMAND, from request to answer. */
-#include "worker/io/requests.h"
+/* unanswered.c - FAULT, SHRINK, STORE and COMMAND, from request to answer. */
+#include "worker/io/unanswered.h"
 
 #include "common/base/why.h"
 #include "common/containers/list.h"
@@ -29,8 +29,8 @@ typedef struct pending {
     char bytes[];   /* key and data, ranks, or body */
 } pending;
 
-struct requests {
-    requests_actions act;
+struct unanswered {
+    unanswered_actions act;
     void *user;
     bool has_failed;
     pending *first;                   /* oldest first */
@@ -38,9 +38,9 @@ struct requests {
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
-requests *requests_create(const requests_actions *actions, void *user)
+unanswered *unanswered_create(const unanswered_actions *actions, void *user)
 {
-    requests *self = calloc(1, sizeof *self);
+    unanswered *self = calloc(1, sizeof *self);
     if (self == NULL) return NULL;
     self->act  = *actions;
     self->user = user;
@@ -57,7 +57,7 @@ static void free_pending(pending *p)
     free(p);
 }
 
-void requests_destroy(requests *self)
+void unanswered_destroy(unanswered *self)
 {
     if (self == NULL) return;
     LIST_EACH(p, self->first) free_pending(p);
@@ -78,7 +78,7 @@ static pending *make_pending(wire_control_kind kind, uint32_t n, size_t bytes)
     return NULL;
 }
 
-static void drop(requests *self, pending *p)
+static void drop(unanswered *self, pending *p)
 {
     LIST_REMOVE(self->first, p);
     free_pending(p);
@@ -91,7 +91,7 @@ static pending *seek(pending *from, wire_control_kind kind)
     return from;
 }
 
-static void bound(requests *self, wire_control_kind kind, int max)
+static void bound(unanswered *self, wire_control_kind kind, int max)
 {
     int n = 0;
     for (pending *p = seek(self->first, kind); p != NULL; p = seek(p->next, kind)) n++;
@@ -110,7 +110,7 @@ typedef struct {
     uint32_t n_commands;
 } window;
 
-static window open_window(const requests *self)
+static window open_window(const unanswered *self)
 {
     window w = {.changes_done = self->changes + 1, .commands_done = self->commands + 1};
     LIST_EACH(p, self->first) {
@@ -125,12 +125,12 @@ static window open_window(const requests *self)
 /* Call it for each request, oldest first. */
 static bool may_go(window *w, const pending *p)
 {
-    if (p->message.kind == WIRE_COMMAND) return w->n_commands++ < REQUESTS_COMMANDS_MAX;
-    return !is_change(p) || p->message.u.store.id < w->changes_done + REQUESTS_CHANGES_MAX;
+    if (p->message.kind == WIRE_COMMAND) return w->n_commands++ < UNANSWERED_COMMANDS_MAX;
+    return !is_change(p) || p->message.u.store.id < w->changes_done + UNANSWERED_CHANGES_MAX;
 }
 
 /* A command to many is repeated only to those that have not answered. */
-static void send_command(requests *self, const pending *p, uint64_t done_below)
+static void send_command(unanswered *self, const pending *p, uint64_t done_below)
 {
     wire_control c         = p->message;
     c.u.command.done_below = done_below;
@@ -141,12 +141,12 @@ static void send_command(requests *self, const pending *p, uint64_t done_below)
     }
 }
 
-static void send_due(requests *self, uint64_t now_ms)
+static void send_due(unanswered *self, uint64_t now_ms)
 {
     window w = open_window(self);
     for (pending *p = self->first; p != NULL; p = p->next) {
         if (!may_go(&w, p) || p->again_ms > now_ms) continue;
-        p->again_ms = now_ms + REQUESTS_AGAIN_MS;
+        p->again_ms = now_ms + UNANSWERED_AGAIN_MS;
         if (p->message.kind == WIRE_STORE) p->message.u.store.done_below = w.changes_done;
         if (p->message.kind == WIRE_COMMAND)
             send_command(self, p, w.commands_done);
@@ -156,7 +156,7 @@ static void send_due(requests *self, uint64_t now_ms)
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
-static pen_status begin(requests *self, pending *p, uint64_t now_ms)
+static pen_status begin(unanswered *self, pending *p, uint64_t now_ms)
 {
     LIST_APPEND(self->first, p);
     p->begun_ms = now_ms;
@@ -164,17 +164,17 @@ static pen_status begin(requests *self, pending *p, uint64_t now_ms)
     return PEN_OK;
 }
 
-pen_status requests_fault(requests *self, uint64_t group, uint64_t call, const pen_error *why,
-                          uint64_t now_ms)
+pen_status unanswered_fault(unanswered *self, uint64_t group, uint64_t call, const pen_error *why,
+                            uint64_t now_ms)
 {
     pending *p = make_pending(WIRE_FAULT, 0, 0);
     if (p == NULL) return PEN_NO_MEMORY;
     p->message.u.fault = (wire_fault){.group = group, .call = call, .why = *why};
-    bound(self, WIRE_FAULT, REQUESTS_FAULTS_MAX);
+    bound(self, WIRE_FAULT, UNANSWERED_FAULTS_MAX);
     return begin(self, p, now_ms);
 }
 
-static pending *find_shrink(const requests *self, uint64_t group)
+static pending *find_shrink(const unanswered *self, uint64_t group)
 {
     pending *p = seek(self->first, WIRE_SHRINK);
     while (p != NULL && p->message.u.shrink.group != group) p = seek(p->next, WIRE_SHRINK);
@@ -182,8 +182,8 @@ static pending *find_shrink(const requests *self, uint64_t group)
 }
 
 /* A newer list replaces the old one: more ranks may have died. */
-pen_status requests_shrink(requests *self, uint64_t group, const int32_t *ranks, uint32_t n,
-                           uint64_t now_ms)
+pen_status unanswered_shrink(unanswered *self, uint64_t group, const int32_t *ranks, uint32_t n,
+                             uint64_t now_ms)
 {
     pending *p   = make_pending(WIRE_SHRINK, 0, n * sizeof *ranks);
     pending *old = find_shrink(self, group);
@@ -193,12 +193,12 @@ pen_status requests_shrink(requests *self, uint64_t group, const int32_t *ranks,
     p->message.u.shrink.group   = group;
     p->message.u.shrink.n_ranks = n;
     p->message.u.shrink.rank    = (const int32_t *)(const void *)p->bytes;
-    bound(self, WIRE_SHRINK, REQUESTS_SHRINKS_MAX);
+    bound(self, WIRE_SHRINK, UNANSWERED_SHRINKS_MAX);
     return begin(self, p, now_ms);
 }
 
-pen_status requests_kv(requests *self, const requests_change *change, void *token,
-                       uint64_t deadline_ms, uint64_t now_ms)
+pen_status unanswered_kv(unanswered *self, const unanswered_change *change, void *token,
+                         uint64_t deadline_ms, uint64_t now_ms)
 {
     const size_t length = strlen(change->key) + 1;
     pending *p          = make_pending(WIRE_STORE, 1, length + change->size);
@@ -216,8 +216,8 @@ pen_status requests_kv(requests *self, const requests_change *change, void *toke
     return begin(self, p, now_ms);
 }
 
-pen_status requests_command(requests *self, const requests_question *question, void *token,
-                            uint64_t deadline_ms, uint64_t now_ms)
+pen_status unanswered_command(unanswered *self, const unanswered_question *question, void *token,
+                              uint64_t deadline_ms, uint64_t now_ms)
 {
     pending *p = make_pending(WIRE_COMMAND, question->n, question->size);
     if (p == NULL) return PEN_NO_MEMORY;
@@ -234,7 +234,7 @@ pen_status requests_command(requests *self, const requests_question *question, v
 }
 
 /* ---- ending ---------------------------------------------------------------------------------- */
-static void end(requests *self, pending *p, const requests_answer *answer, const pen_error *why)
+static void end(unanswered *self, pending *p, const unanswered_answer *answer, const pen_error *why)
 {
     LIST_REMOVE(self->first, p);
     if (p->n > 0) self->act.ended(self->user, p->token, answer, why);
@@ -266,7 +266,7 @@ static void refuse(const pending *p, uint32_t i, pen_error *why)
 }
 
 /* All replies are here. The refusal of the lowest rank fails the command. */
-static void conclude(requests *self, pending *p, int64_t value)
+static void conclude(unanswered *self, pending *p, int64_t value)
 {
     pen_error why;
     uint32_t i         = 0;
@@ -281,7 +281,7 @@ static void conclude(requests *self, pending *p, int64_t value)
         replies[i]         = p->replies[i].data;
         p->replies[i].data = (pen_bytes){0};
     }
-    const requests_answer answer = {.replies = replies, .n = p->n, .value = value};
+    const unanswered_answer answer = {.replies = replies, .n = p->n, .value = value};
     end(self, p, is_well ? &answer : NULL, is_well ? NULL : &why);
     free(replies);
 }
@@ -311,14 +311,14 @@ static void time_out_command(const pending *p, double waited_s, pen_error *why)
         if (!p->replies[i].is_here) why->missing[why->missing_n++] = rank_of(p, i);
 }
 
-void requests_fail(requests *self, const pen_error *why)
+void unanswered_fail(unanswered *self, const pen_error *why)
 {
     self->has_failed = true;
     while (self->first != NULL) end(self, self->first, NULL, why);
 }
 
 /* ---- receiving --------------------------------------------------------------------------------- */
-static void on_faulted(requests *self, const wire_fault *f)
+static void on_faulted(unanswered *self, const wire_fault *f)
 {
     for (pending *p = seek(self->first, WIRE_FAULT), *next; p != NULL; p = next) {
         next = seek(p->next, WIRE_FAULT);
@@ -328,7 +328,7 @@ static void on_faulted(requests *self, const wire_fault *f)
     self->act.faulted(self->user, f->group, f->call, &f->why);
 }
 
-static void on_shrunk(requests *self, const wire_control *c)
+static void on_shrunk(unanswered *self, const wire_control *c)
 {
     pen_error why;
     pending *p = find_shrink(self, c->u.shrunk.group);
@@ -349,7 +349,7 @@ typedef struct { /* common part of STORED and REPLY; BORROWED */
 } told;
 
 /* Without memory the answer is dropped; the receiver sends it again. */
-static void on_answer(requests *self, pending *p, uint32_t i, const told *from)
+static void on_answer(unanswered *self, pending *p, uint32_t i, const told *from)
 {
     reply *to = &p->replies[i];
     if (to->is_here) return;
@@ -366,7 +366,7 @@ static void on_answer(requests *self, pending *p, uint32_t i, const told *from)
     if (++p->n_here == p->n) conclude(self, p, from->value);
 }
 
-static void on_stored(requests *self, const wire_control *c)
+static void on_stored(unanswered *self, const wire_control *c)
 {
     const told from = {c->u.stored.status, c->u.stored.text, c->u.stored.data,
                        c->u.stored.data_size, c->u.stored.value};
@@ -375,7 +375,7 @@ static void on_stored(requests *self, const wire_control *c)
     if (p != NULL) on_answer(self, p, 0, &from);
 }
 
-static void on_reply(requests *self, const wire_control *c)
+static void on_reply(unanswered *self, const wire_control *c)
 {
     const told from = {c->u.reply.status, c->u.reply.text, c->u.reply.data, c->u.reply.data_size,
                        0};
@@ -387,12 +387,12 @@ static void on_reply(requests *self, const wire_control *c)
     if (i >= 0 && i < p->n) on_answer(self, p, (uint32_t)i, &from);
 }
 
-static void send_all_again(requests *self)
+static void send_all_again(unanswered *self)
 {
     LIST_EACH(p, self->first) p->again_ms = 0;
 }
 
-void requests_receive(requests *self, const wire_control *message, uint64_t now_ms)
+void unanswered_receive(unanswered *self, const wire_control *message, uint64_t now_ms)
 {
     if (self->has_failed) return;
     switch (message->kind) {
@@ -407,7 +407,7 @@ void requests_receive(requests *self, const wire_control *message, uint64_t now_
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
-void requests_tick(requests *self, uint64_t now_ms)
+void unanswered_tick(unanswered *self, uint64_t now_ms)
 {
     LIST_EACH(p, self->first) {
         if (p->deadline_ms == 0 || p->deadline_ms > now_ms) continue;
@@ -422,7 +422,7 @@ void requests_tick(requests *self, uint64_t now_ms)
     send_due(self, now_ms);
 }
 
-uint64_t requests_due(const requests *self)
+uint64_t unanswered_due(const unanswered *self)
 {
     uint64_t due = NEVER;
     window w     = open_window(self);

@@ -1,6 +1,6 @@
-/* requests_test.c - a request is sent until it is answered, and answered once. */
+/* unanswered_test.c - a request is sent until it is answered, and answered once. */
 #include "common/base/why.h"
-#include "worker/io/requests.h"
+#include "worker/io/unanswered.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 enum { SENT_MAX = 1024 };
 
 typedef struct {
-    requests *requests;
+    unanswered *requests;
     wire_control sent[SENT_MAX]; /* its target is gone */
     int n_sent, n_faulted, n_shrunk, n_ended;
     uint64_t now;
@@ -60,7 +60,7 @@ static void on_shrunk(void *user, uint64_t group, uint64_t new_group, const int3
     keep(w, why);
 }
 
-static void on_ended(void *user, void *token, const requests_answer *answer, const pen_error *why)
+static void on_ended(void *user, void *token, const unanswered_answer *answer, const pen_error *why)
 {
     world *w = user;
     assert_true((answer == NULL) == (why != NULL));
@@ -81,37 +81,37 @@ static void on_ended(void *user, void *token, const requests_answer *answer, con
 /* ---- a world --------------------------------------------------------------------------------- */
 static world *make_world(void)
 {
-    static const requests_actions actions = {on_send, on_faulted, on_shrunk, on_ended};
-    world *w                              = calloc(1, sizeof *w);
-    w->now                                = 1000;
-    w->requests                           = requests_create(&actions, w);
+    static const unanswered_actions actions = {on_send, on_faulted, on_shrunk, on_ended};
+    world *w                                = calloc(1, sizeof *w);
+    w->now                                  = 1000;
+    w->requests                             = unanswered_create(&actions, w);
     assert_non_null(w->requests);
     return w;
 }
 
 static void drop_world(world *w)
 {
-    requests_destroy(w->requests);
+    unanswered_destroy(w->requests);
     free(w);
 }
 
 static void pass(world *w, uint64_t ms)
 {
     w->now += ms;
-    requests_tick(w->requests, w->now);
+    unanswered_tick(w->requests, w->now);
 }
 
 /* This many are not answered. */
 static int resend(world *w)
 {
     w->n_sent = 0;
-    pass(w, REQUESTS_AGAIN_MS);
+    pass(w, UNANSWERED_AGAIN_MS);
     return w->n_sent;
 }
 
 static void hear(world *w, wire_control m)
 {
-    requests_receive(w->requests, &m, w->now);
+    unanswered_receive(w->requests, &m, w->now);
 }
 
 static wire_control stored(uint64_t id, pen_status status, const char *text, int64_t value)
@@ -126,27 +126,27 @@ static wire_control stored(uint64_t id, pen_status status, const char *text, int
 
 static void add(world *w, int64_t delta, void *token)
 {
-    const requests_change c = {.op = WIRE_STORE_ADD, .key = "tickets", .delta = delta};
-    assert_int_equal(requests_kv(w->requests, &c, token, 0, w->now), PEN_OK);
+    const unanswered_change c = {.op = WIRE_STORE_ADD, .key = "tickets", .delta = delta};
+    assert_int_equal(unanswered_kv(w->requests, &c, token, 0, w->now), PEN_OK);
 }
 
 static void get(world *w, void *token, uint64_t deadline_ms)
 {
-    const requests_change c = {.op = WIRE_STORE_GET, .key = "k"};
-    assert_int_equal(requests_kv(w->requests, &c, token, deadline_ms, w->now), PEN_OK);
+    const unanswered_change c = {.op = WIRE_STORE_GET, .key = "k"};
+    assert_int_equal(unanswered_kv(w->requests, &c, token, deadline_ms, w->now), PEN_OK);
 }
 
 static void fault(world *w, uint64_t call, const pen_error *why)
 {
-    assert_int_equal(requests_fault(w->requests, 1, call, why, w->now), PEN_OK);
+    assert_int_equal(unanswered_fault(w->requests, 1, call, why, w->now), PEN_OK);
 }
 
 static void command(world *w, int32_t role, int32_t rank, uint32_t n, const char *body,
                     uint64_t deadline_ms)
 {
-    const requests_question q = {
+    const unanswered_question q = {
         .role = role, .rank = rank, .head = 7, .n = n, .body = body, .size = strlen(body)};
-    assert_int_equal(requests_command(w->requests, &q, w, deadline_ms, w->now), PEN_OK);
+    assert_int_equal(unanswered_command(w->requests, &q, w, deadline_ms, w->now), PEN_OK);
 }
 
 static void reply(world *w, uint64_t id, int32_t role, int32_t rank, pen_status status,
@@ -196,9 +196,9 @@ static void the_oldest_of_too_many_faults_is_forgotten(void **state)
     world *w = make_world();
     pen_error why;
     why_set(&why, PEN_CORRUPT, "x");
-    for (uint64_t call = 1; call <= 2 * REQUESTS_FAULTS_MAX; call++) fault(w, call, &why);
-    assert_int_equal(resend(w), REQUESTS_FAULTS_MAX);
-    assert_int_equal(w->sent[0].u.fault.call, REQUESTS_FAULTS_MAX + 1);
+    for (uint64_t call = 1; call <= 2 * UNANSWERED_FAULTS_MAX; call++) fault(w, call, &why);
+    assert_int_equal(resend(w), UNANSWERED_FAULTS_MAX);
+    assert_int_equal(w->sent[0].u.fault.call, UNANSWERED_FAULTS_MAX + 1);
     drop_world(w);
 }
 
@@ -207,8 +207,8 @@ static void an_agreement_is_requested_with_the_newest_list_and_reported_once(voi
     (void)state;
     world *w              = make_world();
     const int32_t ranks[] = {0, 1, 2};
-    assert_int_equal(requests_shrink(w->requests, 1, ranks, 3, w->now), PEN_OK);
-    assert_int_equal(requests_shrink(w->requests, 1, ranks, 2, w->now), PEN_OK);
+    assert_int_equal(unanswered_shrink(w->requests, 1, ranks, 3, w->now), PEN_OK);
+    assert_int_equal(unanswered_shrink(w->requests, 1, ranks, 2, w->now), PEN_OK);
     assert_int_equal(resend(w), 1);
     assert_int_equal(w->sent[0].u.shrink.n_ranks, 2);
     wire_control c       = {.kind = WIRE_SHRUNK};
@@ -251,15 +251,15 @@ static void changes_wait_until_they_fit_into_the_window_and_gets_do_not(void **s
     (void)state;
     world *w = make_world();
     int token;
-    for (int i = 0; i < REQUESTS_CHANGES_MAX + 10; i++) add(w, 1, &token);
-    assert_int_equal(w->n_sent, REQUESTS_CHANGES_MAX);
+    for (int i = 0; i < UNANSWERED_CHANGES_MAX + 10; i++) add(w, 1, &token);
+    assert_int_equal(w->n_sent, UNANSWERED_CHANGES_MAX);
     get(w, &token, 0);
-    assert_int_equal(w->n_sent, REQUESTS_CHANGES_MAX + 1);
+    assert_int_equal(w->n_sent, UNANSWERED_CHANGES_MAX + 1);
     hear(w, stored(2, PEN_OK, "", 1)); /* not the oldest: the window does not move */
-    assert_int_equal(w->n_sent, REQUESTS_CHANGES_MAX + 1);
+    assert_int_equal(w->n_sent, UNANSWERED_CHANGES_MAX + 1);
     hear(w, stored(1, PEN_OK, "", 1));
-    assert_int_equal(w->n_sent, REQUESTS_CHANGES_MAX + 3);
-    assert_int_equal(w->sent[w->n_sent - 1].u.store.id, REQUESTS_CHANGES_MAX + 2);
+    assert_int_equal(w->n_sent, UNANSWERED_CHANGES_MAX + 3);
+    assert_int_equal(w->sent[w->n_sent - 1].u.store.id, UNANSWERED_CHANGES_MAX + 2);
     drop_world(w);
 }
 
@@ -269,15 +269,15 @@ static void a_get_of_a_key_never_set_times_out_with_a_sentence(void **state)
     world *w = make_world();
     int token;
     get(w, &token, w->now + 1500);
-    assert_int_equal(requests_due(w->requests), w->now + REQUESTS_AGAIN_MS);
-    pass(w, REQUESTS_AGAIN_MS);
-    assert_int_equal(requests_due(w->requests), w->now + 500);
+    assert_int_equal(unanswered_due(w->requests), w->now + UNANSWERED_AGAIN_MS);
+    pass(w, UNANSWERED_AGAIN_MS);
+    assert_int_equal(unanswered_due(w->requests), w->now + 500);
     pass(w, 499);
     assert_int_equal(w->n_ended, 0);
     pass(w, 1);
     assert_int_equal(w->status, PEN_TIMED_OUT);
     assert_string_equal(w->text, "pen_store_get: no value for 'k' within 1.5 s");
-    assert_true(requests_due(w->requests) == UINT64_MAX);
+    assert_true(unanswered_due(w->requests) == UINT64_MAX);
     drop_world(w);
 }
 
@@ -299,7 +299,7 @@ static void a_command_accepts_a_reply_from_the_commanded_member_only(void **stat
     assert_int_equal(w->n_ended, 1);
     assert_int_equal(w->status, PEN_OK);
     assert_string_equal(w->data[0], "hi");
-    assert_true(requests_due(w->requests) == UINT64_MAX);
+    assert_true(unanswered_due(w->requests) == UINT64_MAX);
     drop_world(w);
 }
 
@@ -327,9 +327,9 @@ static void only_members_without_an_answer_are_commanded_again(void **state)
     (void)state;
     world *w = make_world();
     command(w, PEN_WORKER, -1, 3, "x", 0);
-    assert_true(requests_due(w->requests) == w->now + REQUESTS_AGAIN_MS);
+    assert_true(unanswered_due(w->requests) == w->now + UNANSWERED_AGAIN_MS);
     reply(w, 1, PEN_WORKER, 1, PEN_OK, "b");
-    pass(w, REQUESTS_AGAIN_MS - 1);
+    pass(w, UNANSWERED_AGAIN_MS - 1);
     assert_int_equal(w->n_sent, 1);
     pass(w, 1);
     assert_int_equal(w->n_sent, 3);
@@ -374,7 +374,7 @@ static void eight_commands_are_in_flight_at_a_time_and_report_what_is_done(void 
     (void)state;
     world *w = make_world();
     for (int i = 0; i < 10; i++) command(w, PEN_WORKER, 1, 1, "x", 0);
-    assert_int_equal(w->n_sent, REQUESTS_COMMANDS_MAX);
+    assert_int_equal(w->n_sent, UNANSWERED_COMMANDS_MAX);
     assert_int_equal(w->sent[7].u.command.done_below, 1);
     reply(w, 2, PEN_WORKER, 1, PEN_OK, "");
     assert_int_equal(w->n_sent, 9);
@@ -414,7 +414,7 @@ static void a_failure_ends_pending_waits(void **state)
     command(w, PEN_WORKER, 2, 1, "x", 0);
     why_set(&why, PEN_PEER_LOST, "worker 1 (devbox) is gone");
     fault(w, 1, &why);
-    requests_fail(w->requests, &why);
+    unanswered_fail(w->requests, &why);
     assert_int_equal(w->n_ended, 2);
     assert_string_equal(w->text, "worker 1 (devbox) is gone");
     assert_int_equal(resend(w), 0);
