@@ -108,8 +108,9 @@ pen_status context_create(const char *const *settings, pen_ctx **out, pen_error 
     }
     pthread_mutex_init(&ctx->step.lock, NULL);
     pthread_mutex_init(&ctx->failure_lock, NULL);
-    pthread_mutex_init(&ctx->grad_lock, NULL);
-    pthread_cond_init(&ctx->grads_returned, NULL);
+    ctx->memory.work = space_host();
+    pthread_mutex_init(&ctx->memory.grad_lock, NULL);
+    pthread_cond_init(&ctx->memory.grads_returned, NULL);
     pthread_mutex_init(&ctx->use_lock, NULL);
     pthread_mutex_init(&ctx->monitor_lock, NULL);
     members_init(&ctx->members);
@@ -155,8 +156,8 @@ void context_destroy(pen_ctx *ctx)
     free(ctx->step.states);
     pthread_mutex_destroy(&ctx->step.lock);
     pthread_mutex_destroy(&ctx->failure_lock);
-    pthread_cond_destroy(&ctx->grads_returned);
-    pthread_mutex_destroy(&ctx->grad_lock);
+    pthread_cond_destroy(&ctx->memory.grads_returned);
+    pthread_mutex_destroy(&ctx->memory.grad_lock);
     pthread_mutex_destroy(&ctx->use_lock);
     pthread_mutex_destroy(&ctx->monitor_lock);
     members_fini(&ctx->members);
@@ -303,9 +304,9 @@ void context_fail(pen_ctx *ctx, const pen_error *why)
         atomic_store_explicit(&ctx->has_failed, true, memory_order_release);
     }
     pthread_mutex_unlock(&ctx->failure_lock);
-    pthread_mutex_lock(&ctx->grad_lock); /* wakes threads that wait for room */
-    pthread_cond_broadcast(&ctx->grads_returned);
-    pthread_mutex_unlock(&ctx->grad_lock);
+    pthread_mutex_lock(&ctx->memory.grad_lock); /* wakes threads that wait for room */
+    pthread_cond_broadcast(&ctx->memory.grads_returned);
+    pthread_mutex_unlock(&ctx->memory.grad_lock);
 }
 
 pen_status context_remember(pen_error *kept, const pen_error *why)

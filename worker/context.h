@@ -13,6 +13,7 @@
 #include "worker/io/request.h"
 #include "worker/ps/ps_client.h"
 #include "worker/tensor/model.h"
+#include "worker/tensor/device_copy/space.h"
 #include "worker/tensor/residency/own_state.h"
 #include "worker/tensor/residency/state_table.h"
 #include "worker/train/schedule/loss_scale.h"
@@ -73,6 +74,16 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     progress progress;
 } context_step;
 
+typedef struct {
+    memory_space
+        work; /* where the strategy works on gradients and new values; the host until it opens */
+    struct device_copies *device_copies; /* tensors in device memory; NULL: none */
+    struct buffers *buffers;             /* train/buffers.h; NULL: no tensor is one */
+    pthread_mutex_t grad_lock;           /* of memory of the SDK: param_memory.h */
+    pthread_cond_t grads_returned;
+    uint64_t lent_bytes; /* gradients lent to the strategy */
+} context_memory;
+
 typedef struct { /* the snapshot that this job resumed from */
     bool is_there;
     int64_t step, applied;
@@ -95,13 +106,7 @@ struct pen_ctx {
     struct monitor *monitor; /* worker_monitor.h; NULL: off */
     struct auth *auth;       /* of its endpoints; NULL: plain text, or alone */
     context_phase phase;
-    struct device_copies *device_copies; /* tensors in device memory; NULL: none */
-    struct buffers *buffers;             /* train/buffers.h; NULL: no tensor is one */
-    /* The strategy works there, on gradients and new values; set when it opens. */
-    bool is_on_device;
-    pthread_mutex_t grad_lock; /* of memory of the SDK: param_memory.h */
-    pthread_cond_t grads_returned;
-    uint64_t lent_bytes;      /* gradients lent to the strategy */
+    context_memory memory;
     _Atomic bool names_units; /* pen_unit_get() was called, so a use means its unit only */
     pthread_mutex_t use_lock; /* one pen_use() or pen_release() at a time: unit_use.c */
     model model;

@@ -31,7 +31,7 @@ covered=(
     "cuStreamSynchronize make_state|the first step comes long after set-up has zeroed the state"
     "cuStreamWaitEvent fetch_first_values|the program wrote its first values long before it commits"
     "cuStreamSynchronize grad_sum_names|the first sum comes long after its memory is zeroed"
-    "place_wait|what it waits for goes into memory that is not page-locked, so the driver waits too; or it stays in its stream, or is freed next, which waits too"
+    "space_wait|what it waits for goes into memory that is not page-locked, so the driver waits too; or it stays in its stream, or is freed next, which waits too"
     "cuEventQuery settles hier_leave_devices|the device's team, which is freed before, has waited for the same stream"
     "cuStreamSynchronize hold_room begin_trial|what the trial of a host's devices adds up has no meaning"
     "cuStreamWaitEvent prepare begin_node|the SDK makes the calls of a group in stream order on one stream"

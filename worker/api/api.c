@@ -103,7 +103,7 @@ pen_status api_values_came(pen_ctx *ctx)
 static bool comes_by_unit(const pen_ctx *ctx, const pen_unit *u)
 {
     return ctx->strategy != NULL && ctx->strategy->tells_values && ctx->stage < 3 &&
-           ctx->device_copies == NULL && (u->index != 0 || ctx->names_units);
+           ctx->memory.device_copies == NULL && (u->index != 0 || ctx->names_units);
 }
 
 pen_status api_wait_for_unit(pen_ctx *ctx, const pen_unit *u, const char *call)

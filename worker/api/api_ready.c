@@ -53,7 +53,7 @@ static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error
         if (!n->trained) continue;
         status = grad_slot_move(&n->slot, goes ? GRAD_LEND : GRAD_ADD, n->name, step, why);
         if (n->grad == NULL && n->slot.bytes != NULL && (goes || ctx->stage >= 2) &&
-            !(ctx->is_on_device && ctx->stage < 2))
+            !(space_is_device(&ctx->memory.work) && ctx->stage < 2))
             param_grad_pass(n, goes ? sum : NULL);
     }
     if (status != PEN_OK || !goes) return status;
@@ -72,7 +72,7 @@ static pen_status copy_down(pen_ctx *ctx, pen_tensor *t, bool with_grad, pen_err
 static pen_status ready_on_device(pen_ctx *ctx, pen_tensor *t, pen_error *why)
 {
     const bool has_one_name = t->tied_to == NULL && t->next_alias == NULL;
-    if (ctx->is_on_device) return offer(ctx, t, device_copies_grad(t), why);
+    if (space_is_device(&ctx->memory.work)) return offer(ctx, t, device_copies_grad(t), why);
     if (!has_one_name || goes_now(ctx)) return copy_down(ctx, t, true, why);
     if (device_copies_accumulate(t, why) != PEN_OK) return why->status;
     if (t->grad == NULL && ctx->stage >= 2) param_grad_pass(t, NULL);
@@ -215,7 +215,7 @@ static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, const device_stream *st
                        "pen_bind, or write to pen_view(PEN_GRAD)",
                        t->name);
     if (grad != NULL && device_copies_has_grad(t)) return ready_on_device(ctx, t, why);
-    if (grad != NULL && ctx->is_on_device)
+    if (grad != NULL && space_is_device(&ctx->memory.work))
         return why_set(why, PEN_UNSUPPORTED,
                        "pen_ready('%s'): the gradient is in host memory, but this job sums and "
                        "updates on device %d; bind device memory before pen_commit()",

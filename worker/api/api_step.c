@@ -177,7 +177,7 @@ pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
     FP_ENV_OURS();
     pen_status status = context_enter(ctx, "pen_step_end", true);
     if (status != PEN_OK) return status;
-    if (ctx->device_copies != NULL) api_send_sums(ctx);
+    if (ctx->memory.device_copies != NULL) api_send_sums(ctx);
     device_copies_drain(ctx);
     pthread_mutex_lock(&ctx->step.lock);
     const trace_note note = {.step = ctx->step.next_index};

@@ -66,7 +66,7 @@ static pen_status remember(pen_ctx *ctx, const pen_error *why)
 static pen_status check_stream(const pen_ctx *ctx, const char *function, void *stream,
                                pen_error *why)
 {
-    return ctx->device_copies != NULL ? api_check_stream(function, stream, why) : PEN_OK;
+    return ctx->memory.device_copies != NULL ? api_check_stream(function, stream, why) : PEN_OK;
 }
 
 static pen_status use(pen_ctx *ctx, const pen_unit *u, pen_phase phase, void *stream,
@@ -135,9 +135,9 @@ static void *view_param(pen_ctx *ctx, pen_tensor *name, pen_error *why)
     pen_tensor *t = name->tied_to != NULL ? name->tied_to : name;
     if (ctx->phase == CONTEXT_OPEN)
         return param_memory(t, why) == PEN_OK ? device_copies_param_of(t) : NULL;
-    pthread_mutex_lock(&ctx->grad_lock);
+    pthread_mutex_lock(&ctx->memory.grad_lock);
     void *data = device_copies_param_of(t);
-    pthread_mutex_unlock(&ctx->grad_lock);
+    pthread_mutex_unlock(&ctx->memory.grad_lock);
     if (data != NULL) return data;
     pthread_mutex_lock(&ctx->step.lock);
     *why = ctx->step.remembered; /* a pen_use() that failed is the reason */

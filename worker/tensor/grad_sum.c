@@ -8,27 +8,22 @@
 
 #include <stdlib.h>
 
-/* ---- on the host, or where the strategy works ---------------------------------------------------- */
+/* ---- where the strategy works ----------------------------------------------------------------- */
 static const device_ops *ops_of(const pen_tensor *t)
 {
-    return t->ctx->is_on_device ? device_copies_set(t->ctx)->ops : device_host();
+    return t->ctx->memory.work.ops;
 }
 
 static pen_status make_sum(const pen_tensor *t, void **sum, size_t bytes, pen_error *why)
 {
-    if (*sum == NULL)
-        *sum = t->ctx->is_on_device ? ops_of(t)->alloc(bytes, device_copies_device(t->ctx), why)
-                                    : malloc(bytes);
+    if (*sum == NULL) *sum = space_alloc(&t->ctx->memory.work, bytes, false, why);
     if (*sum != NULL) return PEN_OK;
     return why_set(why, PEN_NO_MEMORY, "no memory to add up the gradients of '%s'", t->name);
 }
 
 static void drop(const pen_tensor *t, void **sum)
 {
-    if (*sum != NULL && t->ctx->is_on_device)
-        ops_of(t)->free(*sum);
-    else
-        free(*sum);
+    space_free(&t->ctx->memory.work, *sum, false);
     *sum = NULL;
 }
 
@@ -79,8 +74,10 @@ static pen_status add_names(pen_tensor *base, const pen_tensor *first, const voi
 {
     const bool is_float           = base->desc.grad_dtype == PEN_F32;
     const bool is_in_param_memory = first == base && base->grad == NULL && is_float;
-    float *to = is_in_param_memory && !base->ctx->is_on_device ? param_grad_seen(base) : NULL;
-    pen_status status = PEN_OK;
+    float *to                     = is_in_param_memory && !space_is_device(&base->ctx->memory.work)
+                                        ? param_grad_seen(base)
+                                        : NULL;
+    pen_status status             = PEN_OK;
     if (!is_float) status = make_sum(base, &base->tied_rounded, base->grad_bytes, why);
     if (status == PEN_OK && to == NULL) {
         status = make_sum(base, &base->tied_sum, base->elements * sizeof(float), why);

@@ -46,7 +46,7 @@ static void give_back(pen_tensor *t, void *data, pinned_pair *w)
 pen_status param_memory(pen_tensor *t, pen_error *why)
 {
     pen_status status = PEN_OK;
-    pthread_mutex_lock(&t->ctx->grad_lock);
+    pthread_mutex_lock(&t->ctx->memory.grad_lock);
     if (t->param == NULL && t->holds_param) {
         pinned_pair *w;
         t->param = take(t, t->bytes, &w, why);
@@ -56,7 +56,7 @@ pen_status param_memory(pen_tensor *t, pen_error *why)
         else
             count(t, STAT_PARAM_BYTES, t->bytes, true);
     }
-    pthread_mutex_unlock(&t->ctx->grad_lock);
+    pthread_mutex_unlock(&t->ctx->memory.grad_lock);
     return status;
 }
 
@@ -72,9 +72,9 @@ static void drop_param(pen_tensor *t)
 
 void param_memory_drop(pen_tensor *t)
 {
-    pthread_mutex_lock(&t->ctx->grad_lock);
+    pthread_mutex_lock(&t->ctx->memory.grad_lock);
     drop_param(t);
-    pthread_mutex_unlock(&t->ctx->grad_lock);
+    pthread_mutex_unlock(&t->ctx->memory.grad_lock);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -88,7 +88,7 @@ static void free_grad(pen_tensor *t, void *data, pinned_pair *w)
 /* Work on the device that reads it may be enqueued only: whoever takes its memory next follows that work. */
 static void release_grad(pen_tensor *t, void *data, pinned_pair *w)
 {
-    if (w == NULL || !t->ctx->is_on_device) {
+    if (w == NULL || !space_is_device(&t->ctx->memory.work)) {
         free_grad(t, data, w);
         return;
     }
@@ -99,7 +99,7 @@ static void release_grad(pen_tensor *t, void *data, pinned_pair *w)
 /* The address that a strategy has of it. */
 static const void *lent_address(const pen_tensor *t, const void *data, const pinned_pair *w)
 {
-    return w != NULL && t->ctx->is_on_device ? w->device : data;
+    return w != NULL && space_is_device(&t->ctx->memory.work) ? w->device : data;
 }
 
 /* The pinned pair of the current buffer. */
@@ -134,22 +134,22 @@ static pen_status clear_grad(pen_tensor *t, pen_error *why)
 void *param_grad(pen_tensor *t, pen_error *why)
 {
     pen_status status = PEN_OK;
-    pthread_mutex_lock(&t->ctx->grad_lock);
+    pthread_mutex_lock(&t->ctx->memory.grad_lock);
     if (t->param_grad == NULL)
         status = make_grad(t, why);
     else if (!t->is_grad_seen)
         status = clear_grad(t, why);
     t->is_grad_seen = status == PEN_OK;
     void *data      = grad_pinned_pair(t) != NULL ? grad_pinned_pair(t)->device : t->param_grad;
-    pthread_mutex_unlock(&t->ctx->grad_lock);
+    pthread_mutex_unlock(&t->ctx->memory.grad_lock);
     return status == PEN_OK ? data : NULL;
 }
 
 void *param_grad_seen(pen_tensor *t)
 {
-    pthread_mutex_lock(&t->ctx->grad_lock);
+    pthread_mutex_lock(&t->ctx->memory.grad_lock);
     void *data = t->is_grad_seen ? t->param_grad : NULL;
-    pthread_mutex_unlock(&t->ctx->grad_lock);
+    pthread_mutex_unlock(&t->ctx->memory.grad_lock);
     return data;
 }
 
@@ -167,19 +167,19 @@ static void lend(pen_tensor *t)
     if (lent == NULL) return;
     *lent   = (struct grads_lent){t->lent, t->param_grad, grad_pinned_pair(t)};
     t->lent = lent;
-    t->ctx->lent_bytes += t->grad_bytes;
+    t->ctx->memory.lent_bytes += t->grad_bytes;
     set_grad(t, NULL, NULL);
 }
 
 void param_grad_pass(pen_tensor *t, const void *lent)
 {
-    pthread_mutex_lock(&t->ctx->grad_lock);
+    pthread_mutex_lock(&t->ctx->memory.grad_lock);
     if (t->param_grad != NULL && lent_address(t, t->param_grad, grad_pinned_pair(t)) == lent)
         lend(t);
     else
         drop_grad(t);
     t->is_grad_seen = false;
-    pthread_mutex_unlock(&t->ctx->grad_lock);
+    pthread_mutex_unlock(&t->ctx->memory.grad_lock);
 }
 
 /* Removes grad from the list; NULL: not in it. */
@@ -192,8 +192,8 @@ static void *take_lent(pen_tensor *t, const void *grad, pinned_pair **w)
         *at = lent->next;
         *w  = lent->pinned_pair;
         free(lent);
-        t->ctx->lent_bytes -= t->grad_bytes;
-        pthread_cond_broadcast(&t->ctx->grads_returned);
+        t->ctx->memory.lent_bytes -= t->grad_bytes;
+        pthread_cond_broadcast(&t->ctx->memory.grads_returned);
         return data;
     }
     return NULL;
@@ -202,27 +202,27 @@ static void *take_lent(pen_tensor *t, const void *grad, pinned_pair **w)
 void param_grad_return(pen_tensor *t, const void *grad)
 {
     if (grad == NULL) return;
-    pthread_mutex_lock(&t->ctx->grad_lock);
+    pthread_mutex_lock(&t->ctx->memory.grad_lock);
     for (pen_tensor *name = t; name != NULL; name = name->next_alias) {
         pinned_pair *w = NULL;
         void *data     = take_lent(name, grad, &w);
         (void)grad_slot_move(&name->slot, GRAD_RETURN, name->name, -1, NULL);
         release_grad(name, data, w);
     }
-    pthread_mutex_unlock(&t->ctx->grad_lock);
+    pthread_mutex_unlock(&t->ctx->memory.grad_lock);
 }
 
 void param_grad_begin(pen_tensor *t)
 {
-    pthread_mutex_lock(&t->ctx->grad_lock);
+    pthread_mutex_lock(&t->ctx->memory.grad_lock);
     t->is_grad_seen = false;
-    pthread_mutex_unlock(&t->ctx->grad_lock);
+    pthread_mutex_unlock(&t->ctx->memory.grad_lock);
 }
 
 void param_grad_step_end(pen_tensor *t, bool keeps)
 {
     pinned_pair *w = NULL;
-    pthread_mutex_lock(&t->ctx->grad_lock);
+    pthread_mutex_lock(&t->ctx->memory.grad_lock);
     for (void *data; (data = take_lent(t, NULL, &w)) != NULL;) {
         if (t->param_grad == NULL && keeps)
             set_grad(t, data, w);
@@ -231,7 +231,7 @@ void param_grad_step_end(pen_tensor *t, bool keeps)
     }
     if (!keeps) drop_grad(t);
     t->is_grad_seen = false;
-    pthread_mutex_unlock(&t->ctx->grad_lock);
+    pthread_mutex_unlock(&t->ctx->memory.grad_lock);
 }
 
 static struct timespec deadline_of(const pen_ctx *ctx)
@@ -247,14 +247,15 @@ pen_status param_grad_wait(pen_ctx *ctx, uint64_t bytes, uint64_t most, pen_erro
 {
     const struct timespec until = deadline_of(ctx);
     int error                   = 0;
-    pthread_mutex_lock(&ctx->grad_lock);
-    while (ctx->lent_bytes > 0 && ctx->lent_bytes + bytes > most && error == 0 &&
+    pthread_mutex_lock(&ctx->memory.grad_lock);
+    while (ctx->memory.lent_bytes > 0 && ctx->memory.lent_bytes + bytes > most && error == 0 &&
            !atomic_load(&ctx->has_failed))
         error = ctx->settings.deadline_ms < 0
-                    ? pthread_cond_wait(&ctx->grads_returned, &ctx->grad_lock)
-                    : pthread_cond_timedwait(&ctx->grads_returned, &ctx->grad_lock, &until);
-    const uint64_t lent = ctx->lent_bytes;
-    pthread_mutex_unlock(&ctx->grad_lock);
+                    ? pthread_cond_wait(&ctx->memory.grads_returned, &ctx->memory.grad_lock)
+                    : pthread_cond_timedwait(&ctx->memory.grads_returned, &ctx->memory.grad_lock,
+                                             &until);
+    const uint64_t lent = ctx->memory.lent_bytes;
+    pthread_mutex_unlock(&ctx->memory.grad_lock);
     if (atomic_load(&ctx->has_failed)) {
         *why = ctx->failure;
         return why->status;

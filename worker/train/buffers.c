@@ -86,8 +86,8 @@ static pen_status exchange(buffers *b, pen_ctx *ctx, bool is_mean, pen_error *wh
 
 pen_status buffers_sync(pen_ctx *ctx, pen_error *why)
 {
-    if (ctx->buffers == NULL || ctx->settings.buffers == BUFFERS_OWN) return PEN_OK;
-    return exchange(ctx->buffers, ctx, ctx->settings.buffers == BUFFERS_MEAN, why);
+    if (ctx->memory.buffers == NULL || ctx->settings.buffers == BUFFERS_OWN) return PEN_OK;
+    return exchange(ctx->memory.buffers, ctx, ctx->settings.buffers == BUFFERS_MEAN, why);
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
@@ -146,15 +146,15 @@ pen_status buffers_open(pen_ctx *ctx, pen_error *why)
     buffers *b = calloc(1, sizeof *b);
     if (b == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for buffers");
     group_calls_init(&b->calls, ctx);
-    ctx->buffers = b;
+    ctx->memory.buffers = b;
     return open_buffers(b, ctx, why);
 }
 
 void buffers_close(pen_ctx *ctx)
 {
-    buffers *b = ctx->buffers;
+    buffers *b = ctx->memory.buffers;
     if (b == NULL) return;
-    ctx->buffers = NULL;
+    ctx->memory.buffers = NULL;
     for (int dtype = 0; dtype < DTYPES; dtype++) free(b->batch[dtype].packed);
     group_calls_fini(&b->calls);
     free(b);

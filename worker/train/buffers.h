@@ -11,7 +11,7 @@
 
 #include "worker/context.h"
 
-/* After the strategy was opened.  Sets ctx->buffers, or leaves it NULL: there are none. */
+/* After the strategy was opened.  Sets ctx->memory.buffers, or leaves it NULL: there are none. */
 pen_status buffers_open(pen_ctx *ctx, pen_error *why);
 void buffers_close(pen_ctx *ctx); /* once no call is in progress */
 

@@ -34,7 +34,7 @@ static pen_status failure(void *user, pen_error *why)
     return group_calls_failure(user, why);
 }
 
-pen_status group_calls_take_place(group_calls *t, const place *p, pen_error *why)
+pen_status group_calls_take_space(group_calls *t, const memory_space *p, pen_error *why)
 {
     const pen_status status = coll_stop_word(t->group, p->ops, p->device, &t->stop, why);
     if (status == PEN_OK) device_copies_fail_by(t->ctx, failure, t);

@@ -26,9 +26,9 @@ typedef struct {
 void group_calls_init(group_calls *t, pen_ctx *ctx);
 void group_calls_fini(group_calls *t); /* the context owns the group */
 
-/* Its calls are on the device of a place: sets t->stop, and until group_calls_fini() the host's waits for that device end
+/* Its calls are on the device of a space: sets t->stop, and until group_calls_fini() the host's waits for that device end
  * with the failure of the group.  Before the first step. */
-pen_status group_calls_take_place(group_calls *t, const place *p, pen_error *why);
+pen_status group_calls_take_space(group_calls *t, const memory_space *p, pen_error *why);
 /* PEN_OK, or the failure of the group: what kernels made since may be no sum. */
 pen_status group_calls_failure(const group_calls *t, pen_error *why);
 

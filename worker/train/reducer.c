@@ -37,7 +37,7 @@ typedef struct {
 
 struct reducer {
     reducer_setup setup;
-    place place;
+    memory_space space;
     device_event *freed;               /* on a device: all sums have read `in` */
     float *in, *out;                   /* without buffers */
     size_t elements;                   /* of each */
@@ -69,13 +69,13 @@ static void count_bytes(const reducer *r, int64_t bytes)
 
 static void free_event(const reducer *r, device_event *event)
 {
-    if (event != NULL) r->place.ops->event_free(event);
+    if (event != NULL) r->space.ops->event_free(event);
 }
 
 static pen_status make_event(const reducer *r, device_event **event, pen_error *why)
 {
-    if (!place_is_device(&r->place)) return PEN_OK;
-    *event = r->place.ops->event_new();
+    if (!space_is_device(&r->space)) return PEN_OK;
+    *event = r->space.ops->event_new();
     return *event != NULL ? PEN_OK
                           : why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
 }
@@ -83,8 +83,8 @@ static pen_status make_event(const reducer *r, device_event **event, pen_error *
 static void free_buffer(reducer *r, buffer *x)
 {
     count_bytes(r, -(int64_t)x->bytes);
-    place_free(&r->place, x->in, true);
-    place_free(&r->place, x->out, true);
+    space_free(&r->space, x->in, true);
+    space_free(&r->space, x->out, true);
     free_event(r, x->freed);
     free(x);
 }
@@ -98,8 +98,8 @@ static buffer *make_buffer(reducer *r, pen_error *why)
     }
     x->bytes = (r->largest + r->largest_own) * sizeof *x->in;
     count_bytes(r, (int64_t)x->bytes);
-    x->in = place_alloc(&r->place, r->largest * sizeof *x->in, true, why);
-    if (x->in != NULL) x->out = place_alloc(&r->place, r->largest_own * sizeof *x->out, true, why);
+    x->in = space_alloc(&r->space, r->largest * sizeof *x->in, true, why);
+    if (x->in != NULL) x->out = space_alloc(&r->space, r->largest_own * sizeof *x->out, true, why);
     if (x->out != NULL && make_event(r, &x->freed, why) == PEN_OK) return x;
     free_buffer(r, x);
     return NULL;
@@ -119,7 +119,7 @@ static buffer *make_buffers(reducer *r, pen_error *why)
     buffer *first = make_buffer(r, why);
     r->n_made += first != NULL;
     const uint32_t most = r->n_buckets < r->setup.n_buffers ? r->n_buckets : r->setup.n_buffers;
-    while (first != NULL && place_is_device(&r->place) && r->n_made < most) {
+    while (first != NULL && space_is_device(&r->space) && r->n_made < most) {
         buffer *x = make_buffer(r, why);
         if (x == NULL) break; /* as few as there is memory for */
         x->next = r->free;
@@ -154,7 +154,7 @@ static void return_buffer(reducer *r, bucket *b)
     pen_error why;
     buffer *x = b->buffer;
     if (x == NULL) return;
-    if (place_is_device(&r->place) && place_record(&r->place, x->freed, &why) != PEN_OK)
+    if (space_is_device(&r->space) && space_record(&r->space, x->freed, &why) != PEN_OK)
         keep_failure(r, why.status, &why);
     b->buffer = NULL;
     b->in = b->out = NULL;
@@ -248,7 +248,7 @@ static void clear(reducer *r)
     pen_error why;
     if (r->in == NULL) return;
     const pen_status status =
-        r->place.ops->zero(r->in, r->elements * sizeof *r->in, r->place.stream, &why);
+        r->space.ops->zero(r->in, r->elements * sizeof *r->in, r->space.stream, &why);
     keep_failure(r, status, &why);
 }
 
@@ -325,8 +325,8 @@ void reducer_destroy(reducer *r)
     if (r == NULL) return;
     free_buffers(r);
     for (uint32_t i = 0; r->bucket != NULL && i < r->setup.n; i++) free_writers(r, &r->bucket[i]);
-    place_free(&r->place, r->in, true);
-    place_free(&r->place, r->out, true);
+    space_free(&r->space, r->in, true);
+    space_free(&r->space, r->out, true);
     free_event(r, r->freed);
     if (r->out != NULL) count_bytes(r, -(int64_t)(2 * r->elements * sizeof *r->in));
     free(r->arrays);
@@ -350,8 +350,8 @@ static pen_status make_room(reducer *r, pen_error *why)
 {
     for (uint32_t i = 0; i < r->setup.n; i++) r->elements += room_of(r->gradient[i]);
     if (r->elements == 0 || r->setup.n_buffers > 0) return PEN_OK;
-    r->in = place_alloc(&r->place, r->elements * sizeof *r->in, true, why);
-    if (r->in != NULL) r->out = place_alloc(&r->place, r->elements * sizeof *r->out, true, why);
+    r->in = space_alloc(&r->space, r->elements * sizeof *r->in, true, why);
+    if (r->in != NULL) r->out = space_alloc(&r->space, r->elements * sizeof *r->out, true, why);
     if (r->out == NULL) return why->status;
     count_bytes(r, (int64_t)(2 * r->elements * sizeof *r->in));
     return PEN_OK;
@@ -362,7 +362,7 @@ pen_status reducer_create(const reducer_setup *setup, reducer **out, pen_error *
     reducer *r = calloc(1, sizeof *r);
     if (r == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the buckets of gradients");
     r->setup = *setup;
-    r->place = setup->place != NULL ? *setup->place : place_host();
+    r->space = setup->space != NULL ? *setup->space : space_host();
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->ended, NULL);
     if (!make_tables(r)) {
@@ -392,7 +392,7 @@ void reducer_begin(reducer *r)
         r->bucket[b].n_writers = 0;
         r->bucket[b].is_summed = false;
     }
-    if (place_is_device(&r->place) && place_record(&r->place, r->freed, &why) != PEN_OK)
+    if (space_is_device(&r->space) && space_record(&r->space, r->freed, &why) != PEN_OK)
         reducer_fail(r, &why);
 }
 
@@ -409,8 +409,8 @@ float *reducer_room(reducer *r, uint32_t i, device_stream stream)
     pen_error why;
     if (b->in == NULL) take_buffer(r, b);
     if (b->in == NULL) return NULL;
-    if (place_is_device(&r->place) && stream != r->place.stream &&
-        pinned_pair_stream_waits(r->place.set, stream,
+    if (space_is_device(&r->space) && stream != r->space.stream &&
+        pinned_pair_stream_waits(r->space.set, stream,
                                  b->buffer != NULL ? b->buffer->freed : r->freed, &why) != PEN_OK) {
         reducer_fail(r, &why);
         return NULL;
@@ -452,10 +452,10 @@ static void sum_bucket(reducer *r, bucket *b)
                             .out     = b->out,
                             .counts  = b->counts,
                             .scale   = 1,
-                            .stream  = r->place.stream,
+                            .stream  = r->space.stream,
                             .after   = b->written,
                             .n_after = b->n_writers,
-                            .in_stream_order = place_is_device(&r->place),
+                            .in_stream_order = space_is_device(&r->space),
                             .traffic         = TRAFFIC_GRAD,
                             .label           = b->label};
     trace_moment(TRACE_BUCKET,
@@ -477,7 +477,7 @@ static bucket *in_turn(const reducer *r, uint32_t i)
     return &r->bucket[i < first ? i : r->n_buckets - 1 - (i - first)];
 }
 
-/* The sum of the bucket will wait for what is in the stream now.  The place's stream must not wait yet: sums of earlier
+/* The sum of the bucket will wait for what is in the stream now.  The space's stream must not wait yet: sums of earlier
  * buckets come to it later. */
 static pen_status note_writer(const reducer *r, bucket *b, device_stream stream, pen_error *why)
 {
@@ -493,14 +493,14 @@ static pen_status note_writer(const reducer *r, bucket *b, device_stream stream,
         b->written[b->n_written++] = event;
     }
     if (k == b->n_writers) b->writer[b->n_writers++] = stream;
-    return pinned_pair_record(r->place.set, b->written[k], stream, why);
+    return pinned_pair_record(r->space.set, b->written[k], stream, why);
 }
 
 void reducer_ready(reducer *r, uint32_t i, device_stream stream)
 {
     pen_error why;
     bucket *b = &r->bucket[r->where[i]];
-    if (place_is_device(&r->place) && stream != r->place.stream &&
+    if (space_is_device(&r->space) && stream != r->space.stream &&
         note_writer(r, b, stream, &why) != PEN_OK)
         reducer_fail(r, &why);
     r->order[r->n_ready++] = i;
@@ -514,7 +514,7 @@ pen_status reducer_join(reducer *r, device_stream stream, pen_error *why)
     pen_status status = PEN_OK;
     for (uint32_t i = 0; i < r->n_buckets && status == PEN_OK; i++)
         for (uint32_t k = 0; k < r->bucket[i].n_writers && status == PEN_OK; k++)
-            status = pinned_pair_stream_waits(r->place.set, stream, r->bucket[i].written[k], why);
+            status = pinned_pair_stream_waits(r->space.set, stream, r->bucket[i].written[k], why);
     return status;
 }
 

@@ -15,8 +15,8 @@
  * then, because gradients arrive in another order than the layout, one more buffer is made for that time.
  *   reducer_set_first() sums the last buckets in reverse: the gradients that became ready last belong to the layers that
  * the next forward pass needs first.
- *   On a device (place.h) nothing waits for the device: gradients are written by work on the program's streams, sums are
- * enqueued on the place's stream behind it, and a call has ended when its sum is enqueued.  The stream waits for a bucket's
+ *   On a device (space.h) nothing waits for the device: gradients are written by work on the program's streams, sums are
+ * enqueued on the space's stream behind it, and a call has ended when its sum is enqueued.  The stream waits for a bucket's
  * gradients when the sums before it are enqueued, so that none waits for gradients of later buckets.
  * Threads: one at a time calls begin, room, ready, wait and arrange; sums end on any thread.
  */
@@ -25,7 +25,7 @@
 
 #include "common/base/stat.h"
 #include "worker/collective/coll.h"
-#include "worker/train/update/place.h"
+#include "worker/tensor/device_copy/space.h"
 
 typedef struct reducer reducer;
 
@@ -38,9 +38,9 @@ typedef struct {
     const uint64_t *elements; /* [n] */
     const char *const *name;  /* [n] for error sentences; BORROWED */
     uint64_t first_bytes, bucket_bytes;
-    const int *owner;   /* [n] member that gets the sum, BORROWED; NULL: all do */
-    int size, rank;     /* of the group; only used with owners */
-    const place *place; /* of the buckets; NULL: the host; copied */
+    const int *owner;          /* [n] member that gets the sum, BORROWED; NULL: all do */
+    int size, rank;            /* of the group; only used with owners */
+    const memory_space *space; /* of the buckets; NULL: the host; copied */
     reducer_submit_fn submit;
     /* 0: every bucket has its own memory, and reducer_sum() is valid after the wait */
     uint32_t n_buffers;
@@ -64,7 +64,7 @@ void reducer_ready(reducer *r, uint32_t i, device_stream stream);
 /* On a device: work enqueued on `stream` from here on runs after that which writes the gradients that are ready. */
 pen_status reducer_join(reducer *r, device_stream stream, pen_error *why);
 pen_status reducer_wait(reducer *r, pen_error *why); /* for all calls; the first failure */
-/* Own sum, from wait to the next begin; with n_buffers only in summed().  On a device: for work on the place's stream. */
+/* Own sum, from wait to the next begin; with n_buffers only in summed().  On a device: for work on the space's stream. */
 const float *reducer_sum(const reducer *r, uint32_t i);
 
 /* The order of this step's ready() calls, after all n. */

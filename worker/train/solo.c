@@ -9,17 +9,17 @@
 
 struct solo {
     const model *m;
-    place place;
+    memory_space space;
     uint32_t *bad;
     float *sum[]; /* [n_tensors] NULL: the gradient was used in place */
 };
 
-solo *solo_create(const model *m, const place *p, uint32_t *bad)
+solo *solo_create(const model *m, const memory_space *p, uint32_t *bad)
 {
     solo *s = calloc(1, sizeof *s + m->n_tensors * sizeof *s->sum);
     if (s == NULL) return NULL;
     s->m     = m;
-    s->place = *p;
+    s->space = *p;
     s->bad   = bad;
     return s;
 }
@@ -34,7 +34,7 @@ void solo_destroy(solo *s)
     if (s == NULL) return;
     for (uint32_t i = 0; i < s->m->n_tensors; i++) {
         if (s->sum[i] != NULL) count_bytes(s->m->tensor[i], -1);
-        place_free(&s->place, s->sum[i], false);
+        space_free(&s->space, s->sum[i], false);
     }
     free(s);
 }
@@ -46,7 +46,7 @@ const float *solo_weigh(solo *s, const pen_tensor *t, const void *grad, double w
     float **sum        = &s->sum[t->index];
     if (grad != NULL && as == PEN_F32 && weight == 1) return grad;
     if (*sum == NULL) {
-        *sum = place_alloc(&s->place, t->elements * sizeof(float), false, why);
+        *sum = space_alloc(&s->space, t->elements * sizeof(float), false, why);
         if (*sum == NULL) {
             why_set(why, PEN_NO_MEMORY, "no memory for the gradient of '%s'", t->name);
             return NULL;
@@ -60,5 +60,5 @@ const float *solo_weigh(solo *s, const pen_tensor *t, const void *grad, double w
                             .weight     = weight,
                             .n          = t->elements,
                             .bad        = s->bad};
-    return s->place.ops->weigh(&w, s->place.stream, why) == PEN_OK ? *sum : NULL;
+    return s->space.ops->weigh(&w, s->space.stream, why) == PEN_OK ? *sum : NULL;
 }

@@ -3,6 +3,7 @@
 
 #include "common/base/why.h"
 #include "worker/context.h"
+#include "worker/tensor/device_copy/device_copies.h"
 
 void strategy_init(strategy *s, const strategy_ops *ops, pen_ctx *ctx)
 {
@@ -33,4 +34,23 @@ void strategy_end(request *r, pen_status status, const pen_error *why)
     pen_ctx *ctx = r->ctx; /* r may be freed as soon as it has ended */
     request_end(r, status, status != PEN_OK ? why : NULL);
     request_notify(&ctx->requests);
+}
+
+static bool is_on_device(const pen_ctx *ctx, const pen_tensor *t)
+{
+    const struct device_copies_tensor *x = t->device_copies;
+    const bool has_values =
+        t->param != NULL ? x != NULL && x->values != NULL : device_copies_holds(ctx);
+    const bool has_grad = t->grad != NULL ? x != NULL && x->grad != NULL : has_values;
+    return has_values && has_grad;
+}
+
+bool strategy_may_be_on_device(const pen_ctx *ctx)
+{
+    const model *m = &ctx->model;
+    bool may = ctx->memory.device_copies != NULL && m->n_trained > 0 && !context_outlives_loss(ctx);
+    for (uint32_t i = 0; i < m->n_tensors && may; i++)
+        may = !m->tensor[i]->trained ||
+              (model_rule_of(m, m->tensor[i]) == STEP_TWO_PHASE && is_on_device(ctx, m->tensor[i]));
+    return may;
 }

@@ -71,6 +71,10 @@ void strategy_init(strategy *s, const strategy_ops *ops, pen_ctx *ctx); /* sets 
 /* Ends r with status, and its lazy verdict if that is still open. */
 void strategy_end(request *r, pen_status status, const pen_error *why);
 
+/* The model can be trained on the device of its tensors: all trained ones and their gradients are on it, have one name, and
+ * are decided together; members do not change. */
+bool strategy_may_be_on_device(const pen_ctx *ctx);
+
 pen_status strategy_refuse_push(const pen_tensor *t, pen_error *why); /* without servers */
 
 pen_status ps_open(pen_ctx *ctx, pen_error *why);

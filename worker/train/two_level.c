@@ -9,7 +9,7 @@
  *   end     the servers add one contribution per node; votes and decision are as usual.  Each rank
  *           pulls only its own chunks; then the ranks of the node gather the rest
  * So a node sends each gradient once, for any number of ranks, and the ranks share the sockets.
- *   On a device (place.h) sums and gathering are enqueued, and only own chunks cross: a sum comes down into page-locked
+ *   On a device (space.h) sums and gathering are enqueued, and only own chunks cross: a sum comes down into page-locked
  * memory as soon as it is there and is pushed from it when "pen-copy" has seen it arrive; own values go up as they
  * come, tensor by tensor, while others are pulled.
  * The sum of a node is rounded once more if gradients are sent in 16 bits, except with deterministic=node.
@@ -32,7 +32,7 @@
 #include "worker/train/group_calls.h"
 #include "worker/train/reducer.h"
 #include "worker/train/step_thread.h"
-#include "worker/train/update/place.h"
+#include "worker/tensor/device_copy/space.h"
 
 #include <stdlib.h>
 
@@ -59,7 +59,7 @@ struct two_level {
     group_calls group_calls, everyone;
     group_calls landings; /* on a device: own sums on their way down; no group */
     int size, rank;       /* ranks of the node, and position in it */
-    place place;          /* of sums, and of values while they are gathered */
+    memory_space space;   /* of sums, and of values while they are gathered */
     uint32_t *bad;        /* there: the lowest chunk of an own gradient that is not finite */
     reducer *reducer;
     void *arrays;       /* one block for the arrays below */
@@ -179,20 +179,19 @@ static size_t lay_out_values(two_level *l)
 /* All ranks choose alike. */
 static pen_status choose_place(pen_ctx *ctx, two_level *l, pen_error *why)
 {
-    int32_t own = place_may_be_device(ctx), all = 0;
+    int32_t own = strategy_may_be_on_device(ctx), all = 0;
     if (group_calls_lowest(&l->everyone, own, &all, "where to sum", why) != PEN_OK ||
-        place_open(ctx, all != 0, &l->place, why) != PEN_OK)
+        space_open(ctx, all != 0, &l->space, why) != PEN_OK)
         return why->status;
-    ctx->is_on_device = place_is_device(&l->place);
     return PEN_OK;
 }
 
 static pen_status make_values(pen_ctx *ctx, two_level *l, size_t bytes, pen_error *why)
 {
-    l->all = place_alloc(&l->place, bytes, true, why);
+    l->all = space_alloc(&l->space, bytes, true, why);
     if (l->all == NULL) return why->status;
     l->own = l->all + l->own_at;
-    if (!place_is_device(&l->place) || l->counts[l->rank] == 0) return PEN_OK;
+    if (!space_is_device(&l->space) || l->counts[l->rank] == 0) return PEN_OK;
     l->up = device_copies_pair(ctx, l->own, l->counts[l->rank], why);
     if (l->up == NULL) return why->status;
     l->own = l->up->host;
@@ -202,8 +201,8 @@ static pen_status make_values(pen_ctx *ctx, two_level *l, size_t bytes, pen_erro
 static pen_status make_bad(two_level *l, pen_error *why)
 {
     const uint32_t none = DEVICE_ALL_FINITE;
-    l->bad              = place_alloc(&l->place, sizeof none, false, why);
-    return l->bad != NULL ? place_write(&l->place, l->bad, &none, sizeof none, why) : why->status;
+    l->bad              = space_alloc(&l->space, sizeof none, false, why);
+    return l->bad != NULL ? space_write(&l->space, l->bad, &none, sizeof none, why) : why->status;
 }
 
 static void push_piece(void *user, uint32_t i);
@@ -218,7 +217,7 @@ static pen_status make_reducer(pen_ctx *ctx, two_level *l, pen_error *why)
                                  .owner        = l->owner,
                                  .size         = l->size,
                                  .rank         = l->rank,
-                                 .place        = &l->place,
+                                 .space        = &l->space,
                                  .submit       = group_calls_submit,
                                  .summed       = push_piece,
                                  .user         = &l->group_calls};
@@ -228,15 +227,15 @@ static pen_status make_reducer(pen_ctx *ctx, two_level *l, pen_error *why)
 /* On a device: how own sums come down. */
 static pen_status make_landings(pen_ctx *ctx, two_level *l, pen_error *why)
 {
-    if (!place_is_device(&l->place)) return PEN_OK;
+    if (!space_is_device(&l->space)) return PEN_OK;
     for (uint32_t i = 0; i < l->n; i++) {
         piece *x = &l->piece[i];
         if (l->owner[i] != l->rank) continue;
-        x->down = device_copies_pair(ctx, reducer_room(l->reducer, i, l->place.stream),
+        x->down = device_copies_pair(ctx, reducer_room(l->reducer, i, l->space.stream),
                                      chunk_of(x)->count * plan_dtype_bytes(sum_dtype(x)), why);
         if (x->down == NULL) return why->status;
     }
-    return group_calls_take_place(&l->group_calls, &l->place, why);
+    return group_calls_take_space(&l->group_calls, &l->space, why);
 }
 
 static pen_status set_up(pen_ctx *ctx, two_level *l, pen_error *why)
@@ -308,13 +307,13 @@ static void push_piece(void *user, uint32_t i)
     piece *x             = &l->piece[i];
     const pen_dtype as   = sum_dtype(x);
     const float *sum     = reducer_sum(l->reducer, i);
-    float *room          = reducer_room(l->reducer, i, l->place.stream); /* free after the call */
+    float *room          = reducer_room(l->reducer, i, l->space.stream); /* free after the call */
     pen_status status    = PEN_OK;
     const void *in_type  = as == PEN_F32 ? sum : room;
     const uint64_t count = chunk_of(x)->count;
     pen_error why;
-    if (as != PEN_F32) status = l->place.ops->narrow(room, sum, as, count, l->place.stream, &why);
-    if (!place_is_device(&l->place)) {
+    if (as != PEN_F32) status = l->space.ops->narrow(room, sum, as, count, l->space.stream, &why);
+    if (!space_is_device(&l->space)) {
         push_piece_from(x, in_type); /* rounding on the host cannot fail */
         return;
     }
@@ -389,7 +388,7 @@ static void weigh_piece(two_level *l, const pen_tensor *t, const void *grad, uin
                                   .n          = planned->count,
                                   .bad        = l->bad,
                                   .chunk      = l->piece[i].chunk};
-    if (w.to != NULL && l->place.ops->weigh(&w, stream, &why) != PEN_OK)
+    if (w.to != NULL && l->space.ops->weigh(&w, stream, &why) != PEN_OK)
         reducer_fail(l->reducer, &why);
     reducer_ready(l->reducer, i, stream);
 }
@@ -477,8 +476,8 @@ static pen_status gather_values(pen_ctx *ctx, two_level *l, pen_error *why)
                             .out             = l->all,
                             .counts          = l->counts,
                             .scale           = 1,
-                            .stream          = l->place.stream,
-                            .in_stream_order = place_is_device(&l->place),
+                            .stream          = l->space.stream,
+                            .in_stream_order = space_is_device(&l->space),
                             .traffic         = TRAFFIC_VALUE,
                             .label           = "new values of a node"};
     if (take_values(ctx, l, why) != PEN_OK) return why->status;
@@ -492,8 +491,8 @@ static pen_status hand_out_values(pen_ctx *ctx, const two_level *l, pen_error *w
     for (uint32_t i = 0; i < l->n && status == PEN_OK; i++) {
         const piece *x      = &l->piece[i];
         const pen_tensor *t = tensor_of(x);
-        char *to            = place_values(&l->place, t);
-        status              = place_copy(&l->place, TRAFFIC_VALUE,
+        char *to            = space_values(&l->space, t);
+        status              = space_copy(&l->space, TRAFFIC_VALUE,
                                          to + chunk_of(x)->start * plan_dtype_bytes(t->desc.dtype),
                                          l->all + x->at, value_bytes(x), why);
     }
@@ -507,7 +506,7 @@ static pen_status name_culprit(pen_ctx *ctx, two_level *l, pen_error *why)
     ps_client_outcome *o = &ctx->step.outcome;
     uint32_t bad         = DEVICE_ALL_FINITE;
     if (!o->has_bad) return PEN_OK;
-    if (place_read(&l->place, &bad, l->bad, sizeof bad, why) != PEN_OK) return why->status;
+    if (space_read(&l->space, &bad, l->bad, sizeof bad, why) != PEN_OK) return why->status;
     const uint32_t *first = &l->ps.c->plan->first_chunk[o->bad_tensor];
     const bool is_ours    = bad >= first[0] && bad < first[1];
     const int32_t none    = l->everyone.group->size;
@@ -516,7 +515,7 @@ static pen_status name_culprit(pen_ctx *ctx, two_level *l, pen_error *why)
                                            &lowest, "whose gradient is not finite", why);
     if (lowest < none) o->bad_rank = lowest;
     bad = DEVICE_ALL_FINITE;
-    return status == PEN_OK ? place_write(&l->place, l->bad, &bad, sizeof bad, why) : status;
+    return status == PEN_OK ? space_write(&l->space, l->bad, &bad, sizeof bad, why) : status;
 }
 
 /* Until all own sums are pushed. */
@@ -580,14 +579,14 @@ static void two_level_close(strategy *s)
     two_level *l = (two_level *)s;
     pen_error why;
     step_thread_fini(&l->lazy);
-    (void)place_wait(&l->place, &why);
+    (void)space_wait(&l->space, &why);
     for (uint32_t i = 0; i < l->n; i++)
         device_copies_drop_pair(l->group_calls.ctx, l->piece[i].down);
     device_copies_drop_pair(l->group_calls.ctx, l->up);
     reducer_destroy(l->reducer);
-    place_free(&l->place, l->all, true);
-    place_free(&l->place, l->bad, false);
-    place_close(&l->place);
+    space_free(&l->space, l->all, true);
+    space_free(&l->space, l->bad, false);
+    space_close(&l->space);
     free(l->arrays);
     group_calls_fini(&l->group_calls);
     group_calls_fini(&l->everyone);
@@ -609,7 +608,7 @@ pen_status two_level_open(pen_ctx *ctx, pen_error *why)
     group_calls_init(&l->group_calls, ctx);
     group_calls_init(&l->everyone, ctx);
     group_calls_init(&l->landings, ctx);
-    l->place = place_host();
+    l->space = space_host();
     step_thread_init(&l->lazy, end_step, ctx);
     return set_up(ctx, l, why);
 }

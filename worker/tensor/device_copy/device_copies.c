@@ -44,7 +44,7 @@ pen_status device_copies_create(pen_ctx *ctx, const device_ops *ops, int device,
         if (m->ahead[i] == NULL) status = device_copies_no_memory(why);
     }
     if (status == PEN_OK)
-        ctx->device_copies = m;
+        ctx->memory.device_copies = m;
     else
         destroy(m);
     return status;
@@ -53,7 +53,8 @@ pen_status device_copies_create(pen_ctx *ctx, const device_ops *ops, int device,
 pen_status device_copies_open(pen_ctx *ctx, pen_error *why)
 {
     char note[256];
-    if (ctx->settings.device == WORKER_DEVICE_HOST || ctx->device_copies != NULL) return PEN_OK;
+    if (ctx->settings.device == WORKER_DEVICE_HOST || ctx->memory.device_copies != NULL)
+        return PEN_OK;
     const device_ops *ops = device_beside_host(note, sizeof note);
     if (ops == NULL && ctx->settings.device == WORKER_DEVICE_AUTO) return PEN_OK;
     if (ops == NULL)
@@ -63,19 +64,19 @@ pen_status device_copies_open(pen_ctx *ctx, pen_error *why)
     const int local   = ctx->env.local_rank;
     const int device  = ops->current() >= 0 ? ops->current() : local % ops->count();
     pen_status status = device_copies_create(ctx, ops, device, why);
-    if (status == PEN_OK) ctx->device_copies->holds = true;
+    if (status == PEN_OK) ctx->memory.device_copies->holds = true;
     return status;
 }
 
 void device_copies_destroy(pen_ctx *ctx)
 {
-    if (ctx->device_copies != NULL) destroy(ctx->device_copies);
-    ctx->device_copies = NULL;
+    if (ctx->memory.device_copies != NULL) destroy(ctx->memory.device_copies);
+    ctx->memory.device_copies = NULL;
 }
 
 int device_copies_device(const pen_ctx *ctx)
 {
-    return ctx->device_copies != NULL ? ctx->device_copies->pinned_pairs.device : -1;
+    return ctx->memory.device_copies != NULL ? ctx->memory.device_copies->pinned_pairs.device : -1;
 }
 
 /* ---- the device of an address ----------------------------------------------------------------- */

@@ -12,12 +12,12 @@
  * of the host.  The program's stream is that of the newest pen_use() or pen_release(); until then the default stream.
  *   Run-ahead.  A host enqueues much faster than a device computes.  With zero2 and zero3 pen_use() waits until the unit
  * before the last released one is computed; otherwise all units would be in memory at once.
- *   Work on the device.  A strategy that sums there (ctx->is_on_device) gets gradients as device addresses from
+ *   Work on the device.  A strategy that sums there (space_is_device(&ctx->memory.work)) gets gradients as device addresses from
  * pen_ready(), at once: nothing is copied, unless the strategy has pairs of its own.  Its stream waits for the program's
  * streams, and these for its newest values.  The host side of a tensor's values is then old until somebody asks for it.
  * Memory that comes and goes is used again in the order of the streams, so a host that runs ahead needs no more of it.
  * Memory of the SDK (param_memory.h) is on the device with device=cuda.
- * Threads: any.  Without device memory ctx->device_copies is NULL, and every function here returns at once.
+ * Threads: any.  Without device memory ctx->memory.device_copies is NULL, and every function here returns at once.
  */
 #ifndef WORKER_DEVICE_COPIES_H
 #define WORKER_DEVICE_COPIES_H
@@ -134,7 +134,7 @@ pen_status device_copies_fetch_all(pen_ctx *ctx, pen_error *why);
 /* A wait for the device failed: *why names the first gradient that is not computed, if there is one. */
 void device_copies_blame(pen_ctx *ctx, pen_error *why);
 
-/* For place.h. */
+/* For space.h. */
 const pinned_pair_set *device_copies_set(const pen_ctx *ctx);
 
 /* The host's waits for the device end with a failure that fn returns: streams may wait for members that are gone.  Before

@@ -54,7 +54,7 @@ static const char *name_of(const device_copies_job *j)
 /* Waits for the copy.  The timed interval of a gradient's copy begins when the gradient is computed. */
 static pen_status await_job(const pen_ctx *ctx, device_copies_job *j, pen_error *why)
 {
-    const pinned_pair_set *pinned_pairs = &ctx->device_copies->pinned_pairs;
+    const pinned_pair_set *pinned_pairs = &ctx->memory.device_copies->pinned_pairs;
     const int64_t deadline              = ctx->settings.deadline_ms;
     pen_status status                   = PEN_OK;
     if (!j->is_up) {
@@ -73,7 +73,7 @@ static pen_status await_job(const pen_ctx *ctx, device_copies_job *j, pen_error 
 static void *copier(void *arg)
 {
     pen_ctx *ctx     = arg;
-    device_copies *m = ctx->device_copies;
+    device_copies *m = ctx->memory.device_copies;
     pen_error why;
     fp_env_set_ours();
     trace_thread("pen-copy", PEN_WORKER, ctx->env.rank);
@@ -94,7 +94,7 @@ static void *copier(void *arg)
 
 void device_copies_drain(pen_ctx *ctx)
 {
-    device_copies *m = ctx->device_copies;
+    device_copies *m = ctx->memory.device_copies;
     if (m == NULL) return;
     pthread_mutex_lock(&m->lock);
     while (m->n_down > 0 && !m->is_stopping) pthread_cond_wait(&m->drained, &m->lock);
@@ -115,7 +115,7 @@ static void drop_jobs(device_copies *m)
 
 void device_copies_stop(pen_ctx *ctx)
 {
-    device_copies *m = ctx->device_copies;
+    device_copies *m = ctx->memory.device_copies;
     if (m == NULL || !m->has_thread) return;
     pthread_mutex_lock(&m->lock);
     m->is_stopping = true;
@@ -130,7 +130,7 @@ void device_copies_stop(pen_ctx *ctx)
 
 pen_status device_copies_begin_thread(pen_ctx *ctx, pen_error *why)
 {
-    device_copies *m = ctx->device_copies;
+    device_copies *m = ctx->memory.device_copies;
     if (pthread_create(&m->thread, NULL, copier, ctx) != 0)
         return why_set(why, PEN_NO_MEMORY,
                        "cannot start the thread that waits for copies of a device");

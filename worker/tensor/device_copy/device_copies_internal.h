@@ -58,7 +58,7 @@ struct device_copies {
 
 static inline device_copies *device_copies_of(const pen_tensor *t)
 {
-    return t->ctx->device_copies;
+    return t->ctx->memory.device_copies;
 }
 
 pen_status device_copies_no_memory(pen_error *why);

@@ -49,7 +49,7 @@ pen_status device_copies_place(pen_tensor *t, pen_what what, void *data, pen_err
         return PEN_OK;
     }
     const void *before = is_param && *w == NULL ? t->param : NULL;
-    const bool moves   = is_param && *w != NULL && t->ctx->is_on_device;
+    const bool moves   = is_param && *w != NULL && space_is_device(&t->ctx->memory.work);
     if (moves && device_copies_fetch_values(t, why) != PEN_OK) return why->status;
     if (place(t, w, data, bytes, level, why) != PEN_OK) return why->status;
     *at = (*w)->host;
@@ -75,7 +75,7 @@ void device_copies_forget(pen_tensor *t)
 
 bool device_copies_holds(const pen_ctx *ctx)
 {
-    return ctx->device_copies != NULL && ctx->device_copies->holds;
+    return ctx->memory.device_copies != NULL && ctx->memory.device_copies->holds;
 }
 
 pinned_pair *device_copies_take(pen_tensor *t, size_t bytes, pen_error *why)

@@ -5,20 +5,20 @@
 
 void device_copies_fail_by(pen_ctx *ctx, pinned_pairs_failure_fn fn, void *user)
 {
-    pinned_pair_set *set = &ctx->device_copies->pinned_pairs;
+    pinned_pair_set *set = &ctx->memory.device_copies->pinned_pairs;
     set->failure         = fn;
     set->failure_user    = user;
 }
 
 pen_status device_copies_failure(pen_ctx *ctx, pen_error *why)
 {
-    const pinned_pair_set *set = &ctx->device_copies->pinned_pairs;
+    const pinned_pair_set *set = &ctx->memory.device_copies->pinned_pairs;
     return set->failure != NULL ? set->failure(set->failure_user, why) : PEN_OK;
 }
 
 pinned_pair *device_copies_pair(pen_ctx *ctx, void *device, size_t bytes, pen_error *why)
 {
-    pinned_pair_set *set = &ctx->device_copies->pinned_pairs;
+    pinned_pair_set *set = &ctx->memory.device_copies->pinned_pairs;
     pinned_pair *w       = pinned_pair_new(set, device, bytes, why);
     if (w != NULL) pinned_pair_lock(set, w);
     return w;
@@ -26,7 +26,7 @@ pinned_pair *device_copies_pair(pen_ctx *ctx, void *device, size_t bytes, pen_er
 
 void device_copies_drop_pair(pen_ctx *ctx, pinned_pair *w)
 {
-    if (w != NULL) pinned_pair_free(&ctx->device_copies->pinned_pairs, w);
+    if (w != NULL) pinned_pair_free(&ctx->memory.device_copies->pinned_pairs, w);
 }
 
 pen_status device_copies_take_sum(pen_tensor *t, pinned_pair *w, device_copies_done_fn done,
@@ -44,7 +44,7 @@ pen_status device_copies_take_sum(pen_tensor *t, pinned_pair *w, device_copies_d
 
 pen_status device_copies_expect_values(pen_ctx *ctx, pinned_pair *w, pen_error *why)
 {
-    device_copies *m = ctx->device_copies;
+    device_copies *m = ctx->memory.device_copies;
     pthread_mutex_lock(&m->lock);
     const pen_status status = pinned_pair_note_use(&m->pinned_pairs, w, m->work, why);
     pthread_mutex_unlock(&m->lock);
@@ -54,7 +54,7 @@ pen_status device_copies_expect_values(pen_ctx *ctx, pinned_pair *w, pen_error *
 pen_status device_copies_give_part(pen_ctx *ctx, pinned_pair *w, size_t from, size_t bytes,
                                    pen_error *why)
 {
-    device_copies *m = ctx->device_copies;
+    device_copies *m = ctx->memory.device_copies;
     pthread_mutex_lock(&m->lock);
     const pen_status status = pinned_pair_up_part(&m->pinned_pairs, w, from, bytes, why);
     pthread_mutex_unlock(&m->lock);
@@ -63,7 +63,7 @@ pen_status device_copies_give_part(pen_ctx *ctx, pinned_pair *w, size_t from, si
 
 pen_status device_copies_take_values(pen_ctx *ctx, pinned_pair *w, pen_error *why)
 {
-    device_copies *m            = ctx->device_copies;
+    device_copies *m            = ctx->memory.device_copies;
     const device_copies_job job = {.pinned_pair = w, .is_up = true};
     pthread_mutex_lock(&m->lock);
     pen_status status = pinned_pair_see(&m->pinned_pairs, w, m->work, why);

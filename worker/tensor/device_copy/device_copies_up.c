@@ -33,8 +33,8 @@ static pen_status bring_all(device_copies *m, const model *all, pinned_pair **ne
 
 static pen_status wait_for_older(pen_ctx *ctx, pen_error *why)
 {
-    device_copies *m = ctx->device_copies;
-    if (ctx->stage < 2 || ctx->is_on_device) return PEN_OK;
+    device_copies *m = ctx->memory.device_copies;
+    if (ctx->stage < 2 || space_is_device(&ctx->memory.work)) return PEN_OK;
     pthread_mutex_lock(&m->lock);
     device_event *older =
         m->n_released >= DEVICE_COPIES_AHEAD ? m->ahead[m->n_released % DEVICE_COPIES_AHEAD] : NULL;
@@ -51,7 +51,7 @@ static pen_status see_update(const device_copies *m, device_stream stream, pen_e
 
 pen_status device_copies_use(pen_ctx *ctx, const pen_unit *handle, void *stream, pen_error *why)
 {
-    device_copies *m = ctx->device_copies;
+    device_copies *m = ctx->memory.device_copies;
     const model *all = &ctx->model;
     if (m == NULL) return PEN_OK;
     pen_status status = wait_for_older(ctx, why);
@@ -60,7 +60,7 @@ pen_status device_copies_use(pen_ctx *ctx, const pen_unit *handle, void *stream,
     for (uint32_t i = 0; i < handle->n_tensors && status == PEN_OK; i++)
         status = bring(m, all->tensor[handle->tensor[i]], NULL, why);
     if (status == PEN_OK) status = bring_all(m, all, NULL, why);
-    if (status == PEN_OK && ctx->is_on_device) status = see_update(m, stream, why);
+    if (status == PEN_OK && space_is_device(&ctx->memory.work)) status = see_update(m, stream, why);
     for (uint32_t i = 0; i < handle->n_tensors && status == PEN_OK; i++) {
         pinned_pair *w = values_of(all->tensor[handle->tensor[i]]);
         if (w != NULL) status = pinned_pair_see(&m->pinned_pairs, w, stream, why);
@@ -71,7 +71,7 @@ pen_status device_copies_use(pen_ctx *ctx, const pen_unit *handle, void *stream,
 
 pen_status device_copies_release(pen_ctx *ctx, const pen_unit *handle, void *stream, pen_error *why)
 {
-    device_copies *m = ctx->device_copies;
+    device_copies *m = ctx->memory.device_copies;
     if (m == NULL) return PEN_OK;
     pen_status status = m->pinned_pairs.ops->enter(m->pinned_pairs.device, why);
     if (status != PEN_OK) return status;
@@ -81,10 +81,11 @@ pen_status device_copies_release(pen_ctx *ctx, const pen_unit *handle, void *str
         pinned_pair *w = values_of(ctx->model.tensor[handle->tensor[i]]);
         if (w != NULL) status = pinned_pair_note_use(&m->pinned_pairs, w, stream, why);
     }
-    if (status == PEN_OK && ctx->stage >= 2 && !ctx->is_on_device)
+    if (status == PEN_OK && ctx->stage >= 2 && !space_is_device(&ctx->memory.work))
         status = m->pinned_pairs.ops->event_record(m->ahead[m->n_released++ % DEVICE_COPIES_AHEAD],
                                                    stream, why);
-    if (status == PEN_OK && ctx->is_on_device) status = device_copies_note_reader(m, stream, why);
+    if (status == PEN_OK && space_is_device(&ctx->memory.work))
+        status = device_copies_note_reader(m, stream, why);
     pthread_mutex_unlock(&m->lock);
     m->pinned_pairs.ops->leave();
     return status;
@@ -94,7 +95,7 @@ pen_status device_copies_release(pen_ctx *ctx, const pen_unit *handle, void *str
 static pen_status age(device_copies *m, pen_ctx *ctx, bool frozen_too, pen_error *why)
 {
     pen_status status = PEN_OK;
-    pthread_mutex_lock(&ctx->grad_lock); /* units in use may be dropped meanwhile */
+    pthread_mutex_lock(&ctx->memory.grad_lock); /* units in use may be dropped meanwhile */
     for (uint32_t i = 0; i < ctx->model.n_tensors && status == PEN_OK; i++) {
         const pen_tensor *t = ctx->model.tensor[i];
         pinned_pair *w      = values_of(t);
@@ -102,13 +103,13 @@ static pen_status age(device_copies *m, pen_ctx *ctx, bool frozen_too, pen_error
         w->is_old = true;
         status    = pinned_pair_note_use(&m->pinned_pairs, w, m->stream, why);
     }
-    pthread_mutex_unlock(&ctx->grad_lock);
+    pthread_mutex_unlock(&ctx->memory.grad_lock);
     return status;
 }
 
 static pen_status changed(pen_ctx *ctx, bool frozen_too, bool waits, pen_error *why)
 {
-    device_copies *m    = ctx->device_copies;
+    device_copies *m    = ctx->memory.device_copies;
     pinned_pair *newest = NULL;
     if (m == NULL) return PEN_OK;
     pthread_mutex_lock(&m->lock);
@@ -122,7 +123,7 @@ static pen_status changed(pen_ctx *ctx, bool frozen_too, bool waits, pen_error *
 
 static pen_status stepped_there(const pen_ctx *ctx, bool waits, pen_error *why)
 {
-    device_copies *m  = ctx->device_copies;
+    device_copies *m  = ctx->memory.device_copies;
     pen_status status = see_update(m, m->stream, why);
     return status == PEN_OK && waits
                ? pinned_pair_wait(&m->pinned_pairs, m->updated, ctx->settings.deadline_ms, why)
@@ -131,7 +132,8 @@ static pen_status stepped_there(const pen_ctx *ctx, bool waits, pen_error *why)
 
 pen_status device_copies_stepped(pen_ctx *ctx, bool waits, pen_error *why)
 {
-    return ctx->is_on_device ? stepped_there(ctx, waits, why) : changed(ctx, false, waits, why);
+    return space_is_device(&ctx->memory.work) ? stepped_there(ctx, waits, why)
+                                              : changed(ctx, false, waits, why);
 }
 
 pen_status device_copies_changed(pen_ctx *ctx, pen_error *why)
@@ -157,7 +159,7 @@ pen_status device_copies_changed_one(pen_tensor *t, pen_error *why)
 /* Fetches values that the program wrote on the device before pen_commit(); init strings are computed on the host. */
 static pen_status fetch_first_values(pen_ctx *ctx, pen_error *why)
 {
-    device_copies *m  = ctx->device_copies;
+    device_copies *m  = ctx->memory.device_copies;
     pen_status status = PEN_OK;
     for (uint32_t i = 0; i < ctx->model.n_tensors && status == PEN_OK; i++) {
         pen_tensor *t  = ctx->model.tensor[i];
@@ -172,7 +174,7 @@ static pen_status fetch_first_values(pen_ctx *ctx, pen_error *why)
 
 pen_status device_copies_commit(pen_ctx *ctx, device_copies_deliver_fn deliver, pen_error *why)
 {
-    device_copies *m = ctx->device_copies;
+    device_copies *m = ctx->memory.device_copies;
     if (m == NULL) return PEN_OK;
     if (fetch_first_values(ctx, why) != PEN_OK) return why->status;
     m->deliver = deliver;

@@ -5,12 +5,12 @@
 
 void device_copies_work_on(pen_ctx *ctx, device_stream work)
 {
-    ctx->device_copies->work = work;
+    ctx->memory.device_copies->work = work;
 }
 
 const pinned_pair_set *device_copies_set(const pen_ctx *ctx)
 {
-    return &ctx->device_copies->pinned_pairs;
+    return &ctx->memory.device_copies->pinned_pairs;
 }
 
 /* ---- order ------------------------------------------------------------------------------------- */
@@ -24,7 +24,7 @@ static pen_status follow(device_copies *m, device_stream stream, pen_error *why)
 
 pen_status device_copies_precede(pen_ctx *ctx, device_stream stream, pen_error *why)
 {
-    device_copies *m = ctx->device_copies;
+    device_copies *m = ctx->memory.device_copies;
     pthread_mutex_lock(&m->lock);
     const pen_status status = follow(m, stream, why);
     pthread_mutex_unlock(&m->lock);
@@ -106,7 +106,7 @@ pen_status device_copies_ready_on(pen_tensor *t, const void *grad, const device_
 
 void device_copies_blame(pen_ctx *ctx, pen_error *why)
 {
-    const device_copies *m = ctx->device_copies;
+    const device_copies *m = ctx->memory.device_copies;
     const model *all       = &ctx->model;
     const pen_error found  = *why;
     if (m == NULL || found.status != PEN_TIMED_OUT) return;
@@ -126,8 +126,8 @@ void device_copies_blame(pen_ctx *ctx, pen_error *why)
 /* ---- values ------------------------------------------------------------------------------------ */
 pen_status device_copies_begin_update(pen_ctx *ctx, pen_error *why)
 {
-    device_copies *m = ctx->device_copies;
-    if (!ctx->is_on_device) return PEN_OK;
+    device_copies *m = ctx->memory.device_copies;
+    if (!space_is_device(&ctx->memory.work)) return PEN_OK;
     pthread_mutex_lock(&m->lock);
     const pen_status status = follow_readers(m, why);
     pthread_mutex_unlock(&m->lock);
@@ -136,8 +136,8 @@ pen_status device_copies_begin_update(pen_ctx *ctx, pen_error *why)
 
 pen_status device_copies_updated(pen_ctx *ctx, pen_error *why)
 {
-    device_copies *m = ctx->device_copies;
-    if (!ctx->is_on_device) return PEN_OK;
+    device_copies *m = ctx->memory.device_copies;
+    if (!space_is_device(&ctx->memory.work)) return PEN_OK;
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const pen_tensor *t = ctx->model.tensor[i];

@@ -23,7 +23,7 @@
  * in the order that servers and single processes use.  So the bits are those of every other mode, clipped or not.  Two
  * exceptions: hybrid with several nodes adds in another order, and accum_reduce=each adds the micro-batches of all ranks
  * one after another.
- *   device  gradients on a device are summed, decided and applied there (place.h), and nothing waits: the step is over for
+ *   device  gradients on a device are summed, decided and applied there (space.h), and nothing waits: the step is over for
  *           the host when all of it is enqueued.  Each rank tells which of its own chunks is not finite, so the culprit
  *           needs no further call.  The host reads the verdict at the end of the step, or, if the step is lazy, when a
  *           later step begins (settle)
@@ -63,8 +63,8 @@ static void sharded_ready(strategy *base, pen_tensor *x, const void *grad)
     stat_set *stats = &s->ctx->stats;
     pen_error why;
     x->pushed = s->stage == 0 ? grad : NULL; /* NULL: it may be freed before the step ends */
-    if (s->solo != NULL) {                   /* the update reads it, on the place's stream */
-        if (place_is_device(&s->place) &&
+    if (s->solo != NULL) {                   /* the update reads it, on the space's stream */
+        if (space_is_device(&s->space) &&
             device_copies_precede(s->ctx, device_copies_stream(x), &why) != PEN_OK)
             context_remember(&s->ctx->step.remembered, &why);
         return;
@@ -233,7 +233,7 @@ pen_status sharded_open(pen_ctx *ctx, pen_error *why)
     strategy_init(&s->base, &ops, ctx);
     s->base.tells_values = ctx->stage == 0;
     s->ctx               = ctx;
-    s->place             = place_host();
+    s->space             = space_host();
     s->stage             = ctx->stage;
     s->is_hybrid         = worker_mode_is_hybrid((int)ctx->mode);
     s->goes_on           = s->stage == 0 && set->on_worker_loss == LOSS_CONTINUE;

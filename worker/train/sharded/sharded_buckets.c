@@ -10,7 +10,7 @@ bool sharded_may_come_by_bucket(const sharded *s, const request *r)
 {
     return s->stage == 0 && s->reducer != NULL && r->kind == REQUEST_STEP &&
            r->u.step.decided != NULL && s->is_arranged && !s->goes_on &&
-           !place_is_device(&s->place) && s->ctx->device_copies == NULL &&
+           !space_is_device(&s->space) && s->ctx->memory.device_copies == NULL &&
            !model_is_decided(&s->ctx->model);
 }
 

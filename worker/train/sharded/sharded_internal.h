@@ -42,7 +42,7 @@ typedef struct sharded {
     sharded_range *range;  /* [n_tensors * size]; unused in stage 0, as the next one */
     sharded_range *own;    /* [n_tensors] */
     bool *sharded_out;     /* [n_tensors] values are here only while the unit is in use */
-    place place;           /* of sums, state and always local values */
+    memory_space space;    /* of sums, state and always local values */
     update_state *update_state;
     verdicts verdicts;
     uint32_t
@@ -68,7 +68,7 @@ typedef struct sharded {
     /* Stage 0. */
     solo *solo; /* in a group of one; else NULL */
     /* On a device: piece 0 has a word of each rank, its lowest chunk that is not finite.  `beside` collects it, behind all
-     * that writes gradients, while place.stream sums; else NULL. */
+     * that writes gradients, while space.stream sums; else NULL. */
     bool is_marked;
     device_stream beside;
     step_thread lazy;   /* of steps that come by bucket; for these: */
@@ -134,7 +134,7 @@ pen_status sharded_units_use(strategy *s, const pen_unit *unit, pen_phase phase,
 void sharded_units_release(strategy *s, const pen_unit *unit, pen_phase phase);
 pen_status sharded_units_step_end(sharded *s, pen_error *why); /* own ranges have changed */
 
-/* ---- counted memory of the SDK: on the host, or (there) in the place of the state -------------- */
+/* ---- counted memory of the SDK: on the host, or (there) in the space of the state -------------- */
 static inline void *sharded_hold(sharded *s, size_t bytes, stat_id as, pen_error *why)
 {
     void *data = segment_alloc(bytes, why);
@@ -151,7 +151,7 @@ static inline void sharded_let_go(sharded *s, void *data, size_t bytes, stat_id 
 
 static inline void *sharded_hold_there(sharded *s, size_t bytes, stat_id as, pen_error *why)
 {
-    void *data = place_alloc(&s->place, bytes, true, why);
+    void *data = space_alloc(&s->space, bytes, true, why);
     if (data != NULL) stat_hold(&s->ctx->stats, as, (int64_t)bytes);
     return data;
 }
@@ -160,7 +160,7 @@ static inline void sharded_let_go_there(sharded *s, void *data, size_t bytes, st
 {
     if (data == NULL) return;
     stat_hold(&s->ctx->stats, as, -(int64_t)bytes);
-    place_free(&s->place, data, true);
+    space_free(&s->space, data, true);
 }
 
 #endif

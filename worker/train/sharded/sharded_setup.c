@@ -149,7 +149,7 @@ static uint64_t cut_tensor(const sharded *s, const pen_tensor *x, sharded_piece 
 static pen_status make_pieces(sharded *s, pen_error *why)
 {
     const model *m = &s->ctx->model;
-    s->is_marked   = s->stage == 0 && s->n > 1 && place_is_device(&s->place);
+    s->is_marked   = s->stage == 0 && s->n > 1 && space_is_device(&s->space);
     uint64_t n     = s->is_marked;
     for (uint32_t i = 0; i < m->n_tensors; i++) n += cut_tensor(s, m->tensor[i], NULL);
     if (n > UINT32_MAX / 2)
@@ -175,7 +175,7 @@ static pen_status make_reducer(sharded *s, pen_error *why)
 {
     const worker_settings *o = &s->ctx->settings;
     if (s->stage == 0 && s->n == 1) {
-        s->solo = solo_create(&s->ctx->model, &s->place, update_state_own_bad(s->update_state));
+        s->solo = solo_create(&s->ctx->model, &s->space, update_state_own_bad(s->update_state));
         return s->solo != NULL ? PEN_OK
                                : why_set(why, PEN_NO_MEMORY,
                                          "no memory for the gradients of %u tensors", s->n_trained);
@@ -198,7 +198,7 @@ static pen_status make_reducer(sharded *s, pen_error *why)
                             .owner        = s->piece_owner,
                             .size         = s->size,
                             .rank         = s->rank,
-                            .place        = &s->place,
+                            .space        = &s->space,
                             .submit       = group_calls_submit,
                             .n_buffers    = BUFFERS,
                             .stats        = &s->ctx->stats,
@@ -278,7 +278,7 @@ static pen_status load_all_sharded_out(sharded *s, pen_error *why)
 /* Values that come and go in host memory need the host. */
 static bool may_be_on_device(const sharded *s)
 {
-    bool may = place_may_be_device(s->ctx);
+    bool may = strategy_may_be_on_device(s->ctx);
     for (uint32_t i = 0; i < s->ctx->model.n_tensors && may; i++)
         may = !s->sharded_out[i] || device_copies_holds(s->ctx);
     return may;
@@ -290,30 +290,29 @@ static pen_status choose_place(sharded *s, pen_error *why)
     int32_t own = may_be_on_device(s), all = own;
     if ((s->n > 1 &&
          group_calls_lowest(&s->everyone, own, &all, "where to train", why) != PEN_OK) ||
-        place_open(s->ctx, all != 0, &s->place, why) != PEN_OK)
+        space_open(s->ctx, all != 0, &s->space, why) != PEN_OK)
         return why->status;
-    if (s->stage == 0 && place_is_device(&s->place) &&
-        s->place.ops->stream_new(s->place.device, &s->beside, why) != PEN_OK)
+    if (s->stage == 0 && space_is_device(&s->space) &&
+        s->space.ops->stream_new(s->space.device, &s->beside, why) != PEN_OK)
         return why->status;
-    s->ctx->is_on_device = place_is_device(&s->place);
     return PEN_OK;
 }
 
 static pen_status make_state(sharded *s, pen_error *why)
 {
     update_state_setup setup = {.model       = &s->ctx->model,
-                                .place       = &s->place,
+                                .space       = &s->space,
                                 .own         = s->stage > 0 ? s->own : NULL,
                                 .sharded_out = s->stage > 0 ? s->sharded_out : NULL,
                                 .members     = s->n,
                                 .add_up      = s->stage > 0 ? sharded_add_norms : NULL,
                                 .user        = s};
-    if (place_is_device(&s->place) && (s->stage > 0 || s->n > 1)) {
+    if (space_is_device(&s->space) && (s->stage > 0 || s->n > 1)) {
         group_calls *g = s->stage > 0 ? &s->sums : &s->everyone;
         if (s->stage > 0)
-            s->bad_of = place_alloc(&s->place, (size_t)s->n * sizeof *s->bad_of, true, why);
+            s->bad_of = space_alloc(&s->space, (size_t)s->n * sizeof *s->bad_of, true, why);
         if ((s->stage > 0 && s->bad_of == NULL) ||
-            group_calls_take_place(g, &s->place, why) != PEN_OK)
+            group_calls_take_space(g, &s->space, why) != PEN_OK)
             return why->status;
         setup.stop = g->stop;
     }
@@ -358,7 +357,7 @@ void sharded_close(strategy *base)
     sharded *s = (sharded *)base;
     pen_error why;
     step_thread_fini(&s->lazy);
-    (void)place_wait(&s->place, &why);
+    (void)space_wait(&s->space, &why);
     reducer_destroy(s->reducer);
     solo_destroy(s->solo);
     free_sums(s);
@@ -366,7 +365,7 @@ void sharded_close(strategy *base)
     sharded_units_destroy(s);
     verdicts_fini(&s->verdicts);
     update_state_destroy(s->update_state);
-    place_free(&s->place, s->bad_of, true);
+    space_free(&s->space, s->bad_of, true);
     agreement_fini(&s->agreement);
     free(s->pieces);
     free(s->arrays);
@@ -376,7 +375,7 @@ void sharded_close(strategy *base)
     group_calls_fini(&s->sums);
     group_calls_fini(&s->values);
     group_calls_fini(&s->across);
-    if (s->beside != NULL) s->place.ops->stream_free(s->beside);
-    place_close(&s->place);
+    if (s->beside != NULL) s->space.ops->stream_free(s->beside);
+    space_close(&s->space);
     free(s);
 }

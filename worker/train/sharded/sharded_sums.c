@@ -32,7 +32,7 @@ static void add_piece(sharded *s, const pen_tensor *x, const void *grad, uint32_
                                 .bad        = update_state_own_bad(s->update_state),
                                 .chunk      = cuts->first_chunk[x->index] + (uint32_t)(at / size),
                                 .chunk_elements = size};
-        if (s->place.ops->weigh(&w, stream, &why) != PEN_OK) reducer_fail(s->reducer, &why);
+        if (s->space.ops->weigh(&w, stream, &why) != PEN_OK) reducer_fail(s->reducer, &why);
     }
     reducer_ready(s->reducer, i, stream);
 }
@@ -42,7 +42,7 @@ static void add_piece(sharded *s, const pen_tensor *x, const void *grad, uint32_
 static pen_status choose_dest(sharded *s, pen_tensor *x, const void *grad, pen_error *why)
 {
     const sharded_range *own = &s->own[x->index];
-    const bool is_ours       = grad != NULL && grad != x->grad && !place_is_device(&s->place);
+    const bool is_ours       = grad != NULL && grad != x->grad && !space_is_device(&s->space);
     if (s->stage == 1 && is_ours && !s->ctx->reduces_each && x->desc.grad_dtype == PEN_F32) {
         s->dest[x->index] = (float *)(uintptr_t)grad + own->start;
         return PEN_OK;
@@ -94,8 +94,8 @@ void sharded_take_sum(void *user, uint32_t piece)
     pen_error why;
     const pen_status status =
         s->round == 0
-            ? place_copy(&s->place, TRAFFIC_GRAD, to, sum, p->count * sizeof *to, &why)
-            : s->place.ops->accumulate(to, sum, PEN_F32, p->count, false, s->place.stream, &why);
+            ? space_copy(&s->space, TRAFFIC_GRAD, to, sum, p->count * sizeof *to, &why)
+            : s->space.ops->accumulate(to, sum, PEN_F32, p->count, false, s->space.stream, &why);
     if (status != PEN_OK) reducer_fail(s->reducer, &why);
 }
 
@@ -105,8 +105,8 @@ static void begin_call(sharded *s, group_calls *on, const coll_call *call)
 {
     coll_call there       = *call;
     there.scale           = 1;
-    there.stream          = s->place.stream;
-    there.in_stream_order = place_is_device(&s->place);
+    there.stream          = s->space.stream;
+    there.in_stream_order = space_is_device(&s->space);
     group_calls_begin(on, &there);
 }
 
@@ -148,12 +148,12 @@ static pen_status sum_across(sharded *s, pen_error *why)
 static void mark_own_bad(sharded *s)
 {
     pen_error why;
-    place beside      = s->place;
-    beside.stream     = s->beside;
-    float *room       = reducer_room(s->reducer, 0, s->beside);
-    pen_status status = reducer_join(s->reducer, s->beside, &why);
+    memory_space beside = s->space;
+    beside.stream       = s->beside;
+    float *room         = reducer_room(s->reducer, 0, s->beside);
+    pen_status status   = reducer_join(s->reducer, s->beside, &why);
     if (status == PEN_OK && room != NULL)
-        status = place_copy(&beside, TRAFFIC_OTHER, room + s->everyone.group->rank,
+        status = space_copy(&beside, TRAFFIC_OTHER, room + s->everyone.group->rank,
                             update_state_own_bad(s->update_state), sizeof *room, &why);
     if (status != PEN_OK) reducer_fail(s->reducer, &why);
     reducer_ready(s->reducer, 0, s->beside);
@@ -283,7 +283,7 @@ static pen_status gather_there(sharded *s, pen_error *why)
 {
     const update_state_sums sums = update_state_sums_of(s->update_state);
     group_calls *all             = s->is_hybrid ? &s->everyone : &s->sums;
-    if (s->place.ops->zero(sums.sums, sums.n * sizeof *sums.sums, s->place.stream, why) != PEN_OK ||
+    if (s->space.ops->zero(sums.sums, sums.n * sizeof *sums.sums, s->space.stream, why) != PEN_OK ||
         update_state_measure(s->update_state, why) != PEN_OK)
         return why->status;
     begin_call(s, &s->sums,
@@ -317,7 +317,7 @@ pen_status sharded_decide(sharded *s, double weight_sum, pen_error *why)
 {
     const void *marks       = s->is_marked ? reducer_sum(s->reducer, 0) : NULL;
     const pen_status status = s->stage == 0 ? update_state_measure(s->update_state, why)
-                              : place_is_device(&s->place) ? gather_there(s, why)
+                              : space_is_device(&s->space) ? gather_there(s, why)
                                                            : gather_sums(s, why);
     return status == PEN_OK
                ? verdicts_add(&s->verdicts, s->inputs, weight_sum, s->is_marked ? marks : s->bad_of,

@@ -30,7 +30,7 @@ typedef struct { /* a tensor that is gathered */
 
 struct sharded_units {
     sharded *s;
-    place place;           /* that of the state, with a stream of its own */
+    memory_space space;    /* that of the state, with a stream of its own */
     device_event *updated; /* on a device: own ranges have changed */
     residency *residency;
     uint32_t n;
@@ -49,10 +49,10 @@ static const pen_unit *unit_of(const sharded_units *u, uint32_t number)
 /* On the thread that ended the call. */
 static void end_gather(void *user, pen_status status, const pen_error *why)
 {
-    const arrival *a = user;
-    const place *p   = &a->owner->place;
+    const arrival *a      = user;
+    const memory_space *p = &a->owner->space;
     pen_error later;
-    if (status == PEN_OK && place_is_device(p)) {
+    if (status == PEN_OK && space_is_device(p)) {
         status = device_copies_made_values(a->tensor, p->stream, &later);
         why    = &later;
     }
@@ -64,13 +64,13 @@ static pen_status begin_gather(sharded_units *u, const arrival *a, const size_t 
 {
     const sharded *s    = u->s;
     const pen_tensor *x = a->tensor;
-    char *values        = place_values(&u->place, x);
+    char *values        = space_values(&u->space, x);
     char *own           = values + s->own[x->index].start * plan_dtype_bytes(x->desc.dtype);
     pen_status status   = PEN_OK;
-    if (place_is_device(&u->place))
-        status = device_copies_begin_values(a->tensor, u->place.stream, why);
+    if (space_is_device(&u->space))
+        status = device_copies_begin_values(a->tensor, u->space.stream, why);
     if (status == PEN_OK)
-        status = update_state_copy_out(s->update_state, x, own, u->place.stream, why);
+        status = update_state_copy_out(s->update_state, x, own, u->space.stream, why);
     const coll_call call = {.kind            = COLL_ALL_GATHER,
                             .dtype           = PEN_U8,
                             .n               = counts[s->rank],
@@ -78,8 +78,8 @@ static pen_status begin_gather(sharded_units *u, const arrival *a, const size_t 
                             .out             = values,
                             .counts          = counts,
                             .scale           = 1,
-                            .stream          = u->place.stream,
-                            .in_stream_order = place_is_device(&u->place),
+                            .stream          = u->space.stream,
+                            .in_stream_order = space_is_device(&u->space),
                             .traffic         = TRAFFIC_VALUE,
                             .label           = x->name};
     return status == PEN_OK
@@ -178,8 +178,8 @@ pen_status sharded_units_step_end(sharded *s, pen_error *why)
     pen_status status = PEN_OK;
     if (u == NULL) return PEN_OK;
     pthread_mutex_lock(&u->calls);
-    if (place_is_device(&u->place))
-        status = place_order(&u->place, u->updated, s->place.stream, u->place.stream, why);
+    if (space_is_device(&u->space))
+        status = space_order(&u->space, u->updated, s->space.stream, u->space.stream, why);
     while (u->n_begun > 0) notify_arrival(u);
     residency_step_end(u->residency);
     pthread_mutex_unlock(&u->calls);
@@ -187,14 +187,14 @@ pen_status sharded_units_step_end(sharded *s, pen_error *why)
 }
 
 /* ---- create and destroy ---------------------------------------------------------------------- */
-static pen_status make_stream(sharded_units *u, const place *of, pen_error *why)
+static pen_status make_stream(sharded_units *u, const memory_space *of, pen_error *why)
 {
     device_stream stream;
-    u->place = place_host();
-    if (!place_is_device(of)) return PEN_OK;
+    u->space = space_host();
+    if (!space_is_device(of)) return PEN_OK;
     if (of->ops->stream_new(of->device, &stream, why) != PEN_OK) return why->status;
-    u->place        = *of;
-    u->place.stream = stream;
+    u->space        = *of;
+    u->space.stream = stream;
     u->updated      = of->ops->event_new();
     return u->updated != NULL ? PEN_OK
                               : why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
@@ -220,7 +220,7 @@ pen_status sharded_units_create(sharded *s, pen_error *why)
         group_calls_init(&u->slot[i].calls, s->ctx);
         u->slot[i].calls.group = s->values.group;
     }
-    if (make_stream(u, &s->place, why) != PEN_OK) return why->status;
+    if (make_stream(u, &s->space, why) != PEN_OK) return why->status;
     u->residency = unit_residency(s->ctx, fetch_unit, drop_unit, u, why);
     return u->residency != NULL ? PEN_OK : why->status;
 }
@@ -230,10 +230,10 @@ void sharded_units_destroy(sharded *s)
     sharded_units *u = s->units;
     pen_error why;
     if (u == NULL) return;
-    if (u->place.ops != NULL && place_is_device(&u->place)) {
-        (void)place_wait(&u->place, &why);
-        if (u->updated != NULL) u->place.ops->event_free(u->updated);
-        u->place.ops->stream_free(u->place.stream);
+    if (u->space.ops != NULL && space_is_device(&u->space)) {
+        (void)space_wait(&u->space, &why);
+        if (u->updated != NULL) u->space.ops->event_free(u->updated);
+        u->space.ops->stream_free(u->space.stream);
     }
     residency_destroy(u->residency);
     pthread_mutex_destroy(&u->calls);

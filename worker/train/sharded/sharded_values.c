@@ -95,7 +95,7 @@ void sharded_free_runs(sharded *s)
 /* The values of a member's range. */
 static char *values_of(const sharded *s, const pen_tensor *x, int member)
 {
-    return (char *)place_values(&s->place, x) + range_of(s, x->index, member)->start * width_of(x);
+    return (char *)space_values(&s->space, x) + range_of(s, x->index, member)->start * width_of(x);
 }
 
 static pen_status begin_gather(sharded *s, const sharded_run *r, pen_error *why)
@@ -108,18 +108,18 @@ static pen_status begin_gather(sharded *s, const sharded_run *r, pen_error *why)
         const pen_tensor *y = tensor_at(s, i);
         const size_t bytes  = s->own[y->index].count * width_of(y);
         status =
-            place_copy(&s->place, TRAFFIC_VALUE, r->own + at, values_of(s, y, s->rank), bytes, why);
+            space_copy(&s->space, TRAFFIC_VALUE, r->own + at, values_of(s, y, s->rank), bytes, why);
         at += bytes;
     }
     const coll_call call = {.kind            = COLL_ALL_GATHER,
                             .dtype           = PEN_U8,
                             .n               = r->counts[s->rank],
                             .in              = in_place ? values_of(s, x, s->rank) : r->own,
-                            .out             = in_place ? place_values(&s->place, x) : r->all,
+                            .out             = in_place ? space_values(&s->space, x) : r->all,
                             .counts          = r->counts,
                             .scale           = 1,
-                            .stream          = s->place.stream,
-                            .in_stream_order = place_is_device(&s->place),
+                            .stream          = s->space.stream,
+                            .in_stream_order = space_is_device(&s->space),
                             .traffic         = TRAFFIC_VALUE,
                             .label           = x->name};
     if (status == PEN_OK) group_calls_begin(&s->values, &call);
@@ -134,7 +134,7 @@ static pen_status unpack(const sharded *s, const sharded_run *r, pen_error *why)
         for (uint32_t i = r->first; i < r->first + r->n && status == PEN_OK; i++) {
             const pen_tensor *x = tensor_at(s, i);
             const size_t bytes  = range_of(s, x->index, m)->count * width_of(x);
-            status = place_copy(&s->place, TRAFFIC_VALUE, values_of(s, x, m), from, bytes, why);
+            status = space_copy(&s->space, TRAFFIC_VALUE, values_of(s, x, m), from, bytes, why);
             from += bytes;
         }
     return status;
@@ -206,7 +206,7 @@ pen_status sharded_update(sharded *s, double weight_sum, pen_error *why)
     pen_status status = PEN_OK;
     pen_error later;
     bool is_changed = false;
-    if (s->stage == 0 || place_is_device(&s->place)) return update_there(s, weight_sum, why);
+    if (s->stage == 0 || space_is_device(&s->space)) return update_there(s, weight_sum, why);
     for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
         if (s->sharded_out[i]) status = update_one(s, m->tensor[i], weight_sum, &is_changed, why);
     for (uint32_t i = 0; i < s->n_runs && status == PEN_OK; i++) {

@@ -28,12 +28,12 @@ static bool is_offloaded(const update_state *r, stat_id as)
 static float *hold(const update_state *r, const pen_tensor *t, uint64_t elements, stat_id as,
                    pen_error *why)
 {
-    const place p      = update_state_place_of(r, t);
-    const size_t bytes = elements * sizeof(float);
+    const memory_space p = update_state_space_of(r, t);
+    const size_t bytes   = elements * sizeof(float);
     float *data =
-        is_offloaded(r, as) ? place_alloc_host(&p, bytes, why) : place_alloc(&p, bytes, false, why);
+        is_offloaded(r, as) ? space_alloc_host(&p, bytes, why) : space_alloc(&p, bytes, false, why);
     if (data != NULL) stat_hold(stats_of(r), as, (int64_t)bytes);
-    if (data == NULL && place_is_device(&p) && !is_offloaded(r, as))
+    if (data == NULL && space_is_device(&p) && !is_offloaded(r, as))
         why_set(why, PEN_NO_MEMORY,
                 "device %d has no %zu bytes left for optimizer state of '%s'; use %s=cpu, or more "
                 "workers with mode=zero1",
@@ -45,13 +45,13 @@ static float *hold(const update_state *r, const pen_tensor *t, uint64_t elements
 static void let_go(const update_state *r, const pen_tensor *t, float *data, uint64_t elements,
                    stat_id as)
 {
-    const place p = update_state_place_of(r, t);
+    const memory_space p = update_state_space_of(r, t);
     if (data == NULL) return;
     stat_hold(stats_of(r), as, -(int64_t)(elements * sizeof *data));
     if (is_offloaded(r, as))
-        place_free_host(&p, data);
+        space_free_host(&p, data);
     else
-        place_free(&p, data, false);
+        space_free(&p, data, false);
 }
 
 static void free_tensor(const update_state *r, update_state_tensor *own, const pen_tensor *t)
@@ -68,14 +68,14 @@ void update_state_destroy(update_state *r)
     for (uint32_t i = 0; r->tensor != NULL && i < r->model->n_tensors; i++)
         free_tensor(r, &r->tensor[i], r->model->tensor[i]);
     for (int i = 0; i < UPDATE_STATE_VERDICTS; i++)
-        if (r->arrived[i] != NULL) r->place.ops->event_free(r->arrived[i]);
-    if (r->copied != NULL) r->place.ops->host_free(r->copied);
-    place_free(&r->place, r->sums, false);
-    place_free(&r->place, r->whole, true);
-    place_free(&r->place, r->norms, false);
-    place_free(&r->place, r->bad, false);
-    place_free(&r->place, r->none, false);
-    place_free(&r->place, r->verdict, false);
+        if (r->arrived[i] != NULL) r->space.ops->event_free(r->arrived[i]);
+    if (r->copied != NULL) r->space.ops->host_free(r->copied);
+    space_free(&r->space, r->sums, false);
+    space_free(&r->space, r->whole, true);
+    space_free(&r->space, r->norms, false);
+    space_free(&r->space, r->bad, false);
+    space_free(&r->space, r->none, false);
+    space_free(&r->space, r->verdict, false);
     free(r->arrays);
     free(r->held);
     plan_destroy(r->plan);
@@ -85,23 +85,23 @@ void update_state_destroy(update_state *r)
 float *update_state_param_of(const update_state *r, const pen_tensor *t)
 {
     const update_state_tensor *own = &r->tensor[t->index];
-    const place p                  = update_state_place_of(r, t);
-    return own->master != NULL ? own->master : (float *)place_values(&p, t) + own->own.start;
+    const memory_space p           = update_state_space_of(r, t);
+    return own->master != NULL ? own->master : (float *)space_values(&p, t) + own->own.start;
 }
 
 pen_status update_state_load(update_state *r, const pen_tensor *t, const void *values,
                              pen_error *why)
 {
     const update_state_tensor *own = &r->tensor[t->index];
-    const place p                  = update_state_place_of(r, t);
+    const memory_space p           = update_state_space_of(r, t);
     const size_t bytes             = own->own.count * sizeof(float);
     if (own->master == NULL) return PEN_OK;
-    float *wide = place_is_device(&p) ? malloc(bytes + 1) : own->master;
+    float *wide = space_is_device(&p) ? malloc(bytes + 1) : own->master;
     if (wide == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for the values of '%s'", t->name);
     simd()->decode(wide, values, t->desc.dtype, own->own.count);
     if (wide == own->master) return PEN_OK;
-    const pen_status status = place_write(&p, own->master, wide, bytes, why);
+    const pen_status status = space_write(&p, own->master, wide, bytes, why);
     free(wide);
     return status;
 }
@@ -116,14 +116,14 @@ static pen_status begin_slots(update_state *r, const pen_tensor *t, pen_error *w
     pen_status status        = PEN_OK;
     if (p->ops->slot_init == NULL) return PEN_OK;
     for (int s = 0; s < p->ops->slot_count && status == PEN_OK; s++) {
-        whole.slot[s] = place_is_device(&r->place) ? calloc(1, bytes + 1) : own->slot[s];
+        whole.slot[s] = space_is_device(&r->space) ? calloc(1, bytes + 1) : own->slot[s];
         if (whole.slot[s] == NULL)
             status = why_set(why, PEN_NO_MEMORY, "no memory for the state of '%s'", t->name);
     }
     if (status == PEN_OK) p->ops->slot_init(&p->hyper, &whole);
-    for (int s = 0; s < p->ops->slot_count && place_is_device(&r->place); s++) {
+    for (int s = 0; s < p->ops->slot_count && space_is_device(&r->space); s++) {
         if (status == PEN_OK)
-            status = place_write(&r->place, own->slot[s], whole.slot[s], bytes, why);
+            status = space_write(&r->space, own->slot[s], whole.slot[s], bytes, why);
         free(whole.slot[s]);
     }
     return status;
@@ -152,35 +152,35 @@ static pen_status make_tensor(update_state *r, const pen_tensor *t, pen_error *w
 /* Two sums of squares of each block: of the parameters, and of the update. */
 static pen_status make_whole(update_state *r, pen_error *why)
 {
-    const place *p = &r->place;
-    size_t n       = 0;
+    const memory_space *p = &r->space;
+    size_t n              = 0;
     for (uint32_t i = 0; i < r->model->n_tensors; i++) {
         const pen_tensor *t = r->model->tensor[i];
         if (update_state_needs_whole(r, t)) n += 2 * update_state_blocks_of(t->elements);
     }
     if (n == 0) return PEN_OK;
     const size_t norms = 2 * r->model->n_tensors * sizeof *r->norms;
-    r->whole           = place_alloc(p, n * sizeof *r->whole, true, why);
-    if (r->whole != NULL) r->norms = place_alloc(p, norms, false, why);
+    r->whole           = space_alloc(p, n * sizeof *r->whole, true, why);
+    if (r->whole != NULL) r->norms = space_alloc(p, norms, false, why);
     return r->norms != NULL ? PEN_OK : why->status;
 }
 
 static pen_status make_sums(update_state *r, pen_error *why)
 {
-    const place *p                        = &r->place;
+    const memory_space *p                 = &r->space;
     static const uint32_t none[BAD_WORDS] = {DEVICE_ALL_FINITE, DEVICE_ALL_FINITE};
     for (uint32_t c = 0; c < r->plan->n_chunks; c++) {
         r->first_sum[c] = (uint32_t)r->n_sums;
         r->n_sums += r->plan->chunk[c].blocks;
     }
-    r->sums = place_alloc(p, (r->n_sums + 1) * sizeof *r->sums, false, why);
-    if (r->sums != NULL) r->bad = place_alloc(p, sizeof none, false, why);
-    if (r->bad != NULL) r->none = place_alloc(p, sizeof none, false, why);
+    r->sums = space_alloc(p, (r->n_sums + 1) * sizeof *r->sums, false, why);
+    if (r->sums != NULL) r->bad = space_alloc(p, sizeof none, false, why);
+    if (r->bad != NULL) r->none = space_alloc(p, sizeof none, false, why);
     if (r->none != NULL)
-        r->verdict = place_alloc(p, UPDATE_STATE_VERDICTS * sizeof *r->verdict, false, why);
+        r->verdict = space_alloc(p, UPDATE_STATE_VERDICTS * sizeof *r->verdict, false, why);
     if (r->verdict == NULL || make_whole(r, why) != PEN_OK) return why->status;
-    if (place_write(p, r->bad, none, sizeof none, why) != PEN_OK) return why->status;
-    return place_write(p, r->none, none, sizeof none, why);
+    if (space_write(p, r->bad, none, sizeof none, why) != PEN_OK) return why->status;
+    return space_write(p, r->none, none, sizeof none, why);
 }
 
 static size_t copied_bytes(const update_state *r)
@@ -195,8 +195,8 @@ copied_verdict *update_state_copied(const update_state *r, uint64_t number)
 
 static pen_status make_arrivals(update_state *r, pen_error *why)
 {
-    const place *p = &r->place;
-    if (!place_is_device(p)) return PEN_OK;
+    const memory_space *p = &r->space;
+    if (!space_is_device(p)) return PEN_OK;
     if (p->ops->enter(p->device, why) != PEN_OK) return why->status;
     r->copied = p->ops->host_alloc(UPDATE_STATE_VERDICTS * copied_bytes(r), why);
     p->ops->leave();
@@ -240,7 +240,7 @@ pen_status update_state_create(const update_state_setup *setup, update_state **o
     update_state *r = calloc(1, sizeof *r);
     if (r == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the optimizer state");
     r->model   = setup->model;
-    r->place   = setup->place != NULL ? *setup->place : place_host();
+    r->space   = setup->space != NULL ? *setup->space : space_host();
     r->members = setup->members;
     r->stop    = setup->stop;
     r->add_up  = setup->add_up;
@@ -288,22 +288,22 @@ pen_status update_state_copy_out(const update_state *r, const pen_tensor *t, voi
                                  device_stream stream, pen_error *why)
 {
     const update_state_tensor *own = &r->tensor[t->index];
-    place p                        = r->place;
+    memory_space p                 = r->space;
     p.stream                       = stream;
     if (own->own.count == 0) return PEN_OK;
     if (t->desc.dtype == PEN_F32)
-        return place_copy(&p, TRAFFIC_VALUE, to, own->master, own->own.count * sizeof(float), why);
+        return space_copy(&p, TRAFFIC_VALUE, to, own->master, own->own.count * sizeof(float), why);
     return p.ops->narrow(to, own->master, t->desc.dtype, own->own.count, stream, why);
 }
 
 pen_status update_state_values(const update_state *r, const pen_tensor *t, void *to, pen_error *why)
 {
     const update_state_tensor *own = &r->tensor[t->index];
-    const place p                  = update_state_place_of(r, t);
+    const memory_space p           = update_state_space_of(r, t);
     const size_t width             = plan_dtype_bytes(t->desc.dtype);
-    if (place_is_device(&p)) {
-        const char *from = place_values(&p, t);
-        return place_read(&p, to, from + own->own.start * width, own->own.count * width, why);
+    if (space_is_device(&p)) {
+        const char *from = space_values(&p, t);
+        return space_read(&p, to, from + own->own.start * width, own->own.count * width, why);
     }
     const float *values = update_state_param_of(r, t);
     if (to != values) simd()->encode(to, values, t->desc.dtype, own->own.count);
@@ -331,11 +331,11 @@ static pen_status stage(update_state *r, const pen_tensor *t, state_range *range
     if (own->staged == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory to bring the state of '%s' to the host",
                        t->name);
-    pen_status status = place_read(&r->place, own->staged, range->param, bytes, why);
+    pen_status status = space_read(&r->space, own->staged, range->param, bytes, why);
     range->param      = own->staged;
     for (int s = 0; s < slots && status == PEN_OK; s++) {
         float *to      = own->staged + (size_t)(1 + s) * n;
-        status         = place_read(&r->place, to, range->slot[s], bytes, why);
+        status         = space_read(&r->space, to, range->slot[s], bytes, why);
         range->slot[s] = to;
     }
     return status;
@@ -349,15 +349,15 @@ pen_status update_state_state_ranges(update_state *r, state_ranges *h, pen_error
     if (r->held == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory to list %u tensors", m->n_tensors);
     for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++) {
-        const pen_tensor *t = m->tensor[i];
-        const place p       = update_state_place_of(r, t);
-        r->held[i]          = (state_range){.tensor  = i,
-                                            .start   = r->tensor[i].own.start,
-                                            .count   = r->tensor[i].own.count,
-                                            .param   = update_state_param_of(r, t),
-                                            .version = r->tensor[i].version};
+        const pen_tensor *t  = m->tensor[i];
+        const memory_space p = update_state_space_of(r, t);
+        r->held[i]           = (state_range){.tensor  = i,
+                                             .start   = r->tensor[i].own.start,
+                                             .count   = r->tensor[i].own.count,
+                                             .param   = update_state_param_of(r, t),
+                                             .version = r->tensor[i].version};
         memcpy(r->held[i].slot, r->tensor[i].slot, sizeof r->held[i].slot);
-        if (place_is_device(&p)) status = stage(r, t, &r->held[i], why);
+        if (space_is_device(&p)) status = stage(r, t, &r->held[i], why);
     }
     h->n       = m->n_tensors;
     h->span    = r->held;
@@ -372,10 +372,10 @@ static pen_status unstage(update_state *r, const pen_tensor *t, pen_error *why)
     const int slots                = slots_of(r, t);
     const size_t n = own->own.count, bytes = n * sizeof(float);
     pen_status status =
-        own->master != NULL ? place_write(&r->place, own->master, own->staged, bytes, why) : PEN_OK;
+        own->master != NULL ? space_write(&r->space, own->master, own->staged, bytes, why) : PEN_OK;
     for (int s = 0; s < slots && status == PEN_OK; s++)
         status =
-            place_write(&r->place, own->slot[s], own->staged + (size_t)(1 + s) * n, bytes, why);
+            space_write(&r->space, own->slot[s], own->staged + (size_t)(1 + s) * n, bytes, why);
     return status;
 }
 
@@ -384,8 +384,8 @@ static pen_status write_values(const update_state *r, const pen_tensor *t, const
                                pen_error *why)
 {
     const size_t width = plan_dtype_bytes(t->desc.dtype);
-    char *to           = (char *)place_values(&r->place, t) + r->tensor[t->index].own.start * width;
-    return place_write(&r->place, to, values, r->tensor[t->index].own.count * width, why);
+    char *to           = (char *)space_values(&r->space, t) + r->tensor[t->index].own.start * width;
+    return space_write(&r->space, to, values, r->tensor[t->index].own.count * width, why);
 }
 
 pen_status update_state_restored(update_state *r, int64_t applied, pen_error *why)
@@ -395,16 +395,16 @@ pen_status update_state_restored(update_state *r, int64_t applied, pen_error *wh
     r->applied                = applied;
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         const pen_tensor *t  = m->tensor[i];
-        const place p        = update_state_place_of(r, t);
+        const memory_space p = update_state_space_of(r, t);
         r->tensor[i].version = r->held[i].version;
-        if (place_is_device(&p) && unstage(r, t, why) != PEN_OK) return why->status;
+        if (space_is_device(&p) && unstage(r, t, why) != PEN_OK) return why->status;
         char *to = (char *)t->param + r->held[i].start * plan_dtype_bytes(t->desc.dtype);
         if (!r->tensor[i].is_sharded_out && (void *)to != (void *)r->held[i].param)
             simd()->encode(to, r->held[i].param, t->desc.dtype, r->held[i].count);
-        if (place_is_device(&p) && !r->tensor[i].is_sharded_out &&
+        if (space_is_device(&p) && !r->tensor[i].is_sharded_out &&
             write_values(r, t, to, why) != PEN_OK)
             return why->status;
     }
-    return place_write(&r->place, update_state_verdict_at(r, r->n_decided - 1), &last, sizeof last,
+    return space_write(&r->space, update_state_verdict_at(r, r->n_decided - 1), &last, sizeof last,
                        why);
 }

@@ -5,7 +5,7 @@
  * with bit-equal sums, get the same bits as with servers.  The caller provides the sums: train/solo.c
  * weighs one gradient, train/reducer.c sums those of all ranks.  16-bit parameters have a float32
  * master, as on servers.
- *   Place.  All arithmetic is device_ops in one place (place.h).  On the host a call has ended when it returns.  On a
+ *   Space.  All arithmetic is device_ops in one space (space.h).  On the host a call has ended when it returns.  On a
  * device it is enqueued: the verdict of a step stays on the device, where the update reads it, and the host reads a copy
  * later (update_state_settle).  Until then a step may have been applied or not, so the host sends the scalars of an
  * update for each number of updates that is possible before it.
@@ -24,7 +24,7 @@
 #include "worker/tensor/model.h"
 #include "worker/train/sharded/sharded_ranges.h"
 #include "worker/train/state_ranges.h"
-#include "worker/train/update/place.h"
+#include "worker/tensor/device_copy/space.h"
 
 typedef struct update_state update_state;
 
@@ -32,15 +32,15 @@ enum { UPDATE_STATE_PENDING_MAX = 3 }; /* verdicts that the host has not read */
 
 typedef struct {
     const model *model; /* frozen, with first values in t->param; BORROWED while the state lives */
-    const place *place; /* NULL: the host; copied */
-    const sharded_range *own; /* [n_tensors] the part; NULL: all */
+    const memory_space *space; /* NULL: the host; copied */
+    const sharded_range *own;  /* [n_tensors] the part; NULL: all */
     /* [n_tensors] the master is the only copy of the tensor, and is empty before update_state_load();
      * NULL: none.  Other tensors have the range's values in t->param. */
     const bool *sharded_out;
     int members; /* words that are copied with a verdict */
     /* Host memory that a device can read: once it is nonzero, no step is applied.  NULL: none. */
     const uint32_t *stop;
-    /* Of a part: adds up n doubles in memory of the place over all members, in place; on a device in the order of its
+    /* Of a part: adds up n doubles in memory of the space over all members, in place; on a device in the order of its
      * stream.  NULL: no rule needs norms of whole tensors, or all is here. */
     pen_status (*add_up)(void *user, double *sums, size_t n, pen_error *why);
     void *user;
@@ -56,7 +56,7 @@ pen_status update_state_load(update_state *r, const pen_tensor *t, const void *v
 const plan *update_state_plan(const update_state *r);
 
 /* ---- a step: give, measure, decide, carry out, settle ---- */
-/* Sets the weighted float32 sum of a trained tensor's gradients, of the own range, in the place's memory; BORROWED until
+/* Sets the weighted float32 sum of a trained tensor's gradients, of the own range, in the space's memory; BORROWED until
  * the update has run. */
 void update_state_give(update_state *r, const pen_tensor *t, const float *sum);
 
@@ -74,7 +74,7 @@ size_t update_state_unpack(update_state *r, const sharded_range *theirs, size_t 
                            const double *from);
 size_t update_state_blocks(const update_state *r, const sharded_range *of, size_t stride);
 
-/* All sums of squares, in registration order, and the lowest chunk of the sums that is not finite: memory of the place. */
+/* All sums of squares, in registration order, and the lowest chunk of the sums that is not finite: memory of the space. */
 typedef struct {
     double *sums;
     size_t n;
@@ -85,7 +85,7 @@ update_state_sums update_state_sums_of(const update_state *r);
 /* Where a device keeps the lowest chunk of this rank's own gradients that is not finite (device_weigh.bad). */
 uint32_t *update_state_own_bad(const update_state *r);
 
-/* Decides from all sums of squares; the verdict is then pending.  words[members]: memory of the place that is copied with
+/* Decides from all sums of squares; the verdict is then pending.  words[members]: memory of the space that is copied with
  * the verdict; NULL: none.  The caller keeps at most UPDATE_STATE_PENDING_MAX verdicts pending. */
 pen_status update_state_decide(update_state *r, const wire_inputs *inputs, double weight_sum,
                                const uint32_t *words, pen_error *why);
@@ -117,7 +117,7 @@ bool update_state_gscale(const update_state *r, const pen_tensor *t, const wire_
 pen_status update_state_update(update_state *r, const pen_tensor *t, double lr, double gscale,
                                pen_error *why);
 
-/* Copies the values of the own range of a tensor that is sharded out to memory of the place, in the tensor's type; on a
+/* Copies the values of the own range of a tensor that is sharded out to memory of the space, in the tensor's type; on a
  * device in the order of `stream`. */
 pen_status update_state_copy_out(const update_state *r, const pen_tensor *t, void *to,
                                  device_stream stream, pen_error *why);

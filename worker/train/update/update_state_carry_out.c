@@ -19,7 +19,7 @@ static device_update_span span_of(const update_state *r, const pen_tensor *t)
     memcpy(span.slot, own->slot, sizeof span.slot);
     if (t->desc.dtype != PEN_F32 && !own->is_sharded_out) {
         span.values =
-            (char *)place_values(&r->place, t) + own->own.start * plan_dtype_bytes(t->desc.dtype);
+            (char *)space_values(&r->space, t) + own->own.start * plan_dtype_bytes(t->desc.dtype);
         span.values_dtype = t->desc.dtype;
     }
     return span;
@@ -53,7 +53,7 @@ static void begin_launch(const update_state *r, const pen_tensor *like, const do
 static pen_status run_pass(const update_state *r, launch *l, int pass, pen_error *why)
 {
     l->update.pass = pass;
-    return r->place.ops->update(&l->update, r->place.stream, why);
+    return r->space.ops->update(&l->update, r->space.stream, why);
 }
 
 /* The sums of a tensor's blocks, first those of the parameters; a part has its own blocks, the others are zeros, which
@@ -79,8 +79,8 @@ static pen_status take_roots(const update_state *r, uint32_t n, pen_error *why)
     pen_status status = PEN_OK;
     for (uint32_t i = 0; i < n && status == PEN_OK; i++) {
         const size_t blocks = update_state_blocks_of(r->model->tensor[r->alike[i]]->elements);
-        status              = r->place.ops->roots(at, at + blocks, blocks, r->norms + 2 * (size_t)i,
-                                                  r->place.stream, why);
+        status              = r->space.ops->roots(at, at + blocks, blocks, r->norms + 2 * (size_t)i,
+                                                  r->space.stream, why);
         at += 2 * blocks;
     }
     return status;
@@ -92,7 +92,7 @@ static pen_status update_whole(const update_state *r, launch *l, uint32_t n, pen
     const size_t sums = lay_out_whole(r, n);
     pen_status status = PEN_OK;
     if (r->add_up != NULL)
-        status = r->place.ops->zero(r->whole, sums * sizeof *r->whole, r->place.stream, why);
+        status = r->space.ops->zero(r->whole, sums * sizeof *r->whole, r->space.stream, why);
     if (status == PEN_OK) status = run_pass(r, l, DEVICE_UPDATE_NORMS, why);
     if (status == PEN_OK && r->add_up != NULL) status = r->add_up(r->user, r->whole, sums, why);
     if (status == PEN_OK) status = take_roots(r, n, why);

@@ -36,7 +36,7 @@ pen_status update_state_measure(update_state *r, pen_error *why)
                                              .sums  = sums,
                                              .chunk = i};
     }
-    return r->place.ops->norm(r->measure, n, &r->bad[BAD_SUMS], r->place.stream, why);
+    return r->space.ops->norm(r->measure, n, &r->bad[BAD_SUMS], r->space.stream, why);
 }
 
 uint32_t update_state_bad_chunk(const update_state *r)
@@ -86,21 +86,21 @@ size_t update_state_blocks(const update_state *r, const sharded_range *of, size_
 /* ---- the decision ---------------------------------------------------------------------------- */
 static pen_status copy_verdict(update_state *r, const uint32_t *words, pen_error *why)
 {
-    const place *p    = &r->place;
-    copied_verdict *c = update_state_copied(r, r->n_decided);
-    const uint64_t at = r->n_decided % UPDATE_STATE_VERDICTS;
+    const memory_space *p = &r->space;
+    copied_verdict *c     = update_state_copied(r, r->n_decided);
+    const uint64_t at     = r->n_decided % UPDATE_STATE_VERDICTS;
     pen_status status =
-        place_copy(p, TRAFFIC_OTHER, &c->verdict, &r->verdict[at], sizeof c->verdict, why);
+        space_copy(p, TRAFFIC_OTHER, &c->verdict, &r->verdict[at], sizeof c->verdict, why);
     if (status == PEN_OK && words != NULL)
         status =
-            place_copy(p, TRAFFIC_OTHER, c->word, words, (size_t)r->members * sizeof *words, why);
-    return status == PEN_OK ? place_record(p, r->arrived[at], why) : status;
+            space_copy(p, TRAFFIC_OTHER, c->word, words, (size_t)r->members * sizeof *words, why);
+    return status == PEN_OK ? space_record(p, r->arrived[at], why) : status;
 }
 
 pen_status update_state_decide(update_state *r, const wire_inputs *inputs, double weight_sum,
                                const uint32_t *words, pen_error *why)
 {
-    const place *p        = &r->place;
+    const memory_space *p = &r->space;
     const device_decide d = {.sums       = r->sums,
                              .n_sums     = r->n_sums,
                              .bad        = &r->bad[BAD_SUMS],
@@ -117,25 +117,25 @@ pen_status update_state_decide(update_state *r, const wire_inputs *inputs, doubl
         r->tensor[i].staged = NULL;
     }
     pen_status status = p->ops->decide(&d, p->stream, why);
-    if (status == PEN_OK && place_is_device(p)) status = copy_verdict(r, words, why);
+    if (status == PEN_OK && space_is_device(p)) status = copy_verdict(r, words, why);
     if (status == PEN_OK)
-        status = place_copy(p, TRAFFIC_OTHER, r->bad, r->none, BAD_WORDS * sizeof *r->bad, why);
+        status = space_copy(p, TRAFFIC_OTHER, r->bad, r->none, BAD_WORDS * sizeof *r->bad, why);
     r->n_decided += status == PEN_OK;
     return status;
 }
 
 const device_verdict *update_state_verdict(const update_state *r)
 {
-    return place_is_device(&r->place) ? NULL : update_state_verdict_at(r, r->n_decided - 1);
+    return space_is_device(&r->space) ? NULL : update_state_verdict_at(r, r->n_decided - 1);
 }
 
 pen_status update_state_settle(update_state *r, device_verdict *v, const uint32_t **words,
                                pen_error *why)
 {
     const uint64_t at = r->n_settled % UPDATE_STATE_VERDICTS;
-    if (place_is_device(&r->place)) {
+    if (space_is_device(&r->space)) {
         const pen_status status =
-            pinned_pair_wait(r->place.set, r->arrived[at], *r->place.deadline_ms, why);
+            pinned_pair_wait(r->space.set, r->arrived[at], *r->space.deadline_ms, why);
         if (status != PEN_OK) return status;
         *v     = update_state_copied(r, at)->verdict;
         *words = update_state_copied(r, at)->word;

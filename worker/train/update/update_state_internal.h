@@ -8,6 +8,7 @@
 #define WORKER_TRAIN_UPDATE_STATE_INTERNAL_H
 
 #include "common/compute/simd/simd.h"
+#include "worker/context.h"
 #include "worker/train/update/update_state.h"
 
 enum { UPDATE_STATE_VERDICTS = 4 };
@@ -31,10 +32,10 @@ typedef struct { /* host memory that a device writes */
     uint32_t word[]; /* [members] */
 } copied_verdict;
 
-/* Floats, sums and verdicts are memory of the place: update_state_place_of(). */
+/* Floats, sums and verdicts are memory of the space: update_state_space_of(). */
 struct update_state {
     const model *model;
-    place place;
+    memory_space space;
     int members;
     const uint32_t *stop;
     pen_status (*add_up)(void *user, double *sums, size_t n, pen_error *why);
@@ -65,9 +66,9 @@ struct update_state {
 };
 
 /* Where a tensor's state is: that of a frozen tensor is the host's if nothing but snapshots reads it. */
-static inline place update_state_place_of(const update_state *r, const pen_tensor *t)
+static inline memory_space update_state_space_of(const update_state *r, const pen_tensor *t)
 {
-    return t->trained || r->tensor[t->index].is_sharded_out ? r->place : place_host();
+    return t->trained || r->tensor[t->index].is_sharded_out ? r->space : space_host();
 }
 
 bool update_state_needs_whole(const update_state *r, const pen_tensor *t);
