@@ -7,6 +7,7 @@
 #include <cstring>
 #include <dlfcn.h>
 #include <string>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef std::map<std::string, unsigned long long> counts;
@@ -67,12 +68,15 @@ SHOWN void cuda_on_host_interval(const char *name)
 
 /* ---- at the end of the process ------------------------------------------------------------------------ */
 
+/* Simulated hosts count their processes each from 1. */
 static std::string with_pid(const char *name)
 {
-    std::string path  = name;
-    const size_t sign = path.find("%p");
-    if (sign != std::string::npos) path.replace(sign, 2, std::to_string(getpid()));
-    return path;
+    std::string path    = name;
+    const size_t sign   = path.find("%p");
+    struct stat numbers = {};
+    if (sign == std::string::npos) return path;
+    (void)stat("/proc/self/ns/pid", &numbers);
+    return path.replace(sign, 2, std::to_string(getpid()) + "-" + std::to_string(numbers.st_ino));
 }
 
 FILE *open_report(const char *variable)

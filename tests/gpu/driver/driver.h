@@ -91,7 +91,7 @@ void count_copy(const void *caller, const char *direction, size_t bytes);
     } while (0)
 std::string api_name(const char *function); /* without the version that cuda.h adds */
 
-/* The file that an environment variable names, with the process's number for %p; NULL: none. */
+/* The file that an environment variable names, with the numbers of the process and of its namespace for %p; NULL: none. */
 FILE *open_report(const char *variable);
 void counts_report();
 
