@@ -58,7 +58,7 @@ only) files=${*:3} ;;
 esac
 has_address=$([ "$kind" != sanitize ] || grep '^PENSTOCK_SANITIZE.*=address' "$build/CMakeCache.txt")
 if [ -n "$has_address" ]; then
-    files="$files $(echo tests/python/{memory,collectives,training,life}_test.py)"
+    files="$files tests/cluster/memory.bats $(echo tests/python/{memory,collectives,training,life}_test.py)"
 fi
 [ "$kind" != gpu ] || export ON_GPU=1 # not on the played driver
 if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then files="$files tests/gpu/gpu.bats"; fi

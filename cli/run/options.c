@@ -739,7 +739,11 @@ int run_options_parse(int argc, char **argv, run_options *o)
     char **words        = calloc((size_t)argc * 2 + 1,
                                  sizeof *words); /* live as long as the process: PROG points into them */
     char(*spelled)[128] = calloc((size_t)argc + 1, sizeof *spelled);
-    if (words == NULL || spelled == NULL) return command_fail(1, "no memory for the command line");
+    if (words == NULL || spelled == NULL) {
+        free(words);
+        free(spelled);
+        return command_fail(1, "no memory for the command line");
+    }
     o->words             = words;
     int n                = normalise(argc, argv, words, spelled, o);
     words[0]             = "penstock run";

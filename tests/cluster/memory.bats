@@ -3,7 +3,12 @@
 
 load ../support/job
 
-setup() { job_setup; }
+setup() {
+    job_setup
+    # A build with AddressSanitizer has the faults linked in.
+    preload=$build/tests/support/libmemfault.so
+    ! grep -q '^PENSTOCK_SANITIZE:.*address' "$build/CMakeCache.txt" || preload=
+}
 teardown() { job_teardown; }
 
 # Runs the job of FLAGS with linear: its process ROLE (a worker: rank 1) gets no memory at allocation AT.
@@ -11,9 +16,14 @@ run_without() { # ROLE AT FLAGS
     local role=$1 at=$2
     shift 2
     rm -f "$tmp/note"
-    env MARK="$mark" LD_PRELOAD="$build/tests/support/libmemfault.so" MEMFAULT_NOTE="$tmp/note" MEMFAULT_AT="$at" \
+    env MARK="$mark" LD_PRELOAD="$preload" MEMFAULT_NOTE="$tmp/note" MEMFAULT_AT="$at" \
         MEMFAULT_IN="$role" $([ "$role" != worker ] || echo MEMFAULT_RANK=1) PENSTOCK_RETRY_MS=300 \
         timeout 30 "$penstock" run --standalone --nproc-per-node 2 "$@" "$examples/linear" >"$tmp/out" 2>&1
+}
+
+# Nothing crashed, nothing waited for ever, and a sanitizer found nothing.
+is_orderly() { # EXIT_STATUS
+    [ "$1" -lt 124 ] && ! grep -qE 'killed by SIG(SEGV|ABRT|BUS|FPE|ILL|KILL)|(Address|Leak)Sanitizer|runtime error:' "$tmp/out"
 }
 
 # The same for every EVERY-th allocation of that process.
@@ -26,8 +36,7 @@ each_fails() { # ROLE FLAGS
     for ((at = 1 + RANDOM % ${EVERY:-7}; at <= n; at += ${EVERY:-7})); do
         rc=0
         run_without "$1" "$at" "${@:2}" || rc=$?
-        [ "$rc" -lt 124 ] && ! grep -qE 'killed by SIG(SEGV|ABRT|BUS|FPE|ILL|KILL)' "$tmp/out" &&
-            { [ "$rc" = 0 ] || grep -q memory "$tmp/out"; } && continue
+        is_orderly "$rc" && { [ "$rc" = 0 ] || grep -q memory "$tmp/out"; } && continue
         echo "allocation $at: exit $rc; $(cat "$tmp/note")"
         cat "$tmp/out"
         return 1
@@ -65,8 +74,7 @@ each_fails() { # ROLE FLAGS
         for at in 5 40 75 110; do
             local rc=0
             run_without "$role" "$at" --servers 1 || rc=$?
-            [ "$rc" -lt 124 ] && ! grep -qE 'killed by SIG(SEGV|ABRT|BUS|FPE|ILL|KILL)' "$tmp/out" ||
-                { echo "$role from $at: exit $rc"; cat "$tmp/note" "$tmp/out"; return 1; }
+            is_orderly "$rc" || { echo "$role from $at: exit $rc"; cat "$tmp/note" "$tmp/out"; return 1; }
         done
     done
 }

@@ -8,6 +8,8 @@
  *                   with the number of all
  *
  * Ours are those of libpenstock and of the program that links it; libraries below have their own rules.
+ * A sanitizer has malloc already: there the calls are wrapped when our code is linked (MEMFAULT_WRAPPED, --wrap), and this
+ * file is a part of libpenstock and of the command.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,15 +25,22 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SHOWN  __attribute__((visibility("default")))
 #define CALLER ((uintptr_t)__builtin_return_address(0))
+#ifdef MEMFAULT_WRAPPED
+#define OURS(name)  __wrap_##name
+#define BELOW(name) __real_##name
+#else
+#define OURS(name)           name
+#define BELOW(name)          __libc_##name
+#define __libc_aligned_alloc __libc_memalign
+#endif
 
 enum { CALLS = 12 };
 
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *from, size_t size);
-void *__libc_memalign(size_t alignment, size_t size);
+void *BELOW(malloc)(size_t size);
+void *BELOW(calloc)(size_t n, size_t size);
+void *BELOW(realloc)(void *from, size_t size);
+void *BELOW(aligned_alloc)(size_t alignment, size_t size);
 
 static struct {
     uintptr_t from, to;
@@ -115,49 +124,48 @@ static void note_calls(const char *in)
 
 static bool fails(uintptr_t caller)
 {
+    int i = 0;
     if (!is_meant) return false;
-    for (int i = 0; i < n_ours; i++) {
-        if (caller < ours[i].from || caller >= ours[i].to) continue;
-        const long call = atomic_fetch_add(&calls, 1) + 1;
-        if (at == 0 || call < at || call >= at + many) return false;
-        if (call == at) note_calls(ours[i].name);
-        errno = ENOMEM;
-        return true;
-    }
-    return false;
+    while (i < n_ours && (caller < ours[i].from || caller >= ours[i].to)) i++;
+    if (i == n_ours) return false;
+    const long call = atomic_fetch_add(&calls, 1) + 1;
+    if (at == 0 || call < at || call >= at + many) return false;
+    if (call == at) note_calls(ours[i].name);
+    errno = ENOMEM;
+    return true;
 }
 
-SHOWN void *malloc(size_t size)
+void *OURS(malloc)(size_t size)
 {
-    return fails(CALLER) ? NULL : __libc_malloc(size);
+    return fails(CALLER) ? NULL : BELOW(malloc)(size);
 }
 
-SHOWN void *calloc(size_t n, size_t size)
+void *OURS(calloc)(size_t n, size_t size)
 {
-    return fails(CALLER) ? NULL : __libc_calloc(n, size);
+    return fails(CALLER) ? NULL : BELOW(calloc)(n, size);
 }
 
-SHOWN void *realloc(void *from, size_t size)
+void *OURS(realloc)(void *from, size_t size)
 {
-    return fails(CALLER) ? NULL : __libc_realloc(from, size);
+    return fails(CALLER) ? NULL : BELOW(realloc)(from, size);
 }
 
-SHOWN void *aligned_alloc(size_t alignment, size_t size)
+void *OURS(aligned_alloc)(size_t alignment, size_t size)
 {
-    return fails(CALLER) ? NULL : __libc_memalign(alignment, size);
+    return fails(CALLER) ? NULL : BELOW(aligned_alloc)(alignment, size);
 }
 
-SHOWN int posix_memalign(void **to, size_t alignment, size_t size)
+int OURS(posix_memalign)(void **to, size_t alignment, size_t size)
 {
-    void *got = fails(CALLER) ? NULL : __libc_memalign(alignment, size);
+    void *got = fails(CALLER) ? NULL : BELOW(aligned_alloc)(alignment, size);
     if (got == NULL) return ENOMEM;
     *to = got;
     return 0;
 }
 
-SHOWN char *strdup(const char *text)
+char *OURS(strdup)(const char *text)
 {
     const size_t size = strlen(text) + 1;
-    char *copy        = fails(CALLER) ? NULL : __libc_malloc(size);
+    char *copy        = fails(CALLER) ? NULL : BELOW(malloc)(size);
     return copy != NULL ? memcpy(copy, text, size) : NULL;
 }
