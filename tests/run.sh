@@ -58,6 +58,7 @@ only) files=${*:3} ;;
 esac
 has_address=$([ "$kind" != sanitize ] || grep '^PENSTOCK_SANITIZE.*=address' "$build/CMakeCache.txt")
 if [ -n "$has_address" ]; then
+    export EVERY=${EVERY:-21} # of the allocations that fail in memory.bats
     files="$files tests/cluster/memory.bats $(echo tests/python/{memory,collectives,training,life}_test.py)"
 fi
 [ "$kind" != gpu ] || export ON_GPU=1 # not on the played driver
