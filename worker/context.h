@@ -75,8 +75,8 @@ typedef struct { /* between pen_step_begin and pen_step_end */
 } context_step;
 
 typedef struct {
-    memory_space
-        work; /* where the strategy works on gradients and new values; the host until it opens */
+    /* Where the strategy works on gradients and new values; the host until it opens. */
+    memory_space work;
     struct device_copies *device_copies; /* tensors in device memory; NULL: none */
     struct buffers *buffers;             /* train/buffers.h; NULL: no tensor is one */
     pthread_mutex_t grad_lock;           /* of memory of the SDK: param_memory.h */

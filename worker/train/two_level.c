@@ -177,7 +177,7 @@ static size_t lay_out_values(two_level *l)
 }
 
 /* All ranks choose alike. */
-static pen_status choose_place(pen_ctx *ctx, two_level *l, pen_error *why)
+static pen_status choose_space(pen_ctx *ctx, two_level *l, pen_error *why)
 {
     int32_t own = strategy_may_be_on_device(ctx), all = 0;
     if (group_calls_lowest(&l->everyone, own, &all, "where to sum", why) != PEN_OK ||
@@ -242,7 +242,7 @@ static pen_status set_up(pen_ctx *ctx, two_level *l, pen_error *why)
 {
     const plan *p = l->ps.c->plan;
     if (check_rules(&ctx->model, why) != PEN_OK || make_groups(ctx, l, why) != PEN_OK ||
-        choose_place(ctx, l, why) != PEN_OK)
+        choose_space(ctx, l, why) != PEN_OK)
         return why->status;
     if (!make_tables(l, p, ctx->model.n_tensors))
         return why_set(why, PEN_NO_MEMORY, "no memory for the shares of %u chunks", p->n_chunks);

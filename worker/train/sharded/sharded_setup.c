@@ -84,10 +84,11 @@ static pen_status make_ranges(sharded *s, pen_error *why)
     const size_t n = m->n_tensors;
     uint64_t *elements;
     bool *trained;
-    void *wanted      = ARRAYS_NEW(ARRAY(elements, n), ARRAY(trained, n));
-    s->arrays         = ARRAYS_NEW(ARRAY(s->range, n * (size_t)s->size), ARRAY(s->own, n),
-                                   ARRAY(s->sharded_out, n), ARRAY(s->first, n + 1), ARRAY(s->sum, n),
-                                   ARRAY(s->dest, n), ARRAY(s->trained, n), ARRAY(s->list, n));
+    const size_t n_ranges = s->stage > 0 ? n * (size_t)s->size : 0;
+    void *wanted          = ARRAYS_NEW(ARRAY(elements, n), ARRAY(trained, n));
+    s->arrays = ARRAYS_NEW(ARRAY(s->range, n_ranges), ARRAY(s->own, n), ARRAY(s->sharded_out, n),
+                           ARRAY(s->first, n + 1), ARRAY(s->sum, n), ARRAY(s->dest, n),
+                           ARRAY(s->trained, n), ARRAY(s->list, n));
     pen_status status = PEN_NO_MEMORY;
     if (wanted != NULL && s->arrays != NULL) {
         for (size_t i = 0; i < n; i++) {
@@ -285,7 +286,7 @@ static bool may_be_on_device(const sharded *s)
 }
 
 /* All members choose alike. */
-static pen_status choose_place(sharded *s, pen_error *why)
+static pen_status choose_space(sharded *s, pen_error *why)
 {
     int32_t own = may_be_on_device(s), all = own;
     if ((s->n > 1 &&
@@ -329,7 +330,7 @@ pen_status sharded_set_up(sharded *s, pen_error *why)
     pen_status status = s->ctx->mode == MODE_LOCAL ? PEN_OK : check_groups(m, why);
     if (status == PEN_OK) status = make_groups(s, why);
     if (status == PEN_OK) status = make_ranges(s, why);
-    if (status == PEN_OK) status = choose_place(s, why);
+    if (status == PEN_OK) status = choose_space(s, why);
     if (status == PEN_OK && (s->stage > 0 || s->n > 1)) status = spread(s, why);
     if (status == PEN_OK) status = make_state(s, why);
     if (status == PEN_OK) status = load_all_sharded_out(s, why);
