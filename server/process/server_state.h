@@ -326,9 +326,6 @@ void server_plugin_close(server *s);
 void server_command(server *s, const wire_control *command);
 void server_commands_close(server *s);
 
-/* server_http.c: opens s->watch, by the setting http */
-pen_status server_http_open(server *s, pen_error *why);
-
 /* server_epoch.c */
 /* Messages in s->arena, which they keep: another becomes s->arena. */
 void server_epoch_take(server *s, const wire_control *epoch);

@@ -1,7 +1,10 @@
-/* simd.c - which level of the inner loops runs on this processor. */
+/* simd.c - which level of the inner loops runs on this processor, and its reductions. */
 #include "common/compute/simd/simd.h"
 
 #include "common/base/why.h"
+#include "common/compute/simd/reduce.h"
+#include "common/compute/simd/reduce_level.h"
+
 #include <stdatomic.h>
 #include <string.h>
 
@@ -10,7 +13,7 @@ extern const simd_level simd_scalar;
 extern const simd_level simd_avx2, simd_avx512;
 const simd_level *const simd_all[] = {&simd_avx512, &simd_avx2, &simd_scalar, NULL};
 #else
-const simd_level *const simd_all[] = {&simd_scalar, NULL};
+const simd_level *const simd_all[]        = {&simd_scalar, NULL};
 #endif
 
 static _Atomic(const simd_level *) chosen;
@@ -93,4 +96,57 @@ pen_status simd_choose(const char *name, pen_error *why)
                        name, best()->name);
     atomic_store(&chosen, level);
     return PEN_OK;
+}
+
+/* ---- operations by type, at the chosen level ------------------------------------------------- */
+/* In the order of simd_all: a level of simd.h and its reductions belong together. */
+#if defined(__x86_64__)
+static const reduce_level *const levels[] = {&reduce_avx512, &reduce_avx2, &reduce_scalar};
+#else
+static const reduce_level *const levels[] = {&reduce_scalar};
+#endif
+
+static const reduce_level *level(void)
+{
+    const simd_level *now = simd();
+    int i                 = 0;
+    while (simd_all[i] != now) i++; /* terminates: simd() is in the list */
+    return levels[i];
+}
+
+static bool is_float(pen_dtype dtype)
+{
+    return dtype == PEN_F16 || dtype == PEN_BF16 || dtype == PEN_F32 || dtype == PEN_F64;
+}
+
+static bool is_integer(pen_dtype dtype)
+{
+    return dtype >= PEN_I8 && dtype <= PEN_U64;
+}
+
+bool reduce_is_legal(pen_op op, pen_dtype dtype)
+{
+    if (op >= PEN_SUM && op <= PEN_MAX) return is_float(dtype) || is_integer(dtype);
+    return op >= PEN_LAND && op <= PEN_BXOR && is_integer(dtype);
+}
+
+void reduce(const reduce_args *args, size_t begin, size_t count)
+{
+    if (count > 0) level()->run(args, begin, count);
+}
+
+/* Smaller copies are likely still in a cache, or needed there soon. */
+enum { STREAM_FROM_BYTES = 2 << 20 };
+
+void copy_past(void *out, const void *in, size_t bytes)
+{
+    if (bytes > 0) level()->copy(out, in, bytes);
+}
+
+void copy_stream(void *out, const void *in, size_t bytes)
+{
+    if (bytes >= STREAM_FROM_BYTES)
+        level()->copy(out, in, bytes);
+    else if (bytes > 0)
+        memcpy(out, in, bytes);
 }
