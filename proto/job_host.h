@@ -13,7 +13,8 @@ typedef struct { /* as in scheduler_settings; the others have their defaults */
     int on_worker_loss, encryption;
 } job_host_settings;
 
-/* Serves one job in a thread of its own.
+/* Serves one job in a thread of its own.  *h is OWNED, for job_host_close(); NULL after a failure.  Thread: any, one at a
+ * time.
  * Errors  UNREACHABLE  the port is taken.   UNSUPPORTED   NO_MEMORY */
 pen_status job_host_start(const job_host_settings *settings, job_host **h, pen_error *why);
 

@@ -1,4 +1,5 @@
-/* snapshot_part.h - writes a process's parts of snapshots: for servers, and for workers without servers.
+/* snapshot_part.h - writes a process's parts of snapshots, for servers and for workers without servers; and a model as the
+ * rows of a manifest.
  *
  * The first part removes snapshots that an earlier run wrote after the step that this run resumed from.  A part that fails
  * leaves nothing behind.  Thread: one at a time.

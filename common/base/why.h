@@ -1,4 +1,4 @@
-/* why.h - one failure: a sentence and a machine-readable culprit.
+/* why.h - one failure: a sentence and a machine-readable culprit; and the last one of each thread.
  *
  * Every function of ours that can fail for a reportable reason takes a `pen_error *why` as its last argument and
  * returns the status it wrote there.  The first function that recognises a failure writes it; callers pass it on

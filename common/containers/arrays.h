@@ -1,4 +1,4 @@
-/* arrays.h - several zeroed arrays in one allocation: created and freed together. */
+/* arrays.h - several zeroed arrays in one allocation, created and freed together; and arrays that grow. */
 #ifndef COMMON_ARRAYS_H
 #define COMMON_ARRAYS_H
 

@@ -1,4 +1,5 @@
-/* file_limit.h - a file size limit (ulimit -f) is an error like a full disk, not a fatal signal.
+/* file_limit.h - limits of a process's files: a size limit (ulimit -f) is an error like a full disk, not a fatal signal; and
+ * how many may be open.
  *
  * The kernel sends SIGXFSZ to the thread that writes beyond the limit, which ends the process by default.  The
  * signal's action belongs to the program, so it is blocked only in our threads, and in the program's threads while

@@ -1,4 +1,4 @@
-/* core_out.h - the core's output: messages, log lines and changes of member state.  It calls nothing above it. */
+/* core_out.h - what the core sends and says: messages, log lines, the newest events.  It calls nothing above it. */
 #ifndef SCHEDULER_CORE_OUT_H
 #define SCHEDULER_CORE_OUT_H
 

@@ -26,7 +26,10 @@ static scheduler_settings settings_of(const job_host_settings *s)
 pen_status job_host_start(const job_host_settings *settings, job_host **h, pen_error *why)
 {
     const scheduler_settings all = settings_of(settings);
-    return scheduler_start(&all, (scheduler **)h, why);
+    scheduler *s                 = NULL;
+    const pen_status status      = scheduler_start(&all, &s, why);
+    *h                           = (job_host *)s;
+    return status;
 }
 
 void job_host_decline(const job_host_settings *settings, const pen_error *why, uint64_t ms)

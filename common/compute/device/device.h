@@ -175,6 +175,7 @@ pen_status device_check_update(const device_update *u, pen_error *why);
 pen_status device_check_float(pen_dtype dtype, pen_error *why);
 
 /* ---- copies between memories, counted where they cross from a device to the host or back ----- */
+/* The worker copies by device_copy() only, so that its counters (stat.h, device.*.bytes) miss nothing. */
 /* ops->copy(), counted in `stats` when it is enqueued.  stats NULL: not counted. */
 pen_status device_copy(const device_ops *ops, stat_traffic what, stat_set *stats, void *to,
                        const void *from, size_t bytes, device_stream stream, pen_error *why);

@@ -155,7 +155,7 @@ void io_notify_events(io_thread *c, const wire_epoch *before);
 void io_tell(io_thread *c, pen_event_kind kind, int32_t rank, const char *text);
 
 /* io_route.c */
-/* m, in c->arena, becomes the view: the arenas change their parts. */
+/* m, in c->arena, becomes the view: c->arena and c->view_arena are swapped. */
 pen_status io_route_epoch(io_thread *c, const wire_control *m, pen_error *why);
 pen_status io_route_plan(io_thread *c, const wire_control *m, pen_error *why);
 void io_route_fini(io_thread *c);
