@@ -408,7 +408,7 @@ static void in_a_large_group_who_sees_another_call_says_so_and_nobody_ends(void 
                                    .scale = 1,
                                    .label = "loss"});
             const member *m = &r->member[run_to_failure(r)];
-            char name[16];
+            char name[24];
             snprintf(name, sizeof name, "rank %d has", odd);
             assert_int_equal(m->why.status, PEN_MISMATCH);
             if (strstr(m->why.text, name) == NULL || strstr(m->why.text, "differs") == NULL)

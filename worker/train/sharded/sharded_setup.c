@@ -78,33 +78,38 @@ static pen_status make_groups(sharded *s, pen_error *why)
 }
 
 /* ---- ownership ------------------------------------------------------------------------------- */
+static pen_status make_arrays(sharded *s, pen_error *why)
+{
+    const model *m        = &s->ctx->model;
+    const size_t n        = m->n_tensors;
+    const size_t n_ranges = s->stage > 0 ? n * (size_t)s->size : 0;
+    s->arrays = ARRAYS_NEW(ARRAY(s->range, n_ranges), ARRAY(s->own, n), ARRAY(s->sharded_out, n),
+                           ARRAY(s->first, n + 1), ARRAY(s->sum, n), ARRAY(s->dest, n),
+                           ARRAY(s->trained, n), ARRAY(s->list, n));
+    if (s->arrays == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the parts of %zu tensors", n);
+    for (size_t i = 0; i < n; i++) s->sharded_out[i] = s->stage > 0 && !m->tensor[i]->stays;
+    return PEN_OK;
+}
+
 static pen_status make_ranges(sharded *s, pen_error *why)
 {
     const model *m = &s->ctx->model;
     const size_t n = m->n_tensors;
     uint64_t *elements;
     bool *trained;
-    const size_t n_ranges = s->stage > 0 ? n * (size_t)s->size : 0;
-    void *wanted          = ARRAYS_NEW(ARRAY(elements, n), ARRAY(trained, n));
-    s->arrays = ARRAYS_NEW(ARRAY(s->range, n_ranges), ARRAY(s->own, n), ARRAY(s->sharded_out, n),
-                           ARRAY(s->first, n + 1), ARRAY(s->sum, n), ARRAY(s->dest, n),
-                           ARRAY(s->trained, n), ARRAY(s->list, n));
-    pen_status status = PEN_NO_MEMORY;
-    if (wanted != NULL && s->arrays != NULL) {
-        for (size_t i = 0; i < n; i++) {
-            elements[i]       = m->tensor[i]->elements;
-            trained[i]        = m->tensor[i]->trained;
-            s->sharded_out[i] = s->stage > 0 && !m->tensor[i]->stays;
-        }
-        status = s->stage > 0
-                     ? sharded_ranges(m->n_tensors, elements, trained, s->size, s->range, why)
-                     : PEN_OK;
-        for (size_t i = 0; i < n && s->stage > 0; i++)
-            s->own[i] = s->range[i * (size_t)s->size + (size_t)s->rank];
+    void *wanted = ARRAYS_NEW(ARRAY(elements, n), ARRAY(trained, n));
+    if (wanted == NULL)
+        return why_set(why, PEN_NO_MEMORY, "no memory for the parts of %zu tensors", n);
+    for (size_t i = 0; i < n; i++) {
+        elements[i] = m->tensor[i]->elements;
+        trained[i]  = m->tensor[i]->trained;
     }
+    const pen_status status =
+        sharded_ranges(m->n_tensors, elements, trained, s->size, s->range, why);
+    for (size_t i = 0; i < n; i++) s->own[i] = s->range[i * (size_t)s->size + (size_t)s->rank];
     free(wanted);
-    return status == PEN_OK ? status
-                            : why_set(why, status, "no memory for the parts of %zu tensors", n);
+    return status;
 }
 
 /* ---- pieces of gradients --------------------------------------------------------------------- */
@@ -304,18 +309,18 @@ static pen_status make_state(sharded *s, pen_error *why)
     update_state_setup setup = {.model       = &s->ctx->model,
                                 .space       = &s->space,
                                 .own         = s->stage > 0 ? s->own : NULL,
-                                .sharded_out = s->stage > 0 ? s->sharded_out : NULL,
+                                .sharded_out = s->sharded_out,
                                 .members     = s->n,
                                 .add_up      = s->stage > 0 ? sharded_add_norms : NULL,
                                 .user        = s};
     if (space_is_device(&s->space) && (s->stage > 0 || s->n > 1)) {
         group_calls *g = s->stage > 0 ? &s->sums : &s->everyone;
-        if (s->stage > 0)
-            s->bad_of = space_alloc(&s->space, (size_t)s->n * sizeof *s->bad_of, true, why);
-        if ((s->stage > 0 && s->bad_of == NULL) ||
-            group_calls_take_space(g, &s->space, why) != PEN_OK)
-            return why->status;
+        if (group_calls_take_space(g, &s->space, why) != PEN_OK) return why->status;
         setup.stop = g->stop;
+    }
+    if (space_is_device(&s->space) && s->stage > 0) {
+        s->bad_of = space_alloc(&s->space, (size_t)s->n * sizeof *s->bad_of, true, why);
+        if (s->bad_of == NULL) return why->status;
     }
     const pen_status status = update_state_create(&setup, &s->update_state, why);
     return status == PEN_OK
@@ -329,7 +334,8 @@ pen_status sharded_set_up(sharded *s, pen_error *why)
     const model *m    = &s->ctx->model;
     pen_status status = s->ctx->mode == MODE_LOCAL ? PEN_OK : check_groups(m, why);
     if (status == PEN_OK) status = make_groups(s, why);
-    if (status == PEN_OK) status = make_ranges(s, why);
+    if (status == PEN_OK) status = make_arrays(s, why);
+    if (status == PEN_OK && s->stage > 0) status = make_ranges(s, why);
     if (status == PEN_OK) status = choose_space(s, why);
     if (status == PEN_OK && (s->stage > 0 || s->n > 1)) status = spread(s, why);
     if (status == PEN_OK) status = make_state(s, why);
