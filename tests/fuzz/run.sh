@@ -46,7 +46,7 @@ compile() { # output, sanitizers, sources...
 }
 
 for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
-common="common/base/status.c common/base/why.c common/base/crc.c common/base/config.c common/base/utf8.c common/system/file_limit.c common/system/own_files.c common/containers/vec.c common/containers/hash.c common/containers/arrays.c"
+common="common/base/why.c common/base/clock.c common/base/log.c common/base/crc.c common/base/config.c common/base/utf8.c common/system/file_limit.c common/system/own_files.c common/containers/hash.c common/containers/arrays.c"
 wire="$(ls proto/wire/wire*.c | tr '\n' ' ') $build/control.pb-c.c $build/data.pb-c.c $build/peer.pb-c.c tests/support/wire_difference.c $common"
 store=$(ls common/snapshot/store*.c | tr '\n' ' ')
 
@@ -67,9 +67,9 @@ for target in $targets; do
     wire_data | wire_peer) sources=$wire ;;
     wire_control) sources="$wire proto/plan.c proto/plan_compare.c" ;;
     config) sources=$common ;;
-    http) sources="common/net/http_gate.c common/net/metrics.c common/base/stat.c common/base/clock.c $common" ;;
+    http) sources="common/net/http_gate.c common/net/metrics.c common/base/stat.c $common" ;;
     secret) sources="common/net/auth/secret.c $common" ;;
-    local) sources="common/net/local_socket.c common/system/user_folder.c common/base/clock.c $common" ;;
+    local) sources="common/net/local_socket.c common/system/user_folder.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
     lend) sources="common/net/transport/lend.c common/system/own_pid.c common/system/segment.c common/containers/buf.c $common" ;;
     socket) sources="common/net/transport/transport_socket_line.c common/net/transport/tls.c common/containers/buf.c $common" ;;
@@ -77,7 +77,7 @@ for target in $targets; do
     safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;
     documents) sources="$(ls common/config_files/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     rows) sources="proto/rows.c server/shard/table/row_store.c common/compute/init.c common/containers/buf.c $(ls common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') $common" ;;
-    handler) sources="proto/rows.c server/shard/handler/handler_part.c  common/base/clock.c common/containers/buf.c proto/plan.c $(ls common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') $common" ;;
+    handler) sources="proto/rows.c server/shard/handler/handler_part.c  common/containers/buf.c proto/plan.c $(ls common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') $common" ;;
     esac
     program=$build/fuzz_$target log=$build/fuzz_$target.log
     if ! compile "$program" fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" $sources 2>"$log"; then

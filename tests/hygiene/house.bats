@@ -186,6 +186,12 @@ no_include() {
     [ -z "$output" ] || { echo "$output"; false; }
 }
 
+@test "every source that the fuzzers compile is in the tree" {
+    for file in $(grep -ohE '\b(common|proto|server|worker|scheduler|cli|tests)/[a-z_0-9/]+\.c\b' tests/fuzz/run.sh | sort -u); do
+        [ -e "$file" ] || { echo "$file is not there"; return 1; }
+    done
+}
+
 @test "every file the tour names is in the tree" {
     git ls-files -co --exclude-standard | sed 's|^|/|' >"$tmp/files"
     for file in $(grep -ohE '`[a-z_/]+(/[a-zA-Z_0-9.]+)*\.(c|h|inc|md|bats|sh)`' docs/tour.md docs/design/*.md README.md */README.md | tr -d '`' | grep -vE '_x\.|^(lmdb|zmq|sodium|openssl)\.h' | sort -u); do
