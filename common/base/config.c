@@ -44,28 +44,23 @@ static int min3(int a, int b, int c)
     return ab < c ? ab : c;
 }
 
-/* Fewest letters to add, drop, change or swap with their neighbour (optimal string alignment). */
-static int edits(const char *a, const char *b)
+int config_unlikeness(const char *key, const char *name)
 {
-    const int n = (int)strnlen(a, NAME_BYTES), m = (int)strnlen(b, NAME_BYTES);
+    /* Fewest letters to add, drop, change or swap with their neighbour (optimal string alignment). */
+    const int n = (int)strnlen(key, NAME_BYTES), m = (int)strnlen(name, NAME_BYTES);
     int cost[3][NAME_BYTES + 1]; /* of the last two rows and this one, in turn */
     for (int j = 0; j <= m; j++) cost[0][j] = j;
     for (int i = 1; i <= n; i++) {
         int *now = cost[i % 3], *last = cost[(i + 2) % 3], *before = cost[(i + 1) % 3];
         now[0] = i;
         for (int j = 1; j <= m; j++) {
-            now[j] = min3(last[j] + 1, now[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+            now[j] = min3(last[j] + 1, now[j - 1] + 1, last[j - 1] + (key[i - 1] != name[j - 1]));
+            if (i > 1 && j > 1 && key[i - 1] == name[j - 2] && key[i - 2] == name[j - 1] &&
                 before[j - 2] + 1 < now[j])
                 now[j] = before[j - 2] + 1;
         }
     }
-    return cost[n % 3][m];
-}
-
-int config_unlikeness(const char *key, const char *name)
-{
-    const int apart = edits(key, name);
+    const int apart = cost[n % 3][m];
     if (apart > 2 && strlen(key) > 2 && (strstr(name, key) != NULL || strstr(key, name) != NULL))
         return 2;
     return apart;

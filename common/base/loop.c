@@ -181,14 +181,6 @@ static bool drain_until_dry(loop *self)
     return true;
 }
 
-static void run_hooks(loop *self)
-{
-    for (size_t i = 0; i < self->n_hooks; i++) {
-        const hook h = self->hooks[i];
-        if (h.fn != NULL) h.fn(h.user);
-    }
-}
-
 /* ---- timers ---------------------------------------------------------------------------------- */
 
 static bool is_before(const loop_timer *a, const loop_timer *b)
@@ -391,7 +383,10 @@ bool loop_turn(loop *self, uint64_t wait_ms_max)
     bool worked = drain_until_dry(self);
     worked |= run_tasks(self);
     worked |= run_timers(self);
-    run_hooks(self);
+    for (size_t i = 0; i < self->n_hooks; i++) {
+        const hook h = self->hooks[i];
+        if (h.fn != NULL) h.fn(h.user);
+    }
     if (worked || drain_each(self)) return true;
     sleep_until_woken(self, wait_ms_max);
     return false;

@@ -15,13 +15,6 @@ typedef struct {
     int line;
 } key_lines;
 
-static void skip_string(key_lines *k)
-{
-    for (k->at++; k->at < k->end && *k->at != '"'; k->at++)
-        if (*k->at == '\\') k->at++;
-    if (k->at < k->end) k->at++;
-}
-
 static int next_line(key_lines *k)
 {
     while (k->at < k->end) {
@@ -30,7 +23,9 @@ static int next_line(key_lines *k)
             continue;
         }
         const int line = k->line;
-        skip_string(k);
+        for (k->at++; k->at < k->end && *k->at != '"'; k->at++)
+            if (*k->at == '\\') k->at++;
+        if (k->at < k->end) k->at++;
         while (k->at < k->end && strchr(" \t\r\n", *k->at) != NULL && *k->at != '\0')
             k->line += *k->at++ == '\n';
         if (k->at < k->end && *k->at == ':') return line;

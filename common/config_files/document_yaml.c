@@ -22,21 +22,16 @@ static int line_of(const yaml_event_t *event)
     return (int)event->start_mark.line + 1;
 }
 
-static pen_status refuse_yaml(const reader *r)
-{
-    const yaml_parser_t *p  = &r->parser;
-    const char *problem     = p->problem != NULL ? p->problem : "it ends too early";
-    const yaml_mark_t *mark = &p->problem_mark;
-    return why_set(r->why, PEN_BAD_SETTING, "%s:%d: this is not YAML: %s", r->d->name,
-                   (int)mark->line + 1, problem);
-}
-
 static pen_status next_event(reader *r, yaml_event_t *event)
 {
     if (yaml_parser_parse(&r->parser, event) == 0) {
         if (r->parser.error == YAML_MEMORY_ERROR)
             return why_set(r->why, PEN_NO_MEMORY, "no memory to read %s", r->d->name);
-        return refuse_yaml(r);
+        const yaml_parser_t *p  = &r->parser;
+        const char *problem     = p->problem != NULL ? p->problem : "it ends too early";
+        const yaml_mark_t *mark = &p->problem_mark;
+        return why_set(r->why, PEN_BAD_SETTING, "%s:%d: this is not YAML: %s", r->d->name,
+                       (int)mark->line + 1, problem);
     }
     const bool has_anchor =
         event->type == YAML_ALIAS_EVENT ||

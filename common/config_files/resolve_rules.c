@@ -18,7 +18,6 @@ static bool is_off(const fact *f)
 }
 
 /* ---- precision ------------------------------------------------------------------------------------------- */
-
 /* Compares the JSON file and mixed_precision about one type; a file may exclude the type. */
 static pen_status compare_precision(resolver *r, const fact *half, const char *type,
                                     const fact *mixed)
@@ -27,14 +26,6 @@ static pen_status compare_precision(resolver *r, const fact *half, const char *t
     const bool same = strcmp(mixed->value, type) == 0;
     if (is_on(half) != same && (is_on(half) || same)) return facts_contradict(r, half, mixed);
     return PEN_OK;
-}
-
-static void leave_loss_scale(resolver *r)
-{
-    for (fact *f = r->facts; f < r->facts + r->n; f++) {
-        const bool is_scale = strncmp(f->key->path, "fp16.", 5) == 0 && f->row->use == KEY_SETS;
-        if (is_scale && !f->is_out) facts_leave(r, f, "the job does not train in fp16");
-    }
 }
 
 pen_status resolve_precision(resolver *r)
@@ -59,12 +50,16 @@ pen_status resolve_precision(resolver *r)
     else if (is_said)
         facts_place(is_off(fp16) ? fp16 : bf16, place, sizeof place);
     if (is_said || given != NULL) status = resolver_put(r, "precision", value, place);
-    if (strcmp(given != NULL ? given : value, "fp16") != 0) leave_loss_scale(r);
+    if (strcmp(given != NULL ? given : value, "fp16") != 0) {
+        for (fact *f = r->facts; f < r->facts + r->n; f++) {
+            const bool is_scale = strncmp(f->key->path, "fp16.", 5) == 0 && f->row->use == KEY_SETS;
+            if (is_scale && !f->is_out) facts_leave(r, f, "the job does not train in fp16");
+        }
+    }
     return status;
 }
 
 /* ---- values whose "auto" is a flag ----------------------------------------------------------------------- */
-
 static const char *flag_of(const resolver *r, const char *name)
 {
     const struct {
@@ -129,7 +124,6 @@ static void flagged(resolver *r, words *w, const char *path, const char **value)
 }
 
 /* ---- optimizer ------------------------------------------------------------------------------------------- */
-
 static pen_status put_words(resolver *r, const words *w, const char *setting, const char *place)
 {
     char source[RESOLVED_LINE_BYTES + 32];
@@ -229,8 +223,6 @@ pen_status resolve_optim(resolver *r)
     return resolver_override_optim(r, w.text, given, place, layer);
 }
 
-/* ---- schedule -------------------------------------------------------------------------------------------- */
-
 /* --lr, or the optimizer's rate from --optim, the file or the program. */
 static const char *rate_of(resolver *r, char text[CONFIG_TEXT_BYTES])
 {
@@ -279,7 +271,6 @@ pen_status resolve_schedule(resolver *r)
 }
 
 /* ---- units of FSDP --------------------------------------------------------------------------------------- */
-
 /* The units of well-known classes, as patterns of tensor names: transformers' names, inside any enclosing model
  * (worker/tensor/unit.h). */
 static const struct {

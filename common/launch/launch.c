@@ -277,20 +277,6 @@ static void fill_defaults(const search *s)
         set_value(port, is_server ? PORT_SERVER_DEFAULT : PORT_DEFAULT, "the default");
 }
 
-/* Under torchrun's agent MASTER_PORT belongs to its own store: use the next port. */
-static pen_status make_way_for_agent(const search *s, pen_error *why)
-{
-    launch_value *port = &s->place->value[LAUNCH_PORT];
-    const char *agent  = s->get("TORCHELASTIC_USE_AGENT_STORE");
-    long number        = atol(port->text);
-    if (s->told->role == LAUNCH_SCHEDULER || s->place->is_alone) return PEN_OK;
-    if (!s->told->is_port_final && agent != NULL && strcmp(agent, "True") == 0) {
-        snprintf(port->text, sizeof port->text, "%ld", ++number);
-    }
-    if (number > 0 && number <= PORT_MAX) return PEN_OK;
-    return why_set(why, PEN_BAD_SETTING, "MASTER_PORT is %ld: not a port", number);
-}
-
 pen_status launch_resolve(const launch_told *told, launch_get get, launch_place *place,
                           pen_error *why)
 {
@@ -309,7 +295,16 @@ pen_status launch_resolve(const launch_told *told, launch_get get, launch_place 
     if (status == PEN_OK && told->role == LAUNCH_WORKER) status = check_worker(&s, why);
     if (status != PEN_OK) return status;
     fill_defaults(&s);
-    return make_way_for_agent(&s, why);
+    /* Under torchrun's agent MASTER_PORT belongs to its own store: use the next port. */
+    launch_value *port = &s.place->value[LAUNCH_PORT];
+    const char *agent  = s.get("TORCHELASTIC_USE_AGENT_STORE");
+    long number        = atol(port->text);
+    if (s.told->role == LAUNCH_SCHEDULER || s.place->is_alone) return PEN_OK;
+    if (!s.told->is_port_final && agent != NULL && strcmp(agent, "True") == 0) {
+        snprintf(port->text, sizeof port->text, "%ld", ++number);
+    }
+    if (number > 0 && number <= PORT_MAX) return PEN_OK;
+    return why_set(why, PEN_BAD_SETTING, "MASTER_PORT is %ld: not a port", number);
 }
 
 void launch_tell_number(launch_told *told, launch_item item, const char *setting, int64_t value,

@@ -93,13 +93,6 @@ static void drop_next(lifeline *self)
     self->next = NULL;
 }
 
-static void move(lifeline *self)
-{
-    end_one(self, self->now);
-    self->now  = self->next;
-    self->next = NULL;
-}
-
 /* Events of the next one count only once it is up; the owner does not see its failures. */
 static bool is_next_up(lifeline *self, transport_event *event)
 {
@@ -114,7 +107,9 @@ pen_status lifeline_recv(lifeline *self, transport_event *event)
 {
     const pen_status status = transport_recv(self->now, event);
     if (status != PEN_AGAIN || !is_next_up(self, event)) return status;
-    move(self);
+    end_one(self, self->now);
+    self->now  = self->next;
+    self->next = NULL;
     return PEN_OK;
 }
 

@@ -94,12 +94,16 @@ void metrics_family(metrics_page *page, const stat_row *row)
     write_head(page, row, row->kind == STAT_COUNTER ? "counter" : "gauge");
 }
 
-/* Independent of the program's locale. */
-static void write_number(FILE *out, double value)
+static void write_sample(metrics_page *page, const char *suffix, const char *labels,
+                         const char *more, double value)
 {
+    if (labels == NULL) labels = page->self;
+    fprintf(page->out, "%s%s{%s%s%s} ", page->name, suffix, labels,
+            labels[0] != '\0' && more[0] != '\0' ? "," : "", more);
+    /* Numbers look the same in every locale of the program. */
     char text[40];
     if (!isfinite(value)) {
-        fputs(isnan(value) ? "NaN\n" : value > 0 ? "+Inf\n" : "-Inf\n", out);
+        fputs(isnan(value) ? "NaN\n" : value > 0 ? "+Inf\n" : "-Inf\n", page->out);
         return;
     }
     if (value == floor(value) && fabs(value) < 1e15)
@@ -108,16 +112,7 @@ static void write_number(FILE *out, double value)
         snprintf(text, sizeof text, "%.9g", value);
     for (char *c = text; *c != '\0'; c++)
         if (*c == ',') *c = '.';
-    fprintf(out, "%s\n", text);
-}
-
-static void write_sample(metrics_page *page, const char *suffix, const char *labels,
-                         const char *more, double value)
-{
-    if (labels == NULL) labels = page->self;
-    fprintf(page->out, "%s%s{%s%s%s} ", page->name, suffix, labels,
-            labels[0] != '\0' && more[0] != '\0' ? "," : "", more);
-    write_number(page->out, value);
+    fprintf(page->out, "%s\n", text);
 }
 
 void metrics_sample(metrics_page *page, const char *labels, double value)

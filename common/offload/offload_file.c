@@ -33,15 +33,6 @@ typedef struct {
 } file_state;
 
 /* ---- opening --------------------------------------------------------------------------------- */
-static pen_status cannot_open(const char *dir, pen_error *why)
-{
-    return why_set(
-        why, PEN_STORE,
-        "cannot create a file for optimizer state in %.300s: %m; set offload_path to a writable "
-        "folder on a disk",
-        dir);
-}
-
 static int make_file(const char *dir, int flags)
 {
     static atomic_uint serial;
@@ -87,7 +78,12 @@ static pen_status file_open(void *state, const char *dir, pen_error *why)
         f->is_direct = false;
         fd           = make_file(dir, 0);
     }
-    if (fd < 0) return cannot_open(dir, why);
+    if (fd < 0)
+        return why_set(why, PEN_STORE,
+                       "cannot create a file for optimizer state in %.300s: %m; set offload_path "
+                       "to a writable "
+                       "folder on a disk",
+                       dir);
     f->fd = fd;
     warn_of_cache(f);
     return PEN_OK;
@@ -100,15 +96,6 @@ static uint64_t free_bytes(const file_state *f)
     return fstatvfs(f->fd, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
 }
 
-static pen_status no_room(const file_state *f, uint64_t more, int error, pen_error *why)
-{
-    errno = error;
-    return why_set(why, PEN_STORE,
-                   "optimizer state in %.300s needs %" PRIu64 " KiB more, but %" PRIu64
-                   " KiB are free: %m; free some space or set another offload_path",
-                   f->dir, more >> 10, free_bytes(f) >> 10);
-}
-
 static pen_status file_grow(void *state, uint64_t bytes, pen_error *why)
 {
     file_state *f = state;
@@ -118,7 +105,13 @@ static pen_status file_grow(void *state, uint64_t bytes, pen_error *why)
     if (error == EOPNOTSUPP || error == EINVAL) { /* at least check that it fits now */
         error = free_bytes(f) < more ? ENOSPC : ftruncate(f->fd, (off_t)bytes) != 0 ? errno : 0;
     }
-    if (error != 0) return no_room(f, more, error, why);
+    if (error != 0) {
+        errno = error;
+        return why_set(why, PEN_STORE,
+                       "optimizer state in %.300s needs %" PRIu64 " KiB more, but %" PRIu64
+                       " KiB are free: %m; free some space or set another offload_path",
+                       f->dir, more >> 10, free_bytes(f) >> 10);
+    }
     f->size = bytes;
     return PEN_OK;
 }

@@ -70,13 +70,6 @@ bool offload_wait(offload *t, struct timespec *deadline)
 }
 
 /* ---- the threads ----------------------------------------------------------------------------- */
-/* The medium holds whole pages. */
-static void zero_tail(const buf *content)
-{
-    memset((char *)content->data + content->size, 0,
-           offload_round_up(content->size) - content->size);
-}
-
 void offload_count(offload *t, stat_id id, uint64_t n)
 {
     if (t->stats != NULL) stat_add(t->stats, id, n);
@@ -109,27 +102,25 @@ static void do_read(offload *t, offload_job *job)
     offload_place_drop(t, job->place);
 }
 
-static void write_failed(offload *t, offload_job *job, const pen_error *why)
-{
-    job->place->is_lost = true;
-    t->lost             = *why;
-    if (t->trouble.status == PEN_OK) t->trouble = *why;
-}
-
 static void do_write(offload *t, offload_job *job)
 {
     offload_place *place = job->place;
     buf *const content   = job->content;
     pen_error why        = {0};
     pthread_mutex_unlock(&t->lock);
-    zero_tail(content);
+    /* The medium holds whole pages. */
+    memset((char *)content->data + content->size, 0,
+           offload_round_up(content->size) - content->size);
     place->crc              = crc32c(0, content->data, content->size);
     const pen_status status = t->ops->write(t->state, place->at, content->data, place->room, &why);
     pthread_mutex_lock(&t->lock);
     if (status == PEN_OK)
         offload_count(t, STAT_TIER_WRITE_BYTES, place->room);
-    else
-        write_failed(t, job, &why);
+    else {
+        job->place->is_lost = true;
+        t->lost             = why;
+        if (t->trouble.status == PEN_OK) t->trouble = why;
+    }
     place->is_pending = false;
     offload_place_drop(t, place);
     t->extent[job->extent].write = NULL;

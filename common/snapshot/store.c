@@ -90,13 +90,6 @@ void store_close(store *s)
 }
 
 /* ---- a part ---------------------------------------------------------------------------------- */
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static pen_status put_manifest(store *s, const store_manifest *m, pen_error *why)
 {
     char version[32];
@@ -106,8 +99,10 @@ static pen_status put_manifest(store *s, const store_manifest *m, pen_error *why
     store_manifest whole = *m;
     whole.format         = STORE_FORMAT;
     whole.version        = version;
-    whole.written_ms     = now_ms();
-    uint8_t *bytes       = store_manifest_encode(&whole, &size);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    whole.written_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    uint8_t *bytes   = store_manifest_encode(&whole, &size);
     if (bytes == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for the manifest of a snapshot");
     const store_bytes value = {bytes, size};

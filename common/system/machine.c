@@ -6,14 +6,6 @@
 
 enum { BOOT_ID_BYTES = 40, NAME_BYTES = 256 };
 
-static void read_boot_id(char id[BOOT_ID_BYTES])
-{
-    FILE *file       = fopen("/proc/sys/kernel/random/boot_id", "re");
-    const int n_read = file != NULL ? fscanf(file, "%39[0-9a-f-]", id) : 0;
-    if (n_read != 1) snprintf(id, BOOT_ID_BYTES, "unknown");
-    if (file != NULL) fclose(file);
-}
-
 void machine_identity(const char *id, char text[MACHINE_BYTES])
 {
     char boot[BOOT_ID_BYTES], name[NAME_BYTES] = "";
@@ -21,7 +13,10 @@ void machine_identity(const char *id, char text[MACHINE_BYTES])
         snprintf(text, MACHINE_BYTES, "id:%s", id);
         return;
     }
-    read_boot_id(boot);
+    FILE *file       = fopen("/proc/sys/kernel/random/boot_id", "re");
+    const int n_read = file != NULL ? fscanf(file, "%39[0-9a-f-]", boot) : 0;
+    if (n_read != 1) snprintf(boot, BOOT_ID_BYTES, "unknown");
+    if (file != NULL) fclose(file);
     if (gethostname(name, sizeof name - 1) != 0) snprintf(name, sizeof name, "unknown");
     snprintf(text, MACHINE_BYTES, "boot:%s:%s", boot, name);
 }

@@ -339,21 +339,16 @@ bool segment_detach(const void *data)
 }
 
 /* ---- segments of peers ----------------------------------------------------------------------- */
-/* The kernel's name of a segment's file. */
-static void link_of(uint64_t id, char link[2 * NAME_BYTES])
-{
-    char name[NAME_BYTES];
-    name_of(id, name);
-    snprintf(link, 2 * NAME_BYTES, "/memfd:%s (deleted)", name);
-}
-
 static bool leads_to(int folder, const char *path, uint64_t id)
 {
     char meant[2 * NAME_BYTES], link[2 * NAME_BYTES];
     const ssize_t length = readlinkat(folder, path, link, sizeof link - 1);
     if (length < 0) return false;
     link[length] = '\0';
-    link_of(id, meant);
+    /* The kernel's name of a segment's file. */
+    char name[NAME_BYTES];
+    name_of(id, name);
+    snprintf(meant, 2 * NAME_BYTES, "/memfd:%s (deleted)", name);
     return strcmp(link, meant) == 0;
 }
 

@@ -111,18 +111,12 @@ static pen_status make_file(const char *file, const char *who, int32_t rank, int
                     : why_set(why, PEN_STORE, "cannot write the timeline to %s/%s: %m", path, name);
 }
 
-static uint64_t power_of_two(uint64_t n)
-{
-    uint64_t power = TRACE_EVENTS_MIN;
-    while (power < n && power < TRACE_EVENTS_MAX) power *= 2;
-    return power;
-}
-
 static void fill_head(trace_head *h, uint64_t events, pen_role role, int32_t rank)
 {
-    h->version       = TRACE_PART_VERSION;
-    h->head_bytes    = (uint32_t)trace_pages(sizeof *h);
-    h->ring_events   = power_of_two(events);
+    h->version     = TRACE_PART_VERSION;
+    h->head_bytes  = (uint32_t)trace_pages(sizeof *h);
+    h->ring_events = TRACE_EVENTS_MIN;
+    while (h->ring_events < events && h->ring_events < TRACE_EVENTS_MAX) h->ring_events *= 2;
     h->ring_bytes    = TRACE_PAGE + trace_pages(h->ring_events * sizeof(trace_event));
     h->role          = (int)role;
     h->rank          = rank;
@@ -206,12 +200,6 @@ void trace_thread(const char *name, pen_role role, int32_t rank)
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
-static uint32_t hash_of(const char *text)
-{
-    const uint32_t h = (uint32_t)hash_bytes(text, strnlen(text, TRACE_NAME_BYTES - 1));
-    return h != 0 ? h : 1;
-}
-
 /* The slot of the label, or a free slot for it; -1: neither. */
 static int find_label(uint32_t hash, const char *text)
 {
@@ -240,7 +228,8 @@ static int add_label(uint32_t hash, const char *text)
 static uint16_t label_of(const char *text)
 {
     if (text == NULL || text[0] == '\0') return 0;
-    const uint32_t hash = hash_of(text);
+    const uint32_t h    = (uint32_t)hash_bytes(text, strnlen(text, TRACE_NAME_BYTES - 1));
+    const uint32_t hash = h != 0 ? h : 1;
     int at              = find_label(hash, text);
     if (at >= 0 && atomic_load_explicit(&part->label[at].hash, memory_order_acquire) == 0)
         at = add_label(hash, text);

@@ -17,19 +17,6 @@ static uint64_t apart(uint64_t a, uint64_t b)
     return a < b ? b - a : a - b;
 }
 
-/* Answers rarer than windows make the windows as long as their distance. */
-static void join_windows(trace_clock *c, uint32_t n)
-{
-    const uint64_t apart_ns = (c->sample[n - 1].at_ns - c->sample[0].at_ns) / n;
-    if (c->window_ns < apart_ns) c->window_ns = apart_ns;
-    for (uint32_t i = 0; i < n / 2; i++) {
-        const trace_clock_sample *a = &c->sample[2 * (size_t)i], *b = a + 1;
-        c->sample[i] = a->error_ns <= b->error_ns ? *a : *b;
-    }
-    c->window_ns *= 2;
-    atomic_store_explicit(&c->n, n / 2, memory_order_release);
-}
-
 static void take(trace_clock *c, const trace_clock_sample *s)
 {
     uint32_t n          = atomic_load_explicit(&c->n, memory_order_relaxed);
@@ -39,7 +26,15 @@ static void take(trace_clock *c, const trace_clock_sample *s)
         return;
     }
     if (n == TRACE_CLOCK_SAMPLES) {
-        join_windows(c, n);
+        /* Answers rarer than windows make the windows as long as their distance. */
+        const uint64_t apart_ns = (c->sample[n - 1].at_ns - c->sample[0].at_ns) / n;
+        if (c->window_ns < apart_ns) c->window_ns = apart_ns;
+        for (uint32_t i = 0; i < n / 2; i++) {
+            const trace_clock_sample *a = &c->sample[2 * (size_t)i], *b = a + 1;
+            c->sample[i] = a->error_ns <= b->error_ns ? *a : *b;
+        }
+        c->window_ns *= 2;
+        atomic_store_explicit(&c->n, n / 2, memory_order_release);
         n /= 2;
     }
     c->window_began_ns = s->at_ns;

@@ -106,13 +106,6 @@ static CUresult load_module(struct loaded *l, const unsigned char *image, CUmodu
     return CUDA_SUCCESS;
 }
 
-static struct loaded *context_entry(CUcontext context)
-{
-    int i = 0;
-    while (i < CONTEXTS_MAX && contexts[i].context != NULL && contexts[i].context != context) i++;
-    return i < CONTEXTS_MAX ? &contexts[i] : NULL;
-}
-
 /* Loads a kernel into the current context.  With the lock held. */
 static CUresult load_kernel(int which, CUfunction *kernel, int *processors)
 {
@@ -120,7 +113,9 @@ static CUresult load_kernel(int which, CUfunction *kernel, int *processors)
     CUmodule module   = NULL;
     CUdevice device   = 0;
     CUresult result   = cuda_driver.cuCtxGetCurrent(&context);
-    struct loaded *l  = context_entry(context);
+    int i             = 0;
+    while (i < CONTEXTS_MAX && contexts[i].context != NULL && contexts[i].context != context) i++;
+    struct loaded *l = i < CONTEXTS_MAX ? &contexts[i] : NULL;
     if (result != CUDA_SUCCESS || l == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     if (l->context == NULL) {
         cuda_driver.cuCtxGetDevice(&device);

@@ -47,19 +47,16 @@ static bool is_whole(const void *at, size_t width)
 
 /* ---- a rank's share of a sum ---------------------------------------------------------------------- */
 
-static pen_status weigh_nothing(kernel_weigh *k, device_stream stream, pen_error *why)
-{
-    k->lie = is_whole(k->w.to, sizeof(float)) ? KERNEL_ELEMENTS : KERNEL_BYTES;
-    return launch(WEIGH_NONE, k, (k->w.n + KERNEL_THREADS - 1) / KERNEL_THREADS, KERNEL_THREADS,
-                  k->w.to, stream, why);
-}
-
 pen_status cuda_weigh(const device_weigh *w, device_stream stream, pen_error *why)
 {
     kernel_weigh k          = {.w = *w};
     const pen_status status = device_check_weigh(w, why);
     if (status != PEN_OK || w->n == 0) return status;
-    if (w->weight == 0 || w->grad == NULL) return weigh_nothing(&k, stream, why);
+    if (w->weight == 0 || w->grad == NULL) {
+        k.lie = is_whole(k.w.to, sizeof(float)) ? KERNEL_ELEMENTS : KERNEL_BYTES;
+        return launch(WEIGH_NONE, &k, (k.w.n + KERNEL_THREADS - 1) / KERNEL_THREADS, KERNEL_THREADS,
+                      k.w.to, stream, why);
+    }
     const size_t width  = w->grad_dtype == PEN_F32 ? 4 : 2;
     k.head              = head_of(w->grad, width, w->n);
     const bool is_wide  = is_whole(w->to + k.head, 16);
@@ -114,13 +111,6 @@ pen_status cuda_roots(const double *param_sums, const double *update_sums, size_
 
 /* ---- the update ----------------------------------------------------------------------------------- */
 
-/* Slots that the formula leaves alone are left out, so that they cost no traffic. */
-static void keep_slots(kernel_update_span *s, unsigned used)
-{
-    for (unsigned i = 0; i < 3; i++)
-        if ((used >> i & 1) == 0) s->s.slot[i] = NULL;
-}
-
 static void set_lie(kernel_update_span *s)
 {
     const void *const arrays[] = {s->s.param, s->s.grad, s->s.slot[0], s->s.slot[1], s->s.slot[2]};
@@ -164,7 +154,10 @@ static void add_span(kernel_update *k, const device_update *u, const device_upda
     *s                    = (kernel_update_span){.s = *span, .first = k->tiles};
     if (is_first || u->formula != SIMD_LAMB) s->s.norms = NULL;
     if (is_first) s->s.values = NULL;
-    keep_slots(s, simd_slots(&u->row[0]));
+    /* Slots that the formula leaves alone are left out, so that they cost no traffic. */
+    const unsigned used = simd_slots(&u->row[0]);
+    for (unsigned i = 0; i < 3; i++)
+        if ((used >> i & 1) == 0) s->s.slot[i] = NULL;
     set_lie(s);
     k->tiles += (uint32_t)(is_first ? blocks_of(span->n) : tiles_of(s));
 }

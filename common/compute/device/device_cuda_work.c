@@ -75,17 +75,6 @@ pen_status cuda_reduce(const reduce_args *args, size_t begin, size_t count, devi
 
 /* ---- sums ---------------------------------------------------------------------------------------- */
 
-/* Both arrays reach whole 16 bytes after the same elements, or go element by element. */
-static void set_sum_lie(kernel_sum *k, size_t width)
-{
-    const uintptr_t sum = (uintptr_t)k->sum, numbers = (uintptr_t)k->numbers;
-    k->head             = (16 - numbers % 16) % 16 / width;
-    const bool is_wide  = (sum + k->head * sizeof(float)) % 16 == 0;
-    const bool is_whole = sum % sizeof(float) == 0 && numbers % width == 0;
-    k->lie              = !is_whole ? KERNEL_BYTES : is_wide ? KERNEL_WIDE : KERNEL_ELEMENTS;
-    if (k->head > k->count) k->head = k->count;
-}
-
 static pen_status launch_sum(int first, kernel_sum *k, pen_dtype dtype, device_stream stream,
                              pen_error *why)
 {
@@ -94,7 +83,13 @@ static pen_status launch_sum(int first, kernel_sum *k, pen_dtype dtype, device_s
                        dtype);
     if (k->count == 0) return PEN_OK;
     const size_t width = element_bytes(dtype);
-    set_sum_lie(k, width);
+    /* Both arrays reach whole 16 bytes after the same elements, or go element by element. */
+    const uintptr_t sum = (uintptr_t)k->sum, numbers = (uintptr_t)k->numbers;
+    k->head             = (16 - numbers % 16) % 16 / width;
+    const bool is_wide  = (sum + k->head * sizeof(float)) % 16 == 0;
+    const bool is_whole = sum % sizeof(float) == 0 && numbers % width == 0;
+    k->lie              = !is_whole ? KERNEL_BYTES : is_wide ? KERNEL_WIDE : KERNEL_ELEMENTS;
+    if (k->head > k->count) k->head = k->count;
     const uint64_t work = k->lie == KERNEL_WIDE ? (k->count * width + 15) / 16 : k->count;
     pen_status status   = cuda_enter_for(stream, k->sum, why);
     if (status != PEN_OK) return status;

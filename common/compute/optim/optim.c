@@ -30,16 +30,6 @@ const optim_ops *optim_find(const char *name)
 
 /* ---- parse ----------------------------------------------------------------------------------- */
 
-/* The settings parser can refuse a word and list the others. */
-static pen_status refuse_rule(const char *name, pen_error *why)
-{
-    const char *names[sizeof optim_all / sizeof optim_all[0]] = {NULL};
-    for (int i = 0; optim_all[i] != NULL; i++) names[i] = optim_all[i]->name;
-    const config_row rows[] = {{"optim", CONFIG_ENUM, 0, names[0], 0, 0, names, ""}, {0}};
-    int unused;
-    return config_set(rows, &unused, "optim", name, why);
-}
-
 static pen_status read_hyper(const optim_ops *ops, const char *words, optim_hyper *hyper,
                              pen_error *why)
 {
@@ -64,7 +54,14 @@ pen_status optim_parse(const char *text, const optim_ops **ops, optim_hyper *hyp
     const size_t length = strcspn(text, blanks);
     snprintf(name, sizeof name, "%.*s", length < sizeof name ? (int)length : 31, text);
     const optim_ops *found = optim_find(name);
-    if (found == NULL || length >= sizeof name) return refuse_rule(name, why);
+    if (found == NULL || length >= sizeof name) {
+        /* The settings parser can refuse a word and list the others. */
+        const char *names[sizeof optim_all / sizeof optim_all[0]] = {NULL};
+        for (int i = 0; optim_all[i] != NULL; i++) names[i] = optim_all[i]->name;
+        const config_row rows[] = {{"optim", CONFIG_ENUM, 0, names[0], 0, 0, names, ""}, {0}};
+        int unused;
+        return config_set(rows, &unused, "optim", name, why);
+    }
 
     optim_hyper read        = {0};
     const pen_status status = read_hyper(found, text + length, &read, why);

@@ -113,14 +113,6 @@ static bool shares(void *user, transport_identity with, uint8_t key[TRANSPORT_KE
     return true;
 }
 
-static void open_book(auth *g, auth_role role)
-{
-    const bool serves_all = role == AUTH_SCHEDULER;
-    if (role != AUTH_TOOL) g->book[AUTH_WORKER].max = WORKERS_MAX + 1;
-    if (serves_all || role == AUTH_SERVER) g->book[AUTH_SERVER].max = SERVERS_MAX + 1;
-    if (serves_all) g->book[AUTH_TOOL].max = 1;
-}
-
 /* ---- needed? ---------------------------------------------------------------------------------- */
 
 static bool is_one_of(const char *host, size_t n, const char *const *names)
@@ -199,18 +191,6 @@ static bool stays_inside(const auth_options *o)
     return ops != NULL && ops->stays_inside;
 }
 
-/* By the process with the scheduler, so that a job says it once. */
-static void warn_of_clear(const auth_options *o)
-{
-    const char *far = far_address(o);
-    if (o->role == AUTH_SCHEDULER)
-        log_warning(
-            "WARNING: traffic over TCP (%s) is neither encrypted nor authenticated "
-            "(encryption=clear): whoever reaches the job's ports can read it, and control or "
-            "end the job",
-            far != NULL ? far : "this host");
-}
-
 static pen_status set_up(auth *g, const auth_options *o, bool was_given, pen_error *why)
 {
     const bool meets_locally = o->local_sockets;
@@ -219,10 +199,22 @@ static pen_status set_up(auth *g, const auth_options *o, bool was_given, pen_err
     g->role                  = o->role;
     g->transport             = (auth_transport)o->transport;
     g->sockets               = meets_locally ? TRANSPORT_LOCAL_TOO : TRANSPORT_TCP;
-    open_book(g, o->role);
+    const bool serves_all    = o->role == AUTH_SCHEDULER;
+    if (o->role != AUTH_TOOL) g->book[AUTH_WORKER].max = WORKERS_MAX + 1;
+    if (serves_all || o->role == AUTH_SERVER) g->book[AUTH_SERVER].max = SERVERS_MAX + 1;
+    if (serves_all) g->book[AUTH_TOOL].max = 1;
     if (!g->encrypts && (o->encryption == AUTH_ON || (is_exposed && o->encryption == AUTH_AUTO)))
         return lacks_secret(o, why);
-    if (!g->encrypts && is_exposed) warn_of_clear(o);
+    if (!g->encrypts && is_exposed) {
+        /* By the process with the scheduler, so that a job says it once. */
+        const char *far = far_address(o);
+        if (o->role == AUTH_SCHEDULER)
+            log_warning(
+                "WARNING: traffic over TCP (%s) is neither encrypted nor authenticated "
+                "(encryption=clear): whoever reaches the job's ports can read it, and control or "
+                "end the job",
+                far != NULL ? far : "this host");
+    }
     if (!g->encrypts && !is_exposed) g->sockets = TRANSPORT_LOCAL_ONLY;
     if (!g->encrypts) return PEN_OK;
     const pen_status status = secret_read(o->secret_file, &g->secret, why);

@@ -44,18 +44,13 @@ void secret_wipe(secret *s)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static void check_of(const uint8_t bytes[SECRET_BYTES], uint8_t check[CHECK_BYTES])
-{
-    uint8_t hash[crypto_generichash_BYTES_MIN];
-    crypto_generichash(hash, sizeof hash, bytes, SECRET_BYTES, NULL, 0);
-    memcpy(check, hash, CHECK_BYTES);
-}
-
 void secret_format(const secret *s, char text[SECRET_TEXT_BYTES])
 {
     uint8_t all[SECRET_BYTES + CHECK_BYTES];
     memcpy(all, s->bytes, SECRET_BYTES);
-    check_of(s->bytes, all + SECRET_BYTES);
+    uint8_t hash[crypto_generichash_BYTES_MIN];
+    crypto_generichash(hash, sizeof hash, s->bytes, SECRET_BYTES, NULL, 0);
+    memcpy(all + SECRET_BYTES, hash, CHECK_BYTES);
     memcpy(text, PREFIX, strlen(PREFIX));
     sodium_bin2base64(text + strlen(PREFIX), TEXT_LETTERS + 1, all, sizeof all,
                       sodium_base64_VARIANT_URLSAFE_NO_PADDING);

@@ -214,24 +214,19 @@ static void release_slot(lend *self, size_t i)
     self->free_slot = (int)i;
 }
 
-/* The connection has ended. */
-static void take_back(lend *self, uint32_t peer, pid_t pid)
-{
-    bool has_looked = false, has_gone = false;
-    for (size_t i = 0; i < self->n_slots; i++) {
-        slot *s = &self->slot[i];
-        if (s->body == NULL || s->peer != peer) continue;
-        if (!has_looked) has_gone = is_gone(pid);
-        has_looked = true;
-        if (!has_gone) (void)segment_detach(s->body->data);
-        release_slot(self, i);
-    }
-}
-
 static void free_row(lend *self, peer_row *row)
 {
     if (self->owner == own_pid()) {
-        take_back(self, row->number, row->reader);
+        /* The connection has ended. */
+        bool has_looked = false, has_gone = false;
+        for (size_t i = 0; i < self->n_slots; i++) {
+            slot *s = &self->slot[i];
+            if (s->body == NULL || s->peer != row->number) continue;
+            if (!has_looked) has_gone = is_gone(row->reader);
+            has_looked = true;
+            if (!has_gone) (void)segment_detach(s->body->data);
+            release_slot(self, i);
+        }
         segment_free(row->proof);
     }
     HASH_DEL(self->peers, row);
@@ -282,12 +277,6 @@ static peer_row *member(lend *self, uint32_t number)
 void lend_admit(lend *self, uint32_t peer)
 {
     if (find_peer(self, peer) == NULL) (void)add_peer(self, peer);
-}
-
-static void forget_peer(lend *self, uint32_t number)
-{
-    peer_row *row = find_peer(self, number);
-    if (row != NULL) free_row(self, row);
 }
 
 /* ---- internal heads --------------------------------------------------------------------------------------- */
@@ -384,19 +373,6 @@ static void on_mapped(lend *self, uint32_t peer, const void *data, size_t size)
 }
 
 /* ---- returning -------------------------------------------------------------------------------------------- */
-/* Appends newly released tokens to the unsent ones. */
-static void collect(lend *self)
-{
-    book *b = self->book;
-    pthread_mutex_lock(&b->lock);
-    if (b->n > 0 && VEC_ROOM(self->due, self->due_capacity, self->n_due + b->n)) {
-        memcpy(self->due + self->n_due, b->at, b->n * sizeof *b->at);
-        self->n_due += b->n;
-        b->n = 0;
-    }
-    pthread_mutex_unlock(&b->lock);
-}
-
 /* Sends the tokens of the first due peer in one message.  False: its queue is full; they stay. */
 static bool return_some(lend *self)
 {
@@ -429,7 +405,15 @@ static bool return_some(lend *self)
 
 static void settle(lend *self)
 {
-    collect(self);
+    /* Appends newly released tokens to the unsent ones. */
+    book *b = self->book;
+    pthread_mutex_lock(&b->lock);
+    if (b->n > 0 && VEC_ROOM(self->due, self->due_capacity, self->n_due + b->n)) {
+        memcpy(self->due + self->n_due, b->at, b->n * sizeof *b->at);
+        self->n_due += b->n;
+        b->n = 0;
+    }
+    pthread_mutex_unlock(&b->lock);
     while (self->n_due > 0 && return_some(self)) continue;
 }
 
@@ -575,7 +559,10 @@ bool lend_is_private(const transport_event *event)
 /* True: the event is for the owner. */
 static bool is_for_owner(lend *self, transport_event *event)
 {
-    if (event->kind == TRANSPORT_DOWN) forget_peer(self, event->peer);
+    if (event->kind == TRANSPORT_DOWN) {
+        peer_row *row = find_peer(self, event->peer);
+        if (row != NULL) free_row(self, row);
+    }
     if (!lend_is_private(event)) return true;
     preface p;
     if (event->body != NULL || event->head_size < sizeof p) {

@@ -78,15 +78,6 @@ static void detach(socket_endpoint *e, line *l)
     e->living--;
 }
 
-static bool end_of_dialled(socket_endpoint *e, transport_event *event)
-{
-    const bool was_told = e->told_up;
-    e->told_up          = false;
-    event->kind         = TRANSPORT_DOWN;
-    socket_attempt_later(e);
-    return was_told;
-}
-
 /* True: an event says so. */
 static bool end(socket_endpoint *e, line *l, transport_event *event)
 {
@@ -107,7 +98,13 @@ static bool end(socket_endpoint *e, line *l, transport_event *event)
     const uint32_t number = l->number;
     detach(e, l);
     line_free(l);
-    if (!e->listens) return end_of_dialled(e, event);
+    if (!e->listens) {
+        const bool was_told = e->told_up;
+        e->told_up          = false;
+        event->kind         = TRANSPORT_DOWN;
+        socket_attempt_later(e);
+        return was_told;
+    }
     event->kind = TRANSPORT_DOWN;
     return number != 0;
 }
@@ -184,27 +181,16 @@ static void bound_handshakes(socket_endpoint *e)
     if (n > PROVING_MAX) end_with(oldest, "too many handshakes at once: the oldest was ended");
 }
 
-static void pause_accepting(socket_endpoint *e)
-{
-    e->is_full = true;
-    if (e->tcp_fd >= 0) epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, e->tcp_fd, NULL);
-    if (e->local_fd >= 0) epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, e->local_fd, NULL);
-    socket_set_timer(e, FULL_MS);
-}
-
-static void accept_again(socket_endpoint *e)
-{
-    e->is_full = false;
-    if (e->o.sockets != TRANSPORT_LOCAL_ONLY) socket_watch(e, e->tcp_fd, &e->tcp_fd);
-    socket_watch(e, e->local_fd, &e->local_fd);
-}
-
 static void accept_all(socket_endpoint *e, int from)
 {
     for (int i = 0; i < ACCEPTS && !e->is_full; i++) {
         const int fd = accept4(from, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
-            pause_accepting(e);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+            e->is_full = true;
+            if (e->tcp_fd >= 0) epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, e->tcp_fd, NULL);
+            if (e->local_fd >= 0) epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, e->local_fd, NULL);
+            socket_set_timer(e, FULL_MS);
+        }
         if (fd < 0) return;
         socket_prepare(fd, &e->o);
         line *l = line_create(fd, &e->o);
@@ -230,7 +216,11 @@ static void tick(socket_endpoint *e)
                           : asked > GREETING_MS_MAX ? GREETING_MS_MAX
                                                     : asked;
     bool is_any         = false;
-    if (e->is_full) accept_again(e);
+    if (e->is_full) {
+        e->is_full = false;
+        if (e->o.sockets != TRANSPORT_LOCAL_ONLY) socket_watch(e, e->tcp_fd, &e->tcp_fd);
+        socket_watch(e, e->local_fd, &e->local_fd);
+    }
     LIST_EACH(l, e->lines) {
         if (l->is_greeted) continue;
         is_any = true;

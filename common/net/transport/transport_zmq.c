@@ -92,15 +92,6 @@ static bool recv_monitor(endpoint *e, uint16_t *kind, int *value)
     return true;
 }
 
-/* The queue of a new connection and its empty message come with a command that ZeroMQ sent before this event, but
- * processes only now and then, unless asked for events. */
-static void attach_queue(endpoint *e)
-{
-    int events;
-    size_t size = sizeof events;
-    zmq_getsockopt(e->socket, ZMQ_EVENTS, &events, &size);
-}
-
 /* A dialler's present target. */
 static bool is_encrypted(const endpoint *e)
 {
@@ -118,7 +109,11 @@ static const char *fault_of_handshake(const endpoint *e, int error)
 static void on_connected(endpoint *e)
 {
     dialled *l = &e->link;
-    attach_queue(e);
+    /* The queue of a new connection and its empty message come with a command that ZeroMQ sent before this event, but
+     * processes only now and then, unless asked for events. */
+    int events;
+    size_t size = sizeof events;
+    zmq_getsockopt(e->socket, ZMQ_EVENTS, &events, &size);
     l->fault = NULL;
     l->is_up = true;
 }
@@ -534,11 +529,6 @@ static void renew_if_broken(endpoint *e)
     endpoint_set_timer(e, RENEW_MS);
 }
 
-static void redial_if_due(endpoint *e)
-{
-    if (endpoint_has_fired(e->timer_fd)) (void)dial_begin(e);
-}
-
 static pen_status recv_dialled(endpoint *e, transport_event *event)
 {
     /* UP comes before the first message of the connection. */
@@ -547,7 +537,7 @@ static pen_status recv_dialled(endpoint *e, transport_event *event)
     if (!e->link.told_up && notify_dialled(&e->link, is_encrypted(e), event)) return PEN_OK;
     if (recv_message(e, event) || recv_last_message(e, event)) return PEN_OK;
     renew_if_broken(e);
-    redial_if_due(e);
+    if (endpoint_has_fired(e->timer_fd)) (void)dial_begin(e);
     return notify_dialled(&e->link, is_encrypted(e), event) ? PEN_OK : PEN_AGAIN;
 }
 

@@ -30,16 +30,6 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, forget_context);
 }
 
-/* ZeroMQ allocates each large message and we free it in another thread.  By default glibc returns such blocks to
- * the kernel at once, and page faults take a fifth of the transfer time. Freeing one block just below 32 MiB raises
- * both of its dynamic thresholds; mallopt() would switch that adaptation off for the whole program. */
-static void keep_freed_memory(void)
-{
-    volatile char *block = malloc((32 << 20) - (64 << 10));
-    if (block != NULL) block[0] = 0; /* keeps the compiler from removing the pair */
-    free((void *)(uintptr_t)block);
-}
-
 static void *context_create(uint32_t io_threads)
 {
     void *made = zmq_ctx_new();
@@ -47,7 +37,12 @@ static void *context_create(uint32_t io_threads)
     zmq_ctx_set(made, ZMQ_IO_THREADS, (int)io_threads);
     zmq_ctx_set(made, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
     zmq_ctx_set(made, ZMQ_BLOCKY, 0);
-    keep_freed_memory();
+    /* ZeroMQ allocates each large message and we free it in another thread.  By default glibc returns such blocks to
+     * the kernel at once, and page faults take a fifth of the transfer time.  Freeing one block just below 32 MiB
+     * raises both of its dynamic thresholds; mallopt() would switch that adaptation off for the whole program. */
+    volatile char *block = malloc((32 << 20) - (64 << 10));
+    if (block != NULL) block[0] = 0; /* keeps the compiler from removing the pair */
+    free((void *)(uintptr_t)block);
     return made;
 }
 

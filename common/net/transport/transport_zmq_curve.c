@@ -89,26 +89,22 @@ static bool may_come(const request *r, transport_identity *as)
            ask_door(r, as);
 }
 
-/* ZeroMQ stores the user id and attaches it to each message of that connection. */
-static void send_answer(void *socket, const request *r, bool is_in, const transport_identity *as)
-{
-    char name[CURVE_NAME_BYTES] = "";
-    const char *const text[]    = {is_in ? "200" : "400", is_in ? "OK" : "no key of this job", name,
-                                ""};
-    const bool has_key          = is_in && is_frame(r, 5, "CURVE");
-    if (has_key) snprintf(name, sizeof name, "%u %u", as->who, as->index);
-    zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
-    zmq_send(socket, r->frame[1], r->n > 1 ? (size_t)r->size[1] : 0, ZMQ_SNDMORE);
-    for (int i = 0; i < 4; i++) zmq_send(socket, text[i], strlen(text[i]), i < 3 ? ZMQ_SNDMORE : 0);
-}
-
 static void *serve(void *socket)
 {
     request r;
     while (recv_request(socket, &r)) {
         transport_identity as = {0};
         const bool is_in      = may_come(&r, &as);
-        send_answer(socket, &r, is_in, &as);
+        /* ZeroMQ stores the user id and attaches it to each message of that connection. */
+        char name[CURVE_NAME_BYTES] = "";
+        const char *const text[]    = {is_in ? "200" : "400", is_in ? "OK" : "no key of this job",
+                                    name, ""};
+        const bool has_key = is_in && is_frame(&r, 5, "CURVE");
+        if (has_key) snprintf(name, sizeof name, "%u %u", as.who, as.index);
+        zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
+        zmq_send(socket, r.frame[1], r.n > 1 ? (size_t)r.size[1] : 0, ZMQ_SNDMORE);
+        for (int i = 0; i < 4; i++)
+            zmq_send(socket, text[i], strlen(text[i]), i < 3 ? ZMQ_SNDMORE : 0);
     }
     zmq_close(socket);
     return NULL;

@@ -26,17 +26,6 @@ static void ask_later(endpoint *e)
     endpoint_set_timer(e, most < AGAIN_MS ? most : AGAIN_MS);
 }
 
-/* Nobody listens at the only socket: looks again soon, less often after a while. */
-static bool look_again(endpoint *e)
-{
-    dialled *l      = &e->link;
-    const long wait = (long)LOOK_MS << l->tries;
-    if (l->tries < LOOK_TRIES) l->tries++;
-    dial_hang_up(e);
-    endpoint_set_timer(e, wait);
-    return true;
-}
-
 /* Where the listener at a numeric address is now: the Unix-domain socket that it left for this user, or TCP.  Keeps what
  * is dialled if that is right.  False: errno says what is wrong with the address. */
 static bool dial_number(endpoint *e, const char *number)
@@ -45,7 +34,15 @@ static bool dial_number(endpoint *e, const char *number)
     pen_error why;
     const transport_sockets sockets = e->options.sockets;
     const bool is_local             = sockets != TRANSPORT_TCP && local_socket_find(number, path);
-    if (!is_local && sockets == TRANSPORT_LOCAL_ONLY) return look_again(e);
+    if (!is_local && sockets == TRANSPORT_LOCAL_ONLY) {
+        /* Nobody listens at the only socket: looks again soon, less often after a while. */
+        dialled *l      = &e->link;
+        const long wait = (long)LOOK_MS << l->tries;
+        if (l->tries < LOOK_TRIES) l->tries++;
+        dial_hang_up(e);
+        endpoint_set_timer(e, wait);
+        return true;
+    }
     snprintf(target, sizeof target, is_local ? "ipc://%s" : "%s", is_local ? path : number);
     if (strcmp(target, e->target) == 0) return true;
     dial_hang_up(e);

@@ -305,18 +305,6 @@ static uint64_t count_observers(endpoint *e, int *worst, uint64_t *most)
     return all;
 }
 
-/* The running sum ignores acknowledgements, so it is an upper bound; recounts only after enough new bytes. */
-static void relieve(endpoint *e)
-{
-    watch *w = &e->watch;
-    int worst;
-    uint64_t most;
-    while ((w->observers_bytes = count_observers(e, &worst, &most)) > w->observers_bytes_max / 2 &&
-           worst >= 0)
-        end_peer(e, worst,
-                 "it does not read, and too much waits for observers and strangers: ended");
-}
-
 /* ---- counts of messages ------------------------------------------------------------------------ */
 
 void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
@@ -333,7 +321,17 @@ void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames)
     c->gave += now;
     if (c->is_trusted || e->watch.observers_bytes_max == 0) return;
     e->watch.observers_bytes += now;
-    if (e->watch.observers_bytes > e->watch.observers_bytes_max) relieve(e);
+    if (e->watch.observers_bytes > e->watch.observers_bytes_max) {
+        /* The running sum ignores acknowledgements, so it is an upper bound; recounts only after enough new bytes. */
+        watch *w = &e->watch;
+        int worst;
+        uint64_t most;
+        while ((w->observers_bytes = count_observers(e, &worst, &most)) >
+                   w->observers_bytes_max / 2 &&
+               worst >= 0)
+            end_peer(e, worst,
+                     "it does not read, and too much waits for observers and strangers: ended");
+    }
 }
 
 void watch_trust(endpoint *e, uint32_t peer)
@@ -365,13 +363,6 @@ void watch_blame(endpoint *e, uint32_t peer)
 
 /* ---- looking ---------------------------------------------------------------------------------- */
 
-/* Heartbeats are received but never taken.  A peer that sends other data at this low rate gains just as little. */
-static void forgive_heartbeats(watched *c, uint64_t received)
-{
-    c->took += HEARTBEAT_BYTES;
-    if (c->took > received) c->took = received;
-}
-
 static void judge(endpoint *e, int fd, watched *c, bool is_dry)
 {
     const watch *w = &e->watch;
@@ -382,7 +373,9 @@ static void judge(endpoint *e, int fd, watched *c, bool is_dry)
     }
     if (!is_dry && c->has_look && w->queue_bytes_max == 0) return; /* the count is still valid */
     if (!counts_of(fd, c, &received, &acked)) return;
-    forgive_heartbeats(c, received);
+    /* Heartbeats are received but never taken.  A peer that sends other data at this low rate gains just as little. */
+    c->took += HEARTBEAT_BYTES;
+    if (c->took > received) c->took = received;
     const uint64_t limit = w->queue_bytes_max;
     if (limit > 0 && exceeds(received, c->took, limit + w->message_bytes_max))
         end_peer(e, fd, "more in its queue than queue_bytes_max: its connection was ended");
