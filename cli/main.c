@@ -69,36 +69,28 @@ static void print_benches(FILE *out, int at)
     fputc('\n', out);
 }
 
-static void print_command(FILE *out, const command *c)
-{
-    const int at = fprintf(out, "  %-10s %s", c->name, c->doc);
-    if (c->verbs == command_bench_verbs)
-        print_benches(out, at + fprintf(out, ":"));
-    else
-        fputc('\n', out);
-}
-
 static void print_help(FILE *out)
 {
     fprintf(out, "usage: penstock COMMAND [ARGS]\n\nDistributed training on one machine or many, "
                  "with parameter "
                  "servers or without (all-reduce, ZeRO).\n\n");
-    for (const command *c = command_all; c->name != NULL; c++) print_command(out, c);
+    for (const command *c = command_all; c->name != NULL; c++) {
+        const int at = fprintf(out, "  %-10s %s", c->name, c->doc);
+        if (c->verbs == command_bench_verbs)
+            print_benches(out, at + fprintf(out, ":"));
+        else
+            fputc('\n', out);
+    }
     fprintf(out, "\nSee `penstock COMMAND --help`.  Start with: penstock run --nproc-per-node 2 "
                  "--servers 1 PROG\n");
 }
 
-/* Without them a file that we open would become stdin, stdout or stderr. */
-static void hold_standard_files(void)
+int main(int argc, char **argv)
 {
+    /* Standard files that are closed: a file that we open would become stdin, stdout or stderr. */
     int fd = open("/dev/null", O_RDWR);
     while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
     close(fd);
-}
-
-int main(int argc, char **argv)
-{
-    hold_standard_files();
     fp_env_set_ours();
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {

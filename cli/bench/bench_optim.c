@@ -86,25 +86,6 @@ static size_t positive(long value, size_t otherwise)
     return value > 0 ? (size_t)value : otherwise;
 }
 
-/* Enough sets for four times the last-level cache, but at most a quarter of the memory: the limit program needs the same
- * amount. */
-static void choose_sets(bench *b)
-{
-    const size_t page  = positive(sysconf(_SC_PAGESIZE), 4096);
-    const size_t ram   = positive(sysconf(_SC_PHYS_PAGES), 1 << 18) * page;
-    const size_t bytes = arrays_of(b->ops) * b->set.elements * sizeof(float);
-    b->llc_bytes       = positive(sysconf(_SC_LEVEL3_CACHE_SIZE), 32 << 20);
-    b->sets            = (4 * b->llc_bytes + bytes - 1) / bytes;
-    if (b->sets > ram / 4 / bytes) b->sets = ram / 4 / bytes;
-    if (b->sets < 1) b->sets = 1;
-    if (b->sets > SETS_MAX) b->sets = SETS_MAX;
-    if (b->sets * bytes < 4 * b->llc_bytes)
-        fprintf(stderr,
-                "penstock bench optim: working set of %zu MB is less than four times the "
-                "last-level cache (%zu MB): the figure may measure the cache\n",
-                b->sets * bytes >> 20, b->llc_bytes >> 20);
-}
-
 static size_t working_set(const bench *b)
 {
     return b->sets * arrays_of(b->ops) * b->set.elements * sizeof(float);
@@ -304,7 +285,21 @@ int bench_optim(int argc, char **argv)
         return command_fail(EXIT_USAGE, "bench optim: %s", why.text);
 
     b.bytes_per_element = bytes_per_element(b.ops, &b.hyper);
-    choose_sets(&b);
+    /* Enough sets for four times the last-level cache, but at most a quarter of the memory: the limit program needs
+     * the same amount. */
+    const size_t page  = positive(sysconf(_SC_PAGESIZE), 4096);
+    const size_t ram   = positive(sysconf(_SC_PHYS_PAGES), 1 << 18) * page;
+    const size_t bytes = arrays_of(b.ops) * b.set.elements * sizeof(float);
+    b.llc_bytes        = positive(sysconf(_SC_LEVEL3_CACHE_SIZE), 32 << 20);
+    b.sets             = (4 * b.llc_bytes + bytes - 1) / bytes;
+    if (b.sets > ram / 4 / bytes) b.sets = ram / 4 / bytes;
+    if (b.sets < 1) b.sets = 1;
+    if (b.sets > SETS_MAX) b.sets = SETS_MAX;
+    if (b.sets * bytes < 4 * b.llc_bytes)
+        fprintf(stderr,
+                "penstock bench optim: working set of %zu MB is less than four times the "
+                "last-level cache (%zu MB): the figure may measure the cache\n",
+                b.sets * bytes >> 20, b.llc_bytes >> 20);
     if (run_bench(&b, &measured, &why) != PEN_OK)
         return command_fail(1, "bench optim: %s", why.text);
     report(&b, &measured);

@@ -74,17 +74,12 @@ static float gradient_value(size_t key, int rank)
     return (float)(1 + (key + (size_t)rank) % 4);
 }
 
-static float expected(const rank_state *w, size_t key)
-{
-    float sum = 0;
-    for (uint64_t r = 0; r < w->s.ranks; r++) sum += gradient_value(key, (int)r);
-    return -rate * (float)w->steps * (sum / (float)w->s.ranks);
-}
-
 static bool verify(const rank_state *w)
 {
     for (size_t k = 0; k < w->s.keys; k++) {
-        float want        = expected(w, k);
+        float sum = 0;
+        for (uint64_t r = 0; r < w->s.ranks; r++) sum += gradient_value(k, (int)r);
+        float want        = -rate * (float)w->steps * (sum / (float)w->s.ranks);
         const float *have = w->param + k * w->elements;
         for (size_t i = 0; i < w->elements; i++) {
             if (have[i] == want) continue;
@@ -195,13 +190,6 @@ static void print_result(rank_state *w, pairs *p)
     command_print_json(o, JSON_COMPACT);
 }
 
-/* Gives all ranks rank 0's value. */
-static pen_status agree(rank_state *w, double *value)
-{
-    double mine = w->rank == 0 ? *value : 0;
-    return pen_all_reduce(pen_world(w->ctx), &mine, value, 1, PEN_F64, PEN_SUM, NULL, NULL);
-}
-
 static pen_status run_pairs(rank_state *w)
 {
     pairs *p    = calloc(1, sizeof *p);
@@ -211,7 +199,12 @@ static pen_status run_pairs(rank_state *w)
     warm              = 0;
     if (status == PEN_OK) status = measure(w, 3, &warm);
     iterations = w->s.seconds / (warm / 3) + 1;
-    if (status == PEN_OK) status = agree(w, &iterations);
+    if (status == PEN_OK) {
+        /* Gives all ranks rank 0's value. */
+        double mine = w->rank == 0 ? iterations : 0;
+        status =
+            pen_all_reduce(pen_world(w->ctx), &mine, &iterations, 1, PEN_F64, PEN_SUM, NULL, NULL);
+    }
     if (status == PEN_OK && w->rank == 0 && w->s.limit) run_limit(&w->s, 0, &p->lanes);
     w->n_latencies = 0;
     for (p->n = 0; p->n < w->s.pairs && status == PEN_OK; p->n++) {

@@ -272,13 +272,6 @@ int bench_snapshot_rank(int argc, char **argv)
 }
 
 /* ---- the job --------------------------------------------------------------------------------- */
-static void remove_folder(const char *path)
-{
-    char words[600];
-    snprintf(words, sizeof words, "rm -rf '%s'", path);
-    if (system(words) != 0) fprintf(stderr, "penstock: cannot remove %s\n", path);
-}
-
 static int run_job(const snapshot_settings *s, const char *folder, int argc, char **argv)
 {
     char store_dir[400];
@@ -311,6 +304,8 @@ int bench_snapshot(int argc, char **argv)
     if (mkdtemp(folder) == NULL)
         return command_fail(1, "cannot create the directory %s: %m", folder);
     code = run_job(&s, folder, argc, argv);
-    remove_folder(folder);
+    char words[600];
+    snprintf(words, sizeof words, "rm -rf '%s'", folder);
+    if (system(words) != 0) fprintf(stderr, "penstock: cannot remove %s\n", folder);
     return code;
 }

@@ -148,24 +148,6 @@ static size_t length(const rules *r)
     return n;
 }
 
-/* Drops rules with the smallest gain until the rest fits into a setting. */
-static void shorten(tuner *t)
-{
-    rules *r       = &t->rules;
-    size_t dropped = 0;
-    for (; r->n > 0 && length(r) >= CONFIG_TEXT_BYTES; dropped++) {
-        size_t least = 0;
-        for (size_t i = 1; i < r->n; i++)
-            if (r->rule[i].gain < r->rule[least].gain) least = i;
-        explain(t, "dropped rule with %.0f %% gain: %s", 100 * (r->rule[least].gain - 1),
-                r->rule[least].text);
-        memmove(&r->rule[least], &r->rule[least + 1], (--r->n - least) * sizeof r->rule[0]);
-    }
-    if (dropped > 0)
-        explain(t, "dropped %zu rules: a setting holds at most %d bytes", dropped,
-                CONFIG_TEXT_BYTES - 1);
-}
-
 /* For collectives with parts a rule counts the bytes of one part. */
 static double rule_bytes(const tuner *t, bench_coll_kind kind, double bytes)
 {
@@ -321,7 +303,20 @@ static void write_rules(FILE *out, const rules *r, const char *before)
 
 static int conclude(tuner *t)
 {
-    shorten(t);
+    /* Drops rules with the smallest gain until the rest fits into a setting. */
+    rules *r       = &t->rules;
+    size_t dropped = 0;
+    for (; r->n > 0 && length(r) >= CONFIG_TEXT_BYTES; dropped++) {
+        size_t least = 0;
+        for (size_t i = 1; i < r->n; i++)
+            if (r->rule[i].gain < r->rule[least].gain) least = i;
+        explain(t, "dropped rule with %.0f %% gain: %s", 100 * (r->rule[least].gain - 1),
+                r->rule[least].text);
+        memmove(&r->rule[least], &r->rule[least + 1], (--r->n - least) * sizeof r->rule[0]);
+    }
+    if (dropped > 0)
+        explain(t, "dropped %zu rules: a setting holds at most %d bytes", dropped,
+                CONFIG_TEXT_BYTES - 1);
     if (t->w.c.rank != 0) return 0;
     write_rules(stdout, &t->rules, "");
     if (t->file == NULL) return 0;

@@ -23,19 +23,6 @@ static const char usage[] =
     "flag,\n"
     "on a terminal, it asks.";
 
-/* The keys as a table of settings, for --help. */
-static int print_help(void)
-{
-    config_row rows[KEYS_MAX] = {
-        {"config_file", CONFIG_TEXT, 0, "", 0, 0, NULL, "File to write; same as --out."},
-        {"force", CONFIG_BOOL, 0, "no", 0, 0, NULL, "Overwrite an existing file."}};
-    size_t n = 2;
-    for (const key_row *row = accelerate_keys; row->path != NULL && n + 1 < KEYS_MAX; row++)
-        if (key_flag_name(row) != NULL && row->use != KEY_IDLE)
-            rows[n++] = (config_row){key_flag_name(row), CONFIG_TEXT, 0, "", 0, 0, NULL, row->doc};
-    return command_help(usage, rows);
-}
-
 static const char *nearest_key(const char *name)
 {
     const char *names[KEYS_MAX], *of;
@@ -233,7 +220,18 @@ int command_config(int argc, char **argv)
     request r = {.d = {.name = "the flags"}, .out = NULL};
     pen_error why;
     int code = -1;
-    if (command_asks_help(argc, argv)) return print_help();
+    if (command_asks_help(argc, argv)) {
+        /* The keys as a table of settings, for --help. */
+        config_row rows[KEYS_MAX] = {
+            {"config_file", CONFIG_TEXT, 0, "", 0, 0, NULL, "File to write; same as --out."},
+            {"force", CONFIG_BOOL, 0, "no", 0, 0, NULL, "Overwrite an existing file."}};
+        size_t n = 2;
+        for (const key_row *row = accelerate_keys; row->path != NULL && n + 1 < KEYS_MAX; row++)
+            if (key_flag_name(row) != NULL && row->use != KEY_IDLE)
+                rows[n++] =
+                    (config_row){key_flag_name(row), CONFIG_TEXT, 0, "", 0, 0, NULL, row->doc};
+        return command_help(usage, rows);
+    }
     const bool asks = argc == 1 && isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
     if (asks) code = ask(&r);
     for (int i = 1; i < argc && code < 0; i++) code = take_flag(&r, argc, argv, &i);

@@ -18,13 +18,6 @@ static void leave(int signal_)
     server_leave(running);
 }
 
-/* With state in files, freed memory goes back to the system at once, above all large blocks. */
-static void give_memory_back(const server_settings *s)
-{
-    if (s->offload_optimizer == OFFLOAD_NVME || s->offload_param == OFFLOAD_NVME)
-        mallopt(M_MMAP_THRESHOLD, MMAPPED_BYTES_MIN);
-}
-
 int command_server(int argc, char **argv)
 {
     server_settings s;
@@ -38,7 +31,9 @@ int command_server(int argc, char **argv)
     log_format_set(s.log_format);
     log_format_as("server", (int)s.rank);
     command_raise_files();
-    give_memory_back(&s);
+    /* With state in files, freed memory goes back to the system at once, above all large blocks. */
+    if (s.offload_optimizer == OFFLOAD_NVME || s.offload_param == OFFLOAD_NVME)
+        mallopt(M_MMAP_THRESHOLD, MMAPPED_BYTES_MIN);
     if (server_open(&s, NULL, 0, &running, &why) != PEN_OK) return command_fail(1, "%s", why.text);
 
     struct sigaction action = {.sa_handler = leave};

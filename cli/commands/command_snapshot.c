@@ -150,14 +150,6 @@ static json_t *entry_json(const store_entry *e)
     return o;
 }
 
-static void print_json(const char *dir, const store_entry *entries, size_t n)
-{
-    json_t *snapshots = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(snapshots, entry_json(&entries[i]));
-    json_t *all = json_pack("{s:s, s:o}", "store", dir, "snapshots", snapshots);
-    command_print_json(all, JSON_COMPACT);
-}
-
 /* Reads the settings and opens the store.  -1: continue with *r. */
 static int open_store(const config_row *rows, disk_settings *s, int argc, char **argv,
                       const char *usage, store_reader **r)
@@ -181,7 +173,12 @@ static int list(int argc, char **argv)
                                 "usage: penstock snapshot list --store DIR [--json]", &r);
     if (code >= 0) return code;
     store_entry *entries = list_of(r, &n);
-    if (entries != NULL && s.json) print_json(s.store, entries, n);
+    if (entries != NULL && s.json) {
+        json_t *snapshots = json_array();
+        for (size_t i = 0; i < n; i++) json_array_append_new(snapshots, entry_json(&entries[i]));
+        json_t *all = json_pack("{s:s, s:o}", "store", s.store, "snapshots", snapshots);
+        command_print_json(all, JSON_COMPACT);
+    }
     if (entries != NULL && !s.json) print_table(entries, n);
     const bool done = entries != NULL;
     free(entries);

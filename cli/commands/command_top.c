@@ -66,19 +66,6 @@ static bool rest(double seconds, bool has_keys)
     return !is_told_to_end;
 }
 
-/* Redraws a terminal; prints tables one below the other otherwise. */
-static void draw(const top *t, uint64_t number)
-{
-    struct winsize size     = {0};
-    const bool is_terminal  = isatty(STDOUT_FILENO);
-    const char *no_color    = config_env("NO_COLOR");
-    const bool has_no_color = no_color != NULL && no_color[0] != '\0';
-    if (is_terminal) ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
-    if (is_terminal) fputs("\033[H\033[J", stdout);
-    if (!is_terminal && number > 0) fputc('\n', stdout);
-    top_print(t, is_terminal && !has_no_color, is_terminal ? size.ws_col : 0, stdout);
-}
-
 static pen_status watch(const top_settings *s, control *link, top *t, bool has_keys, pen_error *why)
 {
     for (uint64_t i = 0; s->count == 0 || i < s->count; i++) {
@@ -91,7 +78,15 @@ static pen_status watch(const top_settings *s, control *link, top *t, bool has_k
                            s->timeout_ms);
         if (status != PEN_OK) return status;
         if (!top_take(t, &answer)) return why_set(why, PEN_NO_MEMORY, "no memory for the table");
-        draw(t, i);
+        /* Redraws a terminal; prints tables one below the other otherwise. */
+        struct winsize size     = {0};
+        const bool is_terminal  = isatty(STDOUT_FILENO);
+        const char *no_color    = config_env("NO_COLOR");
+        const bool has_no_color = no_color != NULL && no_color[0] != '\0';
+        if (is_terminal) ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+        if (is_terminal) fputs("\033[H\033[J", stdout);
+        if (!is_terminal && i > 0) fputc('\n', stdout);
+        top_print(t, is_terminal && !has_no_color, is_terminal ? size.ws_col : 0, stdout);
     }
     return PEN_OK;
 }

@@ -57,21 +57,6 @@ static void place_text(const gpu *g, char *text, size_t size)
         snprintf(text + at, size - at, ", NUMA node %d", g->place.numa);
 }
 
-/* An idle GPU slows its link down, but keeps its lanes. */
-static void look_at_link_of(doctor *d, int i, const pci_place *p)
-{
-    if (p->width > 0 && p->width < p->width_max)
-        finding_add(d, FINDING_LOOK,
-                    "seat the card anew, or move it to a slot that has all lanes; see its slot in "
-                    "the board's manual",
-                    "%d: PCIe link of %d lanes; the card has %d", i, p->width, p->width_max);
-    if (p->speed > 0 && p->speed < p->speed_max)
-        finding_add(d, FINDING_NOTE,
-                    "look again while a job runs: an idle GPU lowers it; else choose the speed in "
-                    "the BIOS",
-                    "%d: PCIe link at %g GT/s; the card has %g", i, p->speed, p->speed_max);
-}
-
 static void look_at_gpus(doctor *d)
 {
     static gpu gpus[GPUS_MAX];
@@ -82,7 +67,20 @@ static void look_at_gpus(doctor *d)
         place_text(&gpus[i], place, sizeof place);
         finding_add(d, FINDING_OK, NULL, "%d: %s, %.1f GiB, %s, %s", i, gpus[i].about.name,
                     (double)gpus[i].about.bytes / (double)(1 << 30), place, uuid);
-        look_at_link_of(d, i, &gpus[i].place);
+        /* An idle GPU slows its link down, but keeps its lanes. */
+        const pci_place *p = &gpus[i].place;
+        if (p->width > 0 && p->width < p->width_max)
+            finding_add(
+                d, FINDING_LOOK,
+                "seat the card anew, or move it to a slot that has all lanes; see its slot in "
+                "the board's manual",
+                "%d: PCIe link of %d lanes; the card has %d", i, p->width, p->width_max);
+        if (p->speed > 0 && p->speed < p->speed_max)
+            finding_add(
+                d, FINDING_NOTE,
+                "look again while a job runs: an idle GPU lowers it; else choose the speed in "
+                "the BIOS",
+                "%d: PCIe link at %g GT/s; the card has %g", i, p->speed, p->speed_max);
     }
 }
 

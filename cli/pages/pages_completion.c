@@ -26,13 +26,6 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-static void write_pattern(FILE *out, const page *p, const page_flag *f)
-{
-    fprintf(out, "        '%s --%s'", p->name, f->name);
-    if (f->also != 0) fprintf(out, "|'%s -%c'", p->name, f->also);
-    fprintf(out, ") ");
-}
-
 static void write_values_of(FILE *out, const page *p)
 {
     for (size_t i = 0; i < p->n_flags; i++) {
@@ -43,7 +36,9 @@ static void write_values_of(FILE *out, const page *p)
         const bool is_folder = ends_with(f->name, "dir") || strcmp(f->name, "store") == 0 ||
                                (f->arg != NULL && strcmp(f->arg, "DIR") == 0);
         if (f->name[0] == '\0' || f->arg == NULL) continue;
-        write_pattern(out, p, f);
+        fprintf(out, "        '%s --%s'", p->name, f->name);
+        if (f->also != 0) fprintf(out, "|'%s -%c'", p->name, f->also);
+        fprintf(out, ") ");
         if (f->choices != NULL) {
             fprintf(out, "%s='", f->is_optional ? "switch" : "values");
             for (int c = 0; f->choices[c] != NULL; c++)

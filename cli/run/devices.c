@@ -77,17 +77,6 @@ static pen_status check_slurm(int n, bool is_listed, pen_error *why)
                    assigned, n);
 }
 
-/* MIG: the driver shows a process one part, but each worker gets its own.  Without a device the list means nothing. */
-static pen_status check_list(device_list *list, const answer *a, pen_error *why)
-{
-    if (a->n == 0) list->n = 0;
-    if (a->n >= list->n || list->has_parts) return PEN_OK;
-    return why_set(why, PEN_BAD_SETTING,
-                   "CUDA_VISIBLE_DEVICES lists %d device%s, but the driver finds %d (%.100s); "
-                   "remove '%s'",
-                   list->n, list->n == 1 ? "" : "s", a->n, a->note, list->word[a->n]);
-}
-
 pen_status run_devices_find(run_devices *d, pen_error *why)
 {
     answer a         = {.n = 0};
@@ -101,7 +90,16 @@ pen_status run_devices_find(run_devices *d, pen_error *why)
     if (status != PEN_OK) return status;
     snprintf(d->note, sizeof d->note, "%.255s", a.note);
     if (a.n > DEVICE_LIST_MAX) a.n = DEVICE_LIST_MAX;
-    if (text != NULL) return check_list(&d->list, &a, why);
+    if (text != NULL) {
+        /* MIG: the driver shows a process one part, but each worker gets its own.  Without a device the list means
+         * nothing. */
+        if (a.n == 0) d->list.n = 0;
+        if (a.n >= d->list.n || d->list.has_parts) return PEN_OK;
+        return why_set(why, PEN_BAD_SETTING,
+                       "CUDA_VISIBLE_DEVICES lists %d device%s, but the driver finds %d (%.100s); "
+                       "remove '%s'",
+                       d->list.n, d->list.n == 1 ? "" : "s", a.n, a.note, d->list.word[a.n]);
+    }
     for (d->list.n = 0; d->list.n < a.n; d->list.n++)
         snprintf(d->list.word[d->list.n], DEVICE_WORD_BYTES, "%d", d->list.n);
     return PEN_OK;

@@ -108,22 +108,6 @@ static const char **saying(config_files *files, int i)
     return (const char **)((char *)files + sayings[i].at);
 }
 
-/* A variable replaces a missing flag.  The processes get the resolved value instead of the variable (leave_open()). */
-static void take_variables(run_options *o)
-{
-    config_files named = worker_files_named(NULL);
-    for (int i = 0; i < SAYINGS; i++) {
-        char variable[CONFIG_VARIABLE_BYTES];
-        const char *given = *saying(&named, i), **said = saying(&o->files, i);
-        if (given == NULL) continue;
-        if (*said == NULL) *said = strdup(given); /* lives as long as the process */
-        config_variable(sayings[i].setting, variable);
-        unsetenv(variable);
-    }
-    o->files.flags                 = &o->keys;
-    o->files.autos.program_may_say = o->keys.n == 0; /* workers read files, not flags */
-}
-
 /* The program may say what is still auto: its workers read the files once more, with what it says. */
 static void leave_open(run_options *o)
 {
@@ -306,8 +290,20 @@ static pen_status put_settings(run_options *o, pen_error *why)
 int run_files_apply(run_options *o)
 {
     pen_error why;
-    take_variables(o);
-    const bool has_files = config_files_is_any(&o->files);
+    /* A variable replaces a missing flag.  The processes get the resolved value instead of the variable
+     * (leave_open()). */
+    config_files named = worker_files_named(NULL);
+    for (int i = 0; i < SAYINGS; i++) {
+        char variable[CONFIG_VARIABLE_BYTES];
+        const char *given = *saying(&named, i), **said = saying(&o->files, i);
+        if (given == NULL) continue;
+        if (*said == NULL) *said = strdup(given); /* lives as long as the process */
+        config_variable(sayings[i].setting, variable);
+        unsetenv(variable);
+    }
+    o->files.flags                 = &o->keys;
+    o->files.autos.program_may_say = o->keys.n == 0; /* workers read files, not flags */
+    const bool has_files           = config_files_is_any(&o->files);
     pen_status status =
         config_files_load(&o->files, (resolve_given){find_given, o}, &resolved, &why);
     if (status == PEN_OK) status = take_start(o, &why);

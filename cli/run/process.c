@@ -105,15 +105,6 @@ static bool is_file_of(const char *name, const char *ending)
            S_ISREG(st.st_mode);
 }
 
-/* A script that is not executable, as torchrun runs it. */
-static void exec_python(char *const *argv)
-{
-    char *words[256] = {"python3", "-u"};
-    int n            = 0;
-    for (; argv[n] != NULL && n < 253; n++) words[n + 2] = argv[n];
-    if (argv[n] == NULL) execvp(words[0], words);
-}
-
 /* PROG as given if it has a slash; else from PATH; else from the examples beside this binary; else from this folder. */
 static void exec_program(char *const *argv)
 {
@@ -126,7 +117,13 @@ static void exec_program(char *const *argv)
         execv(here, argv);
     }
     const int error = errno;
-    if (error == EACCES && is_file_of(argv[0], ".py")) exec_python(argv);
+    if (error == EACCES && is_file_of(argv[0], ".py")) {
+        /* A script that is not executable, as torchrun runs it. */
+        char *words[256] = {"python3", "-u"};
+        int n            = 0;
+        for (; argv[n] != NULL && n < 253; n++) words[n + 2] = argv[n];
+        if (argv[n] == NULL) execvp(words[0], words);
+    }
     dprintf(STDERR_FILENO, "penstock: cannot run '%s': %s\n", argv[0],
             error == EACCES && is_file_of(argv[0], "")
                 ? "it is not executable; use chmod +x, or name its interpreter first"

@@ -165,14 +165,6 @@ static int exit_code_of(const process *p, bool hung)
     return p->exit_code != 0 ? p->exit_code : 1;
 }
 
-static int write_interrupted(const report_input *in)
-{
-    fprintf(stderr, "penstock: interrupted by %s; %s\n", signal_name(in->interrupted),
-            in->options->store == NULL ? "nothing kept (no --store)"
-                                       : "the snapshots in the store are kept");
-    return 128 + in->interrupted;
-}
-
 static int write_verdict(const report_input *in)
 {
     if (!in->is_told) fprintf(stderr, "penstock: %s\n", in->verdict->text);
@@ -186,7 +178,12 @@ static int write_verdict(const report_input *in)
 int report_write(const report_input *in, const process *cause)
 {
     char end[96], memory[160] = "", host[256] = "", where[64] = "";
-    if (in->interrupted != 0) return write_interrupted(in);
+    if (in->interrupted != 0) {
+        fprintf(stderr, "penstock: interrupted by %s; %s\n", signal_name(in->interrupted),
+                in->options->store == NULL ? "nothing kept (no --store)"
+                                           : "the snapshots in the store are kept");
+        return 128 + in->interrupted;
+    }
     if (cause == NULL && in->verdict == NULL) return 0;
     if (cause == NULL) return write_verdict(in);
     bool hung = in->scheduler_hung ||

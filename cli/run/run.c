@@ -114,7 +114,6 @@ static pen_status start_servers(launcher *l, pen_error *why)
 }
 
 /* ---- watching ------------------------------------------------------------------------------------------- */
-
 static void stop(launcher *l, bool is_scheduler)
 {
     for (size_t i = 0; i < l->n; i++) {
@@ -139,19 +138,7 @@ static void stop_all(launcher *l, uint64_t now)
     stop(l, !is_first);
 }
 
-/* ---- lost workers -------------------------------------------------------------------- */
-
-static void take_lost(launcher *l, const wire_control *m)
-{
-    for (size_t i = 0; i < l->n; i++) {
-        process *p = &l->all[i];
-        if (p->role == PEN_WORKER && p->rank == m->u.lost.rank) p->lost = true;
-    }
-    fprintf(stderr, "penstock: %s; the job goes on without it\n", m->u.lost.why.text);
-}
-
 /* ---- progress --------------------------------------------------------------------------------------------- */
-
 /* When the next line is due; UINT64_MAX: never. */
 static uint64_t progress_ms(const launcher *l)
 {
@@ -182,7 +169,6 @@ static void show_progress(launcher *l, const wire_control *status)
 }
 
 /* ---- messages of the scheduler ----------------------------------------------------------------------------- */
-
 static void read_link(launcher *l, uint64_t now)
 {
     wire_control message;
@@ -191,7 +177,13 @@ static void read_link(launcher *l, uint64_t now)
         l->answered = l->asked;
         launcher_take_stuck(l, &message);
         show_progress(l, &message);
-        if (message.kind == WIRE_LOST) take_lost(l, &message);
+        if (message.kind == WIRE_LOST) {
+            for (size_t i = 0; i < l->n; i++) {
+                process *p = &l->all[i];
+                if (p->role == PEN_WORKER && p->rank == message.u.lost.rank) p->lost = true;
+            }
+            fprintf(stderr, "penstock: %s; the job goes on without it\n", message.u.lost.why.text);
+        }
         if (message.kind == WIRE_NOTICE) fprintf(stderr, "penstock: %s\n", message.u.notice.text);
         if (message.kind == WIRE_SCALE)
             revive_scale(l, message.u.scale.workers, message.u.scale.servers);
@@ -453,19 +445,6 @@ static pen_status watch(launcher *l, pen_error *why)
     return status;
 }
 
-/* The scheduler may exit before its verdict was read. */
-static void receive_verdict(launcher *l)
-{
-    uint64_t now = clock_ms(&clock_real), end = now + VERDICT_MS;
-    for (; (l->asked || launcher_has_unexplained(l)) && !l->has_verdict && l->link != NULL &&
-           now < end;
-         now = clock_ms(&clock_real)) {
-        struct pollfd fd = {.fd = control_fd(l->link), .events = POLLIN};
-        poll(&fd, 1, (int)(end - now));
-        read_link(l, now);
-    }
-}
-
 static void clean_up(launcher *l)
 {
     for (size_t i = 0; i < l->n; i++) {
@@ -517,7 +496,17 @@ static int attempt(launcher *l, bool *again)
     int code;
     pen_status status = start_all(l, &why);
     if (status == PEN_OK) status = watch(l, &why);
-    if (status == PEN_OK) receive_verdict(l);
+    if (status == PEN_OK) {
+        /* The scheduler may exit before its verdict was read. */
+        uint64_t now = clock_ms(&clock_real), end = now + VERDICT_MS;
+        for (; (l->asked || launcher_has_unexplained(l)) && !l->has_verdict && l->link != NULL &&
+               now < end;
+             now = clock_ms(&clock_real)) {
+            struct pollfd fd = {.fd = control_fd(l->link), .events = POLLIN};
+            poll(&fd, 1, (int)(end - now));
+            read_link(l, now);
+        }
+    }
     if (status != PEN_OK) {
         code = command_fail(1, "%s", why.text);
     } else {

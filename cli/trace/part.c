@@ -166,13 +166,6 @@ static bool makes_sense(const trace_event *e)
     return trace_rows[e->kind].shape == TRACE_IS_MOMENT || e->ended_ns >= e->begun_ns;
 }
 
-static bool add_span(timeline *t, const timeline_span *s)
-{
-    if (!VEC_MORE(t->span, t->n_spans)) return false;
-    t->span[t->n_spans++] = *s;
-    return true;
-}
-
 /* Finds the line of operations in flight of one kind, or adds one; each thread has its own.  False: no memory. */
 static bool find_line(timeline *t, const timeline_line *wanted, uint32_t since, uint32_t *line)
 {
@@ -215,7 +208,9 @@ static bool take_event(timeline *t, timeline_part *p, const trace_event *e, uint
         snprintf(l.name, sizeof l.name, "%s", row->name);
         if (!find_line(t, &l, first_line, &s.line)) return false;
     }
-    return add_span(t, &s);
+    if (!VEC_MORE(t->span, t->n_spans)) return false;
+    t->span[t->n_spans++] = s;
+    return true;
 }
 
 /* The oldest event of a full ring may be half overwritten, so it is skipped. */
