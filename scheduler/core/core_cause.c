@@ -5,20 +5,16 @@
 #include "scheduler/core/core_state.h"
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
-static void notify_removed(scheduler_core *core, const member_slot *s)
-{
-    wire_control c = {.kind = WIRE_VERDICT};
-    why_set(&c.u.verdict, PEN_NOT_A_MEMBER, "%s was removed from the job%s%.300s", MEMBER_NAME(s),
-            core->job.has_verdict ? ": " : "", core->job.has_verdict ? core->job.verdict.text : "");
-    why_culprit(&c.u.verdict, s->role, s->rank, s->step, NULL);
-    core_send(&core->out, s, &c);
-}
-
 void core_notify(scheduler_core *core, member_slot *s)
 {
     if (!s->is_bound) return;
     if (s->state == MEMBER_DEAD || !core->job.has_verdict) {
-        notify_removed(core, s);
+        wire_control c = {.kind = WIRE_VERDICT};
+        why_set(&c.u.verdict, PEN_NOT_A_MEMBER, "%s was removed from the job%s%.300s",
+                MEMBER_NAME(s), core->job.has_verdict ? ": " : "",
+                core->job.has_verdict ? core->job.verdict.text : "");
+        why_culprit(&c.u.verdict, s->role, s->rank, s->step, NULL);
+        core_send(&core->out, s, &c);
         return;
     }
     core_send(&core->out, s, &(wire_control){.kind = WIRE_VERDICT, .u.verdict = core->job.verdict});

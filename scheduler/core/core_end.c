@@ -1,19 +1,14 @@
 /* core_end.c - the end of a job: sends the verdict, stops servers, waits for members to leave. */
 #include "scheduler/core/core_state.h"
 
-/* Members that joined while the last of the others left. */
-static void turn_away_the_late(scheduler_core *core)
+void core_stop(scheduler_core *core)
 {
+    /* Members that joined while the last of the others left. */
     MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
         if (core_is_late(core, s))
             core_refuse(&core->out, s->peer, PEN_NOT_A_MEMBER,
                         "%s comes too late: all workers have left the job", MEMBER_NAME(s));
     }
-}
-
-void core_stop(scheduler_core *core)
-{
-    turn_away_the_late(core);
     core->job.phase  = PHASE_STOPPING;
     core->job.end_ms = core->out.now_ms + CORE_END_MS;
     core_persist(core);

@@ -51,16 +51,6 @@ static void listen_address_of(const char *host, char *text, size_t size)
     if (strncmp(text, "127.", 4) == 0 && !auth_is_loopback(host)) snprintf(text, size, "*");
 }
 
-/* `master` with the port of `bound`: "10.0.0.7:29500".  A whole address ("ipc:///run/job") loses its scheme. */
-static void listen_address_dial(const char *master, const char *bound, char *text, size_t size)
-{
-    const char *port = strrchr(bound, ':'), *scheme = strstr(master, "://");
-    if (scheme)
-        snprintf(text, size, "%s", scheme + 3);
-    else
-        snprintf(text, size, "%s%s", master, port ? port : "");
-}
-
 /* This host's name, or `master` if it has none. */
 static void listen_address_host(const char *master, char *text, size_t size)
 {
@@ -203,13 +193,6 @@ static bool is_its_own(scheduler *s, uint32_t peer, const wire_control *message)
     return auth_is(&is, AUTH_TOOL, -1);
 }
 
-static void hear(scheduler *s, uint32_t peer, const wire_control *message)
-{
-    scheduler_core_receive(s->core, peer, message, loop_now_ms(s->loop));
-    if (message->kind == WIRE_HELLO && scheduler_core_is_member(s->core, peer))
-        transport_trust(s->transport, peer);
-}
-
 static void take_message(scheduler *s, const transport_event *event)
 {
     pen_error why;
@@ -227,9 +210,11 @@ static void take_message(scheduler *s, const transport_event *event)
         refuse_message(s, event->peer, why.text);
     else if (!is_its_own(s, event->peer, &message))
         refuse_message(s, event->peer, "its key is of another role or rank than it claims");
-    else if (may_speak(s, event->peer, &message))
-        hear(s, event->peer, &message);
-    else
+    else if (may_speak(s, event->peer, &message)) {
+        scheduler_core_receive(s->core, event->peer, &message, loop_now_ms(s->loop));
+        if (message.kind == WIRE_HELLO && scheduler_core_is_member(s->core, event->peer))
+            transport_trust(s->transport, event->peer);
+    } else
         refuse_message(s, event->peer, "it sends too many messages");
 }
 
@@ -320,7 +305,14 @@ static pen_status listen_at(scheduler *s, const scheduler_settings *settings, pe
 static void introduce(scheduler *s, const char *master)
 {
     char address[CONFIG_TEXT_BYTES + 32], host[256];
-    listen_address_dial(master, transport_address(s->transport), address, sizeof address);
+    /* `master` with the port of `bound`: "10.0.0.7:29500". A whole address ("ipc:///run/job") loses its scheme. */
+    const char *bound = transport_address(s->transport);
+    const size_t size = sizeof address;
+    const char *port = strrchr(bound, ':'), *scheme = strstr(master, "://");
+    if (scheme)
+        snprintf(address, size, "%s", scheme + 3);
+    else
+        snprintf(address, size, "%s%s", master, port ? port : "");
     listen_address_host(master, host, sizeof host);
     scheduler_core_introduce(s->core, address, host);
 }

@@ -127,22 +127,6 @@ static bool resolve_reports(scheduler_core *core, resolved *out)
     return false;
 }
 
-/* Late members that are ready are in this record. */
-static void admit(scheduler_core *core)
-{
-    ROSTER_EACH(s, &core->members.roster) {
-        if (!core_is_late(core, s) || s->state != MEMBER_JOINING || !s->is_ready) continue;
-        core_move(&core->out, s, MEMBER_EVENT_BEGIN);
-        s->last_seen_ms = core->out.now_ms;
-        s->awaited_ms   = 0;
-        s->lost_ms      = 0;
-        core->epoch.change.has_joined |= s->role == PEN_SERVER;
-        free(s->loss);
-        s->loss = NULL;
-        core->epoch.goal_is_old |= s->role == PEN_SERVER;
-    }
-}
-
 placement_server *core_epoch_servers(const scheduler_core *core)
 {
     const member_slots *list = &core->members.roster.servers;
@@ -180,19 +164,6 @@ static bool have_members_changed(const scheduler_core *core)
 }
 
 /* ---- reporting ------------------------------------------------------------------------------- */
-/* The step where a late worker begins. */
-static void begin_late(scheduler_core *core, const resolved *out)
-{
-    const wire_decision *d = &out->decision;
-    MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
-        if (!member_slot_is_counted(s) || s->in_view == s->incarnation) continue;
-        s->is_new     = true;
-        s->begin_step = out->step >= 0 ? out->step : out->clock;
-        s->begin_applied =
-            out->has_decision ? d->applied + (d->outcome == PEN_APPLIED) : core->model.applied;
-    }
-}
-
 static void notify_late(scheduler_core *core)
 {
     MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
@@ -229,7 +200,15 @@ static void install(scheduler_core *core, const resolved *out, bool changed)
         core_epoch_fail(core);
         return;
     }
-    begin_late(core, out);
+    /* The step where a late worker begins. */
+    const wire_decision *d = &out->decision;
+    MEMBER_SLOT_EACH(s, &core->members.roster.workers) {
+        if (!member_slot_is_counted(s) || s->in_view == s->incarnation) continue;
+        s->is_new     = true;
+        s->begin_step = out->step >= 0 ? out->step : out->clock;
+        s->begin_applied =
+            out->has_decision ? d->applied + (d->outcome == PEN_APPLIED) : core->model.applied;
+    }
     core_epoch_note(core);
     core->epoch.change.is_open = false;
     const unsigned all         = TO_WORKERS | TO_SERVERS | 1u << WIRE_LAUNCHER;
@@ -246,7 +225,18 @@ static void decide(scheduler_core *core)
 {
     resolved out;
     if (!resolve_reports(core, &out)) return;
-    admit(core);
+    /* Late members that are ready are in this record. */
+    ROSTER_EACH(s, &core->members.roster) {
+        if (!core_is_late(core, s) || s->state != MEMBER_JOINING || !s->is_ready) continue;
+        core_move(&core->out, s, MEMBER_EVENT_BEGIN);
+        s->last_seen_ms = core->out.now_ms;
+        s->awaited_ms   = 0;
+        s->lost_ms      = 0;
+        core->epoch.change.has_joined |= s->role == PEN_SERVER;
+        free(s->loss);
+        s->loss = NULL;
+        core->epoch.goal_is_old |= s->role == PEN_SERVER;
+    }
     if (core->job.n_servers && !move_copies(core)) {
         core_epoch_fail(core);
         return;
@@ -332,18 +322,15 @@ void core_suspect(scheduler_core *core, member_slot *s, const wire_control *mess
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
-/* Holders with a live control connection that do not answer SEAL. */
-static void lose_unsealed(scheduler_core *core)
-{
-    core->epoch.change.due_ms = core->out.now_ms + CORE_SEAL_MS;
-    MEMBER_SLOT_EACH(s, core_holders(core))
-        if (core_epoch_is_part(s) && !s->is_sealed)
-            core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch");
-}
-
 void core_epoch_tick(scheduler_core *core)
 {
-    if (core->epoch.change.is_open) lose_unsealed(core);
+    if (core->epoch.change.is_open) {
+        /* Holders with a live control connection that do not answer SEAL. */
+        core->epoch.change.due_ms = core->out.now_ms + CORE_SEAL_MS;
+        MEMBER_SLOT_EACH(s, core_holders(core))
+            if (core_epoch_is_part(s) && !s->is_sealed)
+                core_lose(core, s, MEMBER_EVENT_LOST, "it did not end its epoch");
+    }
     core->due |= DUE_EPOCH;
 }
 

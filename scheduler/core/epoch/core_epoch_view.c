@@ -88,27 +88,6 @@ void core_epoch_note(scheduler_core *core)
 }
 
 /* ---- sending it ------------------------------------------------------------------------------ */
-/* A late server holds nothing, whatever the view says about its predecessor. */
-static void notify_late_server(const scheduler_core *core, const member_slot *s)
-{
-    wire_control c   = core->epoch.view;
-    const uint32_t n = c.u.epoch.n_replicas, n_servers = c.u.epoch.n_servers;
-    wire_replica *own = malloc((n + 1) * sizeof *own);
-    wire_member *all  = malloc((n_servers + 1) * sizeof *all);
-    uint32_t copies = 0, servers = 0;
-    for (uint32_t i = 0; own && i < n; i++)
-        if (c.u.epoch.replica[i].server != s->rank) own[copies++] = c.u.epoch.replica[i];
-    for (uint32_t i = 0; all && i < n_servers; i++)
-        if (c.u.epoch.server[i].rank != s->rank) all[servers++] = c.u.epoch.server[i];
-    c.u.epoch.replica    = own;
-    c.u.epoch.n_replicas = copies;
-    c.u.epoch.server     = all;
-    c.u.epoch.n_servers  = servers;
-    if (own && all) core_send(&core->out, s, &c);
-    free(own);
-    free(all);
-}
-
 wire_control core_epoch_seal(const scheduler_core *core)
 {
     wire_control c = {.kind   = WIRE_SEAL,
@@ -119,7 +98,23 @@ wire_control core_epoch_seal(const scheduler_core *core)
 void core_epoch_notify(const scheduler_core *core, const member_slot *s)
 {
     if (s->role == PEN_SERVER && core_is_late(core, s)) {
-        notify_late_server(core, s);
+        /* A late server holds nothing, whatever the view says about its predecessor. */
+        wire_control c   = core->epoch.view;
+        const uint32_t n = c.u.epoch.n_replicas, n_servers = c.u.epoch.n_servers;
+        wire_replica *own = malloc((n + 1) * sizeof *own);
+        wire_member *all  = malloc((n_servers + 1) * sizeof *all);
+        uint32_t copies = 0, servers = 0;
+        for (uint32_t i = 0; own && i < n; i++)
+            if (c.u.epoch.replica[i].server != s->rank) own[copies++] = c.u.epoch.replica[i];
+        for (uint32_t i = 0; all && i < n_servers; i++)
+            if (c.u.epoch.server[i].rank != s->rank) all[servers++] = c.u.epoch.server[i];
+        c.u.epoch.replica    = own;
+        c.u.epoch.n_replicas = copies;
+        c.u.epoch.server     = all;
+        c.u.epoch.n_servers  = servers;
+        if (own && all) core_send(&core->out, s, &c);
+        free(own);
+        free(all);
         return;
     }
     core_send(&core->out, s, &core->epoch.view);

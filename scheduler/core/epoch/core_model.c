@@ -10,19 +10,6 @@
 #include <string.h>
 
 /* ---- the plan -------------------------------------------------------------------------------- */
-/* One shard for each thread that may ever exist, but at most one for each partition. */
-static uint32_t count_shards(const scheduler_core *core)
-{
-    uint32_t threads = 0, most = 0;
-    MEMBER_SLOT_EACH(one, &core->members.roster.servers) {
-        threads += one->n_addresses;
-        if (one->n_addresses > most) most = one->n_addresses;
-    }
-    if (core->job.settings.servers_max > core->job.n_servers)
-        threads += (uint32_t)(core->job.settings.servers_max - core->job.n_servers) * most;
-    return threads < core->model.plan->n_partitions ? threads : core->model.plan->n_partitions;
-}
-
 static pen_status place_shards(scheduler_core *core, pen_error *why)
 {
     placement_server *all = core_epoch_servers(core);
@@ -47,7 +34,16 @@ static pen_status lay_out(scheduler_core *core, pen_error *why)
     core->model.shard = calloc(core->model.plan->n_partitions + 1, sizeof *core->model.shard);
     if (!core->model.shard)
         return why_set(why, PEN_NO_MEMORY, "the scheduler has no memory for the plan");
-    core->model.n_shards = count_shards(core);
+    /* One shard for each thread that may ever exist, but at most one for each partition. */
+    uint32_t threads = 0, most = 0;
+    MEMBER_SLOT_EACH(one, &core->members.roster.servers) {
+        threads += one->n_addresses;
+        if (one->n_addresses > most) most = one->n_addresses;
+    }
+    if (core->job.settings.servers_max > core->job.n_servers)
+        threads += (uint32_t)(core->job.settings.servers_max - core->job.n_servers) * most;
+    core->model.n_shards =
+        threads < core->model.plan->n_partitions ? threads : core->model.plan->n_partitions;
     plan_place(core->model.plan, core->model.n_shards, core->model.shard);
     return place_shards(core, why);
 }

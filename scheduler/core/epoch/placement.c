@@ -168,17 +168,6 @@ static bool deal_to_threads(draft *d)
     return true;
 }
 
-/* The cost of one more copy of this shard on this server: smaller is better. */
-static uint64_t cost(const draft *d, uint32_t shard, uint32_t server, bool is_primary)
-{
-    const placement_row *primary = placement_primary(&d->table, shard);
-    const uint32_t from          = primary ? (uint32_t)primary->at.server : shard;
-    const uint64_t distance      = (server + d->n_servers - from % d->n_servers) % d->n_servers;
-    const uint64_t load          = is_primary ? d->primaries[server] : d->copies[server];
-    return (uint64_t)shares_machine(d, shard, server, UINT32_MAX) << 62 | load << 40 |
-           (uint64_t)d->copies[server] << 20 | distance;
-}
-
 static bool add_copy(draft *d, uint32_t shard)
 {
     const bool is_primary = copies_of(&d->table, shard) == 0;
@@ -186,7 +175,13 @@ static bool add_copy(draft *d, uint32_t shard)
     uint64_t best_cost    = UINT64_MAX;
     for (uint32_t s = 0; s < d->n_servers; s++) {
         if (!is_usable(d, s) || placement_find(&d->table, shard, (int32_t)s)) continue;
-        const uint64_t c = cost(d, shard, s, is_primary);
+        /* The cost of one more copy of this shard on this server: smaller is better. */
+        const placement_row *primary = placement_primary(&d->table, shard);
+        const uint32_t from          = primary ? (uint32_t)primary->at.server : shard;
+        const uint64_t distance      = (s + d->n_servers - from % d->n_servers) % d->n_servers;
+        const uint64_t load          = is_primary ? d->primaries[s] : d->copies[s];
+        const uint64_t c = (uint64_t)shares_machine(d, shard, s, UINT32_MAX) << 62 | load << 40 |
+                           (uint64_t)d->copies[s] << 20 | distance;
         if (c >= best_cost) continue;
         best      = s;
         best_cost = c;

@@ -419,25 +419,13 @@ static void miss(scheduler_core *core, member_slot *s)
     core_announce(&core->out, why.text);
 }
 
-static void miss_silent(scheduler_core *core)
-{
-    ROSTER_EACH(s, &core->members.roster)
-        if (missed_ms(core, s) <= core->out.now_ms) miss(core, s);
-}
-
-static uint64_t first_missed_ms(const scheduler_core *core)
-{
-    uint64_t due = UINT64_MAX;
-    ROSTER_EACH(s, &core->members.roster)
-        if (missed_ms(core, s) < due) due = missed_ms(core, s);
-    return due;
-}
-
 uint64_t core_join_next_ms(const scheduler_core *core)
 {
     if (core->job.phase != PHASE_JOINING || !core->members.has_begun) return UINT64_MAX;
     const uint64_t end = core->members.joining_ms + core->job.settings.init_timeout_ms;
-    uint64_t due       = first_missed_ms(core);
+    uint64_t due       = UINT64_MAX;
+    ROSTER_EACH(s, &core->members.roster)
+        if (missed_ms(core, s) < due) due = missed_ms(core, s);
     if (core->members.proof.is_open && core->members.proof.due_ms < due)
         due = core->members.proof.due_ms;
     return due < end ? due : end;
@@ -445,7 +433,8 @@ uint64_t core_join_next_ms(const scheduler_core *core)
 
 void core_join_tick(scheduler_core *core)
 {
-    miss_silent(core);
+    ROSTER_EACH(s, &core->members.roster)
+        if (missed_ms(core, s) <= core->out.now_ms) miss(core, s);
     if (core->members.proof.is_open && core->out.now_ms >= core->members.proof.due_ms) {
         core_join_begin(core);
         if (core->job.phase != PHASE_JOINING) return;

@@ -53,14 +53,6 @@ void core_dismiss(scheduler_core *core, member_slot *observer)
 }
 
 /* ---- EXITED --------------------------------------------------------------------- */
-static void describe_exit(const wire_control *c, char *text, size_t size)
-{
-    if (c->u.exited.signal)
-        snprintf(text, size, "was killed by signal %d", (int)c->u.exited.signal);
-    else
-        snprintf(text, size, "exited with code %d", (int)c->u.exited.code);
-}
-
 /* is_final: it cannot be run at all, so that launchers do not start the job again. */
 static void fail_before_join(scheduler_core *core, int32_t role, int32_t rank, const char *how,
                              bool is_final)
@@ -138,7 +130,11 @@ void core_exited(scheduler_core *core, const wire_control *message)
     if (role != PEN_WORKER && role != PEN_SERVER) return;
     const int32_t code = message->u.exited.code;
     char how[64];
-    describe_exit(message, how, sizeof how);
+    const size_t size = sizeof how;
+    if (message->u.exited.signal)
+        snprintf(how, size, "was killed by signal %d", (int)message->u.exited.signal);
+    else
+        snprintf(how, size, "exited with code %d", (int)message->u.exited.code);
     const bool in_order = !message->u.exited.signal && !code;
     member_slot *s      = roster_find(&core->members.roster, role, rank);
     const char *note    = message->u.exited.note ? message->u.exited.note : "";

@@ -40,33 +40,6 @@ static bool remember(scheduler_core *core, member_slot *dead)
     return true;
 }
 
-static uint32_t count_living(const scheduler_core *core)
-{
-    uint32_t n = 0;
-    MEMBER_SLOT_EACH(each, &core->members.roster.workers) n += member_slot_is_counted(each);
-    return n;
-}
-
-/* The cause is the first death, which may have caused the others. */
-static void fail_all(scheduler_core *core, const member_slot *dead)
-{
-    const pen_error *first = core_loss_of(core, core->members.first_lost);
-    const uint32_t living  = count_living(core);
-    pen_error why;
-    if (!first) sentence_worker_gone(dead, NULL, core->out.now_ms, &why);
-    if (first) why = *first;
-    if (living)
-        why_set(&why, PEN_PEER_LOST,
-                "%u worker%s left and the job needs %" PRIu64 "; the first one lost: %.400s",
-                living, living == 1 ? " is" : "s are", core->job.settings.workers_min,
-                first ? first->text : why.text);
-    else if (first && core->members.roster.workers.n > 1)
-        why_set(&why, PEN_PEER_LOST, "all workers are gone; the first one lost: %.500s",
-                first->text);
-    if (first) why_culprit(&why, PEN_WORKER, first->rank, first->step, first->tensor);
-    core_verdict(core, &why);
-}
-
 static bool has_survivor(const scheduler_core *core)
 {
     const uint64_t needed = core->job.settings.workers_min ? core->job.settings.workers_min : 1;
@@ -81,12 +54,6 @@ static bool has_survivor(const scheduler_core *core)
 }
 
 /* ---- initial values -------------------------------------------------------------------------- */
-static void ask_for_values(scheduler_core *core, const member_slot *dead)
-{
-    wire_control c = {.kind = WIRE_ENQUIRE, .u.enquire = {.rank = dead->rank}};
-    if (dead->rank == 0 && core->model.restore < 0) core_send_all(&core->out, TO_SERVERS, &c);
-}
-
 void core_loss_missing(scheduler_core *core, const wire_control *message)
 {
     const pen_error *loss = core_loss_of(core, 0);
@@ -106,7 +73,24 @@ void core_loss_missing(scheduler_core *core, const wire_control *message)
 void core_go_on(scheduler_core *core, member_slot *dead)
 {
     if (!remember(core, dead) || !has_survivor(core)) {
-        fail_all(core, dead);
+        /* The cause is the first death, which may have caused the others. */
+        const pen_error *first = core_loss_of(core, core->members.first_lost);
+        uint32_t living        = 0;
+        MEMBER_SLOT_EACH(each, &core->members.roster.workers)
+            living += member_slot_is_counted(each);
+        pen_error why;
+        if (!first) sentence_worker_gone(dead, NULL, core->out.now_ms, &why);
+        if (first) why = *first;
+        if (living)
+            why_set(&why, PEN_PEER_LOST,
+                    "%u worker%s left and the job needs %" PRIu64 "; the first one lost: %.400s",
+                    living, living == 1 ? " is" : "s are", core->job.settings.workers_min,
+                    first ? first->text : why.text);
+        else if (first && core->members.roster.workers.n > 1)
+            why_set(&why, PEN_PEER_LOST, "all workers are gone; the first one lost: %.500s",
+                    first->text);
+        if (first) why_culprit(&why, PEN_WORKER, first->rank, first->step, first->tensor);
+        core_verdict(core, &why);
         return;
     }
     const wire_control lost = lost_message(core, dead);
@@ -114,7 +98,8 @@ void core_go_on(scheduler_core *core, member_slot *dead)
              "%s; the job goes on without it", lost.u.lost.why.text);
     core_notify(core, dead);
     core_send_all(&core->out, TO_WORKERS | TO_OBSERVERS, &lost);
-    ask_for_values(core, dead);
+    wire_control c = {.kind = WIRE_ENQUIRE, .u.enquire = {.rank = dead->rank}};
+    if (dead->rank == 0 && core->model.restore < 0) core_send_all(&core->out, TO_SERVERS, &c);
     core_shrink_settle(&core->services.shrinks, &core->out);
     core_epoch_want(core, core->out.now_ms, "%.120s is gone", MEMBER_NAME(dead));
     core->due |= DUE_MODEL | DUE_END; /* no member waits for the dead */

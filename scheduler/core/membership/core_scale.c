@@ -55,29 +55,24 @@ static void begin_drain(scheduler_core *core, member_slot *server)
     core_epoch_want(core, core->out.now_ms, "%.120s is drained", MEMBER_NAME(server));
 }
 
-/* Answers all observers that wait for this server. */
-static void answer_drained(scheduler_core *core, const member_slot *server)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < core->members.n_drains; i++) {
-        const core_drain d = core->members.drain[i];
-        if (d.server != server->rank) {
-            core->members.drain[kept++] = d;
-            continue;
-        }
-        const member_slot *asker = roster_of(&core->members.roster, d.asker);
-        if (asker) answer(core, asker, PEN_OK, "server %d is empty and ends", (int)d.server);
-    }
-    core->members.n_drains = kept;
-}
-
 void core_scale_settle(scheduler_core *core)
 {
     MEMBER_SLOT_EACH(s, &core->members.roster.servers) {
         if (!s->is_draining || s->is_stopped || holds_something(core, s)) continue;
         core_log(&core->out, LOG_INFO, "%s is empty and ends", MEMBER_NAME(s));
         stop(core, s);
-        answer_drained(core, s);
+        /* Answers all observers that wait for this server. */
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < core->members.n_drains; i++) {
+            const core_drain d = core->members.drain[i];
+            if (d.server != s->rank) {
+                core->members.drain[kept++] = d;
+                continue;
+            }
+            const member_slot *asker = roster_of(&core->members.roster, d.asker);
+            if (asker) answer(core, asker, PEN_OK, "server %d is empty and ends", (int)d.server);
+        }
+        core->members.n_drains = kept;
     }
 }
 
@@ -146,13 +141,6 @@ static bool check_servers(scheduler_core *core, const member_slot *asker, int32_
     return false;
 }
 
-static void scale_workers(scheduler_core *core, int32_t wanted)
-{
-    const member_slots *list = &core->members.roster.workers;
-    for (uint32_t i = (uint32_t)wanted; i < list->n; i++)
-        if (member_slot_is_here(list->at[i]) && !list->at[i]->is_stopped) stop(core, list->at[i]);
-}
-
 /* A larger number than before: servers not gone yet stay. */
 static void scale_servers(scheduler_core *core, int32_t wanted)
 {
@@ -180,7 +168,12 @@ void core_scale(scheduler_core *core, member_slot *asker, const wire_control *me
     c.u.scale.workers = core->members.wanted_workers;
     c.u.scale.servers = core->members.wanted_servers;
     core_send_all(&core->out, 1u << WIRE_LAUNCHER, &c);
-    if (workers >= 0) scale_workers(core, workers);
+    if (workers >= 0) {
+        const member_slots *list = &core->members.roster.workers;
+        for (uint32_t i = (uint32_t)workers; i < list->n; i++)
+            if (member_slot_is_here(list->at[i]) && !list->at[i]->is_stopped)
+                stop(core, list->at[i]);
+    }
     if (servers >= 0) scale_servers(core, servers);
     const uint64_t target = (uint64_t)core->members.wanted_servers,
                    copies = core->job.settings.replicas;

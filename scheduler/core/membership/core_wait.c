@@ -7,19 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The replacement is in none of their groups: ends collectives that wait for the dead worker. */
-static void notify_waiting(scheduler_core *core, const member_slot *dead)
-{
-    wire_control c = {
-        .kind   = WIRE_LOST,
-        .u.lost = {.rank = dead->rank, .incarnation = dead->incarnation, .why = *dead->loss}};
-    snprintf(c.u.lost.why.text, sizeof c.u.lost.why.text,
-             "%.420s; training waits for a replacement, a collective cannot; sum a loss with "
-             "pen_step_scalar()",
-             dead->loss->text);
-    core_send_all(&core->out, TO_WORKERS, &c);
-}
-
 /* `missing` tells launchers that a restart of the whole job would not bring it back either. */
 static void give_up(scheduler_core *core, const member_slot *s, const char *how)
 {
@@ -55,7 +42,15 @@ void core_wait_for(scheduler_core *core, member_slot *dead)
              SPAN_NAME(core->job.settings.wait_ms));
     core_announce(&core->out, line);
     core_notify(core, dead);
-    notify_waiting(core, dead);
+    /* The replacement is in none of their groups: ends collectives that wait for the dead worker. */
+    wire_control c = {
+        .kind   = WIRE_LOST,
+        .u.lost = {.rank = dead->rank, .incarnation = dead->incarnation, .why = *dead->loss}};
+    snprintf(c.u.lost.why.text, sizeof c.u.lost.why.text,
+             "%.420s; training waits for a replacement, a collective cannot; sum a loss with "
+             "pen_step_scalar()",
+             dead->loss->text);
+    core_send_all(&core->out, TO_WORKERS, &c);
     core_persist(core);
     core_wait_in_vain(core, dead);
 }

@@ -51,15 +51,6 @@ static pen_status tell_size(const member_slot *w, uint32_t n, pen_error *why)
     return contradict(w, why);
 }
 
-static pen_status notify_node(const member_slot *w, pen_error *why)
-{
-    why_set(why, PEN_MISMATCH,
-            "worker %d (%s) has GROUP_RANK %d, but its machine is node %d of the job; set it for "
-            "all workers, or for none",
-            (int)w->rank, w->host, (int)w->said_node, (int)w->node);
-    return contradict(w, why);
-}
-
 /* ---- related rows ---------------------------------------------------------------------------- */
 static int compare(int64_t a, int64_t b)
 {
@@ -160,7 +151,14 @@ static pen_status number(const member_slots *workers, const uint32_t *leader, pe
     MEMBER_SLOT_EACH(w, workers) {
         const uint32_t first = leader[w->rank];
         w->node              = first == (uint32_t)w->rank ? nodes++ : workers->at[first]->node;
-        if (w->said_node >= 0 && w->said_node != w->node) return notify_node(w, why);
+        if (w->said_node >= 0 && w->said_node != w->node) {
+            why_set(why, PEN_MISMATCH,
+                    "worker %d (%s) has GROUP_RANK %d, but its machine is node %d of the job; set "
+                    "it for "
+                    "all workers, or for none",
+                    (int)w->rank, w->host, (int)w->said_node, (int)w->node);
+            return contradict(w, why);
+        }
     }
     return PEN_OK;
 }

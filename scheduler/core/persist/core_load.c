@@ -136,18 +136,15 @@ static bool load_message(scheduler_core *core, item *it, const wire_control *c)
     }
 }
 
-static size_t numbers_before(uint32_t type)
-{
-    return sizeof(int64_t) * (type == KEPT_MEMBER ? KEPT_MEMBER_COUNT : type == KEPT_LOSS ? 1 : 0);
-}
-
 static bool load_item(scheduler_core *core, item *it, wire_arena *arena)
 {
     if (it->type == KEPT_HEAD) return load_head(core, it);
     if (it->type == KEPT_ANSWERS)
         return kv_adopt_answers(&core->services.store, it->data, it->size,
                                 core->members.roster.workers.n);
-    const size_t skip = numbers_before(it->type);
+    const size_t skip = sizeof(int64_t) * (it->type == KEPT_MEMBER ? KEPT_MEMBER_COUNT
+                                           : it->type == KEPT_LOSS ? 1
+                                                                   : 0);
     wire_control message;
     pen_error why;
     if (it->size < skip) return false;
@@ -164,9 +161,9 @@ static bool is_not_judged(const scheduler_core *core, const member_slot *s)
            !s->awaited_ms && s->in_view == s->incarnation;
 }
 
-/* All members are away until their next HELLO; those about to join start over. */
-static void unbind_all(scheduler_core *core)
+static void go_on(scheduler_core *core)
 {
+    /* All members are away until their next HELLO; those about to join start over. */
     ROSTER_EACH(s, &core->members.roster) {
         if (s->state == MEMBER_ACTIVE || is_not_judged(core, s)) s->state = MEMBER_AWAY;
         if (s->state == MEMBER_JOINING || s->state == MEMBER_ABSENT) {
@@ -179,12 +176,7 @@ static void unbind_all(scheduler_core *core)
         s->last_seen_ms = s->down_ms = s->beat_ms = core->out.now_ms;
         if (s->awaited_ms) s->awaited_ms = core->out.now_ms + core->job.settings.wait_ms;
     }
-    core->job.amnesty_ms = core->out.now_ms + core->job.settings.lease_ms;
-}
-
-static void go_on(scheduler_core *core)
-{
-    unbind_all(core);
+    core->job.amnesty_ms       = core->out.now_ms + core->job.settings.lease_ms;
     core->epoch.goal_is_old    = true;
     core->reports.last_will_ms = core->job.amnesty_ms;
     if (core->job.phase == PHASE_STOPPING || core->job.phase == PHASE_FAILED)

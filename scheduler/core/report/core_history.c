@@ -49,22 +49,6 @@ static void take_metrics(core_history *h, const member_slots *workers, scheduler
         p->metric[k] = n[k] ? p->metric[k] / n[k] : (double)NAN;
 }
 
-static void take_bytes(const member_slots *workers, scheduler_point *p)
-{
-    MEMBER_SLOT_EACH(each, workers) {
-        p->push_bytes += stat_of(each, STAT_PUSH_BYTES);
-        p->pull_bytes += stat_of(each, STAT_PULL_BYTES);
-        p->coll_bytes += stat_of(each, STAT_COLL_BYTES);
-    }
-}
-
-static void thin(core_history *h)
-{
-    for (uint32_t i = 0; i < SCHEDULER_POINTS_MAX / 2; i++) h->point[i] = h->point[2 * i];
-    h->n = SCHEDULER_POINTS_MAX / 2;
-    h->every_ms *= 2;
-}
-
 static void mark(core_history *h, uint64_t now_ms, int64_t step)
 {
     if (h->mark[1].at_ms && now_ms < h->mark[1].at_ms + RATE_MS) return;
@@ -86,11 +70,19 @@ void core_history_beat(core_history *self, const core_out *out, int64_t step)
     mark(self, out->now_ms, step);
     if (out->now_ms < self->due_ms) return;
     if (!self->every_ms) self->every_ms = FIRST_EVERY_MS;
-    if (self->n == SCHEDULER_POINTS_MAX) thin(self);
+    if (self->n == SCHEDULER_POINTS_MAX) {
+        for (uint32_t i = 0; i < SCHEDULER_POINTS_MAX / 2; i++) self->point[i] = self->point[2 * i];
+        self->n = SCHEDULER_POINTS_MAX / 2;
+        self->every_ms *= 2;
+    }
     self->due_ms       = out->now_ms + self->every_ms;
     scheduler_point *p = &self->point[self->n++];
     *p = (scheduler_point){.at_s = (double)(out->now_ms - out->start_ms) / 1e3, .step = step};
-    take_bytes(&out->all->workers, p);
+    MEMBER_SLOT_EACH(each, &out->all->workers) {
+        p->push_bytes += stat_of(each, STAT_PUSH_BYTES);
+        p->pull_bytes += stat_of(each, STAT_PULL_BYTES);
+        p->coll_bytes += stat_of(each, STAT_COLL_BYTES);
+    }
     take_metrics(self, &out->all->workers, p);
 }
 

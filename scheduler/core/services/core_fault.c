@@ -148,22 +148,6 @@ static const member_slot *left_for_good(const scheduler_core *core, const core_o
     return NULL;
 }
 
-/* It will never come: notifies its waiters now instead of at their deadline. */
-static void fail_wait(scheduler_core *core, const core_overdue_note *note, const member_slot *left)
-{
-    wire_control c = {.kind   = WIRE_LOST,
-                      .u.lost = {.rank = left->rank, .incarnation = left->incarnation}};
-    /* a loss fails each group, which adds the call */
-    why_set(&c.u.lost.why, PEN_MISMATCH, "%s has left the job and rank %d waits for it%s%s",
-            MEMBER_NAME(left), (int)note->asker->rank, core_goes_on(core) ? "" : " in ",
-            core_goes_on(core) ? "" : note->what);
-    why_culprit(&c.u.lost.why, PEN_WORKER, left->rank, left->step, NULL);
-    if (core_goes_on(core))
-        core_send_all(&core->out, TO_WORKERS, &c);
-    else
-        core_verdict(core, &c.u.lost.why);
-}
-
 void core_overdue(scheduler_core *core, member_slot *s, const wire_control *message)
 {
     const uint32_t n       = message->u.overdue.n_missing;
@@ -184,7 +168,20 @@ void core_overdue(scheduler_core *core, member_slot *s, const wire_control *mess
         core_send(&core->out, s,
                   &(wire_control){.kind = WIRE_NOTICE, .u.notice = {.text = text.text}});
     const member_slot *left = left_for_good(core, note);
-    if (left) fail_wait(core, note, left);
+    if (left) {
+        /* It will never come: notifies its waiters now instead of at their deadline. */
+        wire_control c = {.kind   = WIRE_LOST,
+                          .u.lost = {.rank = left->rank, .incarnation = left->incarnation}};
+        /* a loss fails each group, which adds the call */
+        why_set(&c.u.lost.why, PEN_MISMATCH, "%s has left the job and rank %d waits for it%s%s",
+                MEMBER_NAME(left), (int)note->asker->rank, core_goes_on(core) ? "" : " in ",
+                core_goes_on(core) ? "" : note->what);
+        why_culprit(&c.u.lost.why, PEN_WORKER, left->rank, left->step, NULL);
+        if (core_goes_on(core))
+            core_send_all(&core->out, TO_WORKERS, &c);
+        else
+            core_verdict(core, &c.u.lost.why);
+    }
 }
 
 /* The end of a wait is not reported, but a worker in another call has stopped waiting. */

@@ -40,13 +40,6 @@ static wire_control shrunk_message(const core_shrink *a)
     return c;
 }
 
-/* Equal for the same survivors of the same group, else different; never 0. */
-static uint64_t number_of(const core_shrink *a)
-{
-    const uint64_t both[] = {a->group, hash_bytes(a->rank, a->n * sizeof *a->rank)};
-    return hash_bytes(both, sizeof both);
-}
-
 static bool is_waited_for(const core_out *out, const core_shrink *a, uint32_t i)
 {
     return !a->has_asked[i] &&
@@ -64,9 +57,11 @@ static void complete(const core_out *out, core_shrink *a)
     uint32_t n = 0;
     for (uint32_t i = 0; i < a->n; i++)
         if (is_survivor(out, a, i)) a->rank[n++] = a->rank[i];
-    a->n         = n;
-    a->is_over   = true;
-    a->new_group = number_of(a);
+    a->n       = n;
+    a->is_over = true;
+    /* Equal for the same survivors of the same group, else different; never 0. */
+    const uint64_t both[] = {a->group, hash_bytes(a->rank, a->n * sizeof *a->rank)};
+    a->new_group          = hash_bytes(both, sizeof both);
     free(a->has_asked);
     a->has_asked         = NULL;
     const wire_control c = shrunk_message(a);
@@ -123,13 +118,6 @@ static core_shrink *make_room(core_shrinks *self)
     return oldest;
 }
 
-static core_shrink *begin(core_shrinks *self, uint64_t group)
-{
-    core_shrink *a = make_room(self);
-    if (a) *a = (core_shrink){.is_used = true, .group = group, .serial = ++self->serial};
-    return a;
-}
-
 static bool is_listed(const core_shrink *a, int32_t rank)
 {
     for (uint32_t i = 0; i < a->n; i++)
@@ -174,7 +162,10 @@ void core_shrink_ask(core_shrinks *self, const core_out *out, const member_slot 
         return;
     }
     core_shrink *a = find_shrink(self, group);
-    if (!a) a = begin(self, group);
+    if (!a) {
+        a = make_room(self);
+        if (a) *a = (core_shrink){.is_used = true, .group = group, .serial = ++self->serial};
+    }
     if (a && (a->is_over || merge(a, message))) {
         take(out, s, a);
         return;

@@ -53,23 +53,6 @@ void core_snapshot_please(scheduler_core *core, member_slot *s, const wire_contr
     ask_lowest(core, message);
 }
 
-/* Answers all askers from before the first part of this snapshot. */
-static void answer_askers(core_snapshots *self, const core_out *out, const core_snapshot *snapshot,
-                          const wire_control *done)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < self->n_askers; i++) {
-        const core_asker asker = self->asker[i];
-        const member_slot *s   = roster_of(out->all, asker.incarnation);
-        if (!s) continue;
-        if (asker.serial < snapshot->serial && s->role != PEN_SERVER)
-            core_send(out, s, done);
-        else
-            self->asker[kept++] = asker;
-    }
-    self->n_askers = kept;
-}
-
 /* ---- the parts ------------------------------------------------------------------------------- */
 static void forget(core_snapshot *snapshot)
 {
@@ -104,21 +87,6 @@ static core_snapshot *snapshot_of(core_snapshots *self, int64_t step, uint32_t n
     return made;
 }
 
-/* The next snapshot answers the askers. */
-static void make_room(scheduler_core *core, core_snapshot *snapshot, wire_control *done)
-{
-    wire_control again                     = {.kind = WIRE_SNAPSHOT_PLEASE};
-    core->services.snapshots.has_made_room = true;
-    done->u.snapshot_done.makes_room       = true;
-    done->u.snapshot_done.gone             = snapshot->spare;
-    core_log(&core->out, LOG_NOTICE,
-             "%s; deleting the snapshot of step %" PRId64 " and trying again", snapshot->text,
-             snapshot->spare);
-    core_send_all(&core->out, TO_SERVERS, done);
-    ask_lowest(core, &again);
-    forget(snapshot);
-}
-
 /* Of the words after "no snapshot of step 100: ", never 0. */
 static uint64_t hash_reason(const char *text)
 {
@@ -135,7 +103,17 @@ static void complete(scheduler_core *core, core_snapshot *snapshot)
     c.u.snapshot_done.text   = snapshot->text;
     if (snapshot->status != PEN_OK && snapshot->spare >= 0 && !all->has_made_room &&
         core->job.phase == PHASE_TRAINING) {
-        make_room(core, snapshot, &c);
+        /* The next snapshot answers the askers. */
+        wire_control again                     = {.kind = WIRE_SNAPSHOT_PLEASE};
+        core->services.snapshots.has_made_room = true;
+        c.u.snapshot_done.makes_room           = true;
+        c.u.snapshot_done.gone                 = snapshot->spare;
+        core_log(&core->out, LOG_NOTICE,
+                 "%s; deleting the snapshot of step %" PRId64 " and trying again", snapshot->text,
+                 snapshot->spare);
+        core_send_all(&core->out, TO_SERVERS, &c);
+        ask_lowest(core, &again);
+        forget(snapshot);
         return;
     }
     all->has_made_room = false;
@@ -150,7 +128,18 @@ static void complete(scheduler_core *core, core_snapshot *snapshot)
     all->said = why;
 
     core_send_all(&core->out, TO_SERVERS, &c);
-    answer_askers(all, &core->out, snapshot, &c);
+    /* Answers all askers from before the first part of this snapshot. */
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < all->n_askers; i++) {
+        const core_asker asker = all->asker[i];
+        const member_slot *s   = roster_of(core->out.all, asker.incarnation);
+        if (!s) continue;
+        if (asker.serial < snapshot->serial && s->role != PEN_SERVER)
+            core_send(&core->out, s, &c);
+        else
+            all->asker[kept++] = asker;
+    }
+    all->n_askers = kept;
     forget(snapshot);
 }
 
@@ -159,18 +148,6 @@ static void cover_shard(const scheduler_core *core, core_snapshot *snapshot, uin
     if (shard >= core->model.n_shards || snapshot->has_part[shard]) return;
     snapshot->has_part[shard] = true;
     snapshot->n_parts++;
-}
-
-/* A part that names no shards, as from a failed server, covers all shards of the server. */
-static void cover(const scheduler_core *core, core_snapshot *snapshot, const member_slot *s,
-                  const wire_control *message)
-{
-    const uint32_t n = message->u.snapshot_part.n_shards;
-    for (uint32_t i = 0; i < n; i++) cover_shard(core, snapshot, message->u.snapshot_part.shard[i]);
-    for (uint32_t i = 0; n == 0 && i < core->epoch.place.n; i++) {
-        const wire_replica *r = &core->epoch.place.row[i].at;
-        if (r->server == s->rank && r->role == WIRE_PRIMARY) cover_shard(core, snapshot, r->shard);
-    }
 }
 
 void core_snapshot_part(scheduler_core *core, member_slot *s, const wire_control *message)
@@ -188,7 +165,13 @@ void core_snapshot_part(scheduler_core *core, member_slot *s, const wire_control
     }
     const int64_t spare = message->u.snapshot_part.lacks_room ? message->u.snapshot_part.spare : -1;
     if (spare >= 0 && (snapshot->spare < 0 || spare < snapshot->spare)) snapshot->spare = spare;
-    cover(core, snapshot, s, message);
+    /* A part that names no shards, as from a failed server, covers all shards of the server. */
+    const uint32_t n = message->u.snapshot_part.n_shards;
+    for (uint32_t i = 0; i < n; i++) cover_shard(core, snapshot, message->u.snapshot_part.shard[i]);
+    for (uint32_t i = 0; n == 0 && i < core->epoch.place.n; i++) {
+        const wire_replica *r = &core->epoch.place.row[i].at;
+        if (r->server == s->rank && r->role == WIRE_PRIMARY) cover_shard(core, snapshot, r->shard);
+    }
     if (snapshot->n_parts == core->model.n_shards || mutation(MUTATION_SNAPSHOT_DROPPED_BY_PART))
         complete(core, snapshot);
 }
