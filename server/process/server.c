@@ -121,15 +121,6 @@ void server_leave(server *s)
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
-static void choose_names(server *s)
-{
-    const server_settings *o = &s->settings;
-    tcp_address_format(o->master_addr, (uint32_t)o->master_port, s->scheduler_address,
-                       sizeof s->scheduler_address);
-    if (gethostname(s->host, sizeof s->host - 1) != 0) snprintf(s->host, sizeof s->host, "unknown");
-    machine_identity(s->settings.host_id, s->machine);
-}
-
 static pen_status find_own_address(server *s, pen_error *why)
 {
     const server_settings *o      = &s->settings;
@@ -203,9 +194,13 @@ pen_status server_open(const server_settings *settings, const pen_handler *handl
     s->settings = *settings;
     s->handlers =
         (handler_set){handlers, (uint32_t)n, "", handler_guard_enter, handler_guard_leave};
-    s->rank = -1;
-    s->take = server_take;
-    choose_names(s);
+    s->rank                  = -1;
+    s->take                  = server_take;
+    const server_settings *o = &s->settings;
+    tcp_address_format(o->master_addr, (uint32_t)o->master_port, s->scheduler_address,
+                       sizeof s->scheduler_address);
+    if (gethostname(s->host, sizeof s->host - 1) != 0) snprintf(s->host, sizeof s->host, "unknown");
+    machine_identity(s->settings.host_id, s->machine);
     const pen_status status = open_all(s, why);
     if (status != PEN_OK) {
         server_close(s);

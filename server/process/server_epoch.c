@@ -27,12 +27,6 @@ static const wire_member *server_of(const server *s, int32_t rank)
     return NULL;
 }
 
-static uint64_t incarnation_of(const server *s, int32_t rank)
-{
-    const wire_member *m = server_of(s, rank);
-    return m != NULL ? m->incarnation : rank == s->rank ? s->member.incarnation : 0;
-}
-
 static bool is_mine(const server *s, const wire_replica *r)
 {
     return r->server == s->rank && r->place < s->settings.shards && r->shard < s->n_shards;
@@ -55,7 +49,12 @@ static void fill_row(const server *s, server_row *row, const wire_replica *mine)
     *row                      = (server_row){.number = mine->shard, .role = (shard_role)mine->role};
     for (uint32_t i = 0; i < n; i++) {
         if (table[i].shard != mine->shard) continue;
-        if (table[i].role == WIRE_PRIMARY) row->primary = incarnation_of(s, table[i].server);
+        if (table[i].role == WIRE_PRIMARY) {
+            const wire_member *m = server_of(s, table[i].server);
+            row->primary         = m != NULL                    ? m->incarnation
+                                   : table[i].server == s->rank ? s->member.incarnation
+                                                                : 0;
+        }
         if (table[i].server != s->rank) add_copy(s, row, &table[i]);
     }
 }

@@ -133,13 +133,6 @@ static void notify_sealed(server_shard *s)
     server_no_memory(s->server, "the report of a sealed shard");
 }
 
-static void seal_one(server_shard *s, server_hosted *h)
-{
-    if (h->sealed_epoch == s->seal_epoch) return;
-    h->sealed_epoch = s->seal_epoch;
-    shard_seal(h->shard, s->seal_term, s->seal_epoch, &h->report);
-}
-
 /* Primaries first: they notify their copies that nothing more follows. */
 void server_shard_try_seal(server_shard *s, bool is_late)
 {
@@ -151,7 +144,10 @@ void server_shard_try_seal(server_shard *s, bool is_late)
             all = false;
             continue;
         }
-        seal_one(s, h);
+        if (h->sealed_epoch != s->seal_epoch) {
+            h->sealed_epoch = s->seal_epoch;
+            shard_seal(h->shard, s->seal_term, s->seal_epoch, &h->report);
+        }
     }
     if (!all) return;
     s->is_sealing = false;

@@ -96,15 +96,6 @@ bool server_link_send(server_link *l, const wire_data *d, buf *payload)
 }
 
 /* ---- unreachable servers --------------------------------------------------------------------- */
-static void notify_unreached(const server_link *l, const char *words)
-{
-    server_unreached u = {.rank = l->server};
-    snprintf(u.address, sizeof u.address, "%s", l->address);
-    snprintf(u.words, sizeof u.words, "%s", words);
-    (void)server_notify_main(l->place->server, SERVER_UNREACHED, &u,
-                             sizeof u); /* if lost, it is sent again */
-}
-
 /* A link that worked once is not watched: a silent copy becomes suspect, and the job continues without it. */
 static void look(void *user)
 {
@@ -113,7 +104,13 @@ static void look(void *user)
     bool is_missing    = false;
     for (server_link *l = s->links; l != NULL; l = l->next) {
         const char *words = reach_look(&l->reach, l->address, now);
-        if (words != NULL) notify_unreached(l, words);
+        if (words != NULL) {
+            server_unreached u = {.rank = l->server};
+            snprintf(u.address, sizeof u.address, "%s", l->address);
+            snprintf(u.words, sizeof u.words, "%s", words);
+            (void)server_notify_main(l->place->server, SERVER_UNREACHED, &u,
+                                     sizeof u); /* if lost, it is sent again */
+        }
         is_missing |= reach_is_missing(&l->reach);
     }
     if (is_missing) loop_timer_start(s->loop, &s->look, now + REACH_LOOK_MS, look, s);
@@ -129,15 +126,6 @@ void server_links_notify(server_shard *s)
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
-static void close_link(server_link *l)
-{
-    loop_timer_stop(l->place->loop, &l->again);
-    if (l->transport != NULL) loop_remove(l->place->loop, l);
-    reach_end(&l->reach);
-    transport_close(l->transport, LINGER_MS);
-    free(l);
-}
-
 static server_link *open_link(server_shard *s, const char *address)
 {
     transport_options options = {.head_bytes_max = WIRE_HEAD_BYTES_MAX,
@@ -188,6 +176,10 @@ void server_links_sweep(server_shard *s)
     LIST_EACH(l, s->links) {
         if (l->is_needed) continue;
         LIST_REMOVE(s->links, l);
-        close_link(l);
+        loop_timer_stop(l->place->loop, &l->again);
+        if (l->transport != NULL) loop_remove(l->place->loop, l);
+        reach_end(&l->reach);
+        transport_close(l->transport, LINGER_MS);
+        free(l);
     }
 }

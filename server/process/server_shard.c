@@ -270,19 +270,14 @@ static void handle(server_shard *s, const transport_event *event)
     buf_release(event->body);
 }
 
-/* The bound for a peer's queue grows with the model: a peer pushes and pulls all shards here. */
-static void limit_queue(server_shard *s)
-{
-    const uint64_t held = stat_get(&s->server->stats, STAT_PARAM_BYTES);
-    transport_set_queue(s->endpoint, QUEUE_BYTES + 4 * held);
-}
-
 static bool drain(void *user)
 {
     server_shard *s = user;
     int n           = 0;
     transport_event event;
-    limit_queue(s);
+    /* The bound for a peer's queue grows with the model: a peer pushes and pulls all shards here. */
+    const uint64_t held = stat_get(&s->server->stats, STAT_PARAM_BYTES);
+    transport_set_queue(s->endpoint, QUEUE_BYTES + 4 * held);
     while (n < DRAIN_MESSAGES &&
            (event = (transport_event){0}, transport_recv(s->endpoint, &event)) == PEN_OK) {
         handle(s, &event);

@@ -62,19 +62,13 @@ void snapshot_memory_release(snapshot_memory *m, uint64_t bytes, bool was_copied
     pthread_mutex_unlock(&m->lock);
 }
 
-static struct timespec patience(void)
-{
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += SNAPSHOT_MEMORY_PATIENCE_MS / 1000;
-    return end;
-}
-
 bool snapshot_memory_take(snapshot_memory *m, uint64_t bytes)
 {
     bool in_time = true;
     pthread_mutex_lock(&m->lock);
-    const struct timespec end = patience();
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += SNAPSHOT_MEMORY_PATIENCE_MS / 1000;
     /* One copy is always allowed: a chunk may exceed the bound. */
     while (in_time && m->held > 0 && !m->is_open && m->copied > 0 &&
            m->copied + bytes > m->bytes_max)

@@ -42,9 +42,19 @@ void server_new_shards_destroy(server_new_shards *r)
     free(r);
 }
 
-/* The shards the plan places here; a plan without placement gives each thread one. */
-static pen_status find_new_shards(server_plan *p, pen_error *why)
+static pen_status cut_model(server_plan *p, pen_error *why)
 {
+    if (plan_create(&p->message.u.plan.model, &p->plan, why) != PEN_OK) return why->status;
+    if (p->message.u.plan.n_partitions != p->plan->n_partitions)
+        return why_set(why, PEN_MISMATCH,
+                       "the scheduler made %u partitions of the model and this server %u; "
+                       "they are of different "
+                       "versions",
+                       p->message.u.plan.n_partitions, p->plan->n_partitions);
+    if (p->message.u.plan.ranks_max > p->world_size) p->world_size = p->message.u.plan.ranks_max;
+    if (p->message.u.plan.term != 0)
+        p->term = p->message.u.plan.term; /* the job's term, permanently */
+    /* The shards the plan places here; a plan without placement gives each thread one. */
     server *s              = p->server;
     const wire_control *c  = &p->message;
     const uint32_t n       = c->u.plan.n_replicas;
@@ -58,21 +68,6 @@ static pen_status find_new_shards(server_plan *p, pen_error *why)
         p->new_shards->row[p->new_shards->n++] = (wire_replica){
             .shard = p->first_shard + i, .place = i, .server = p->rank, .role = WIRE_PRIMARY};
     return PEN_OK;
-}
-
-static pen_status cut_model(server_plan *p, pen_error *why)
-{
-    if (plan_create(&p->message.u.plan.model, &p->plan, why) != PEN_OK) return why->status;
-    if (p->message.u.plan.n_partitions != p->plan->n_partitions)
-        return why_set(why, PEN_MISMATCH,
-                       "the scheduler made %u partitions of the model and this server %u; "
-                       "they are of different "
-                       "versions",
-                       p->message.u.plan.n_partitions, p->plan->n_partitions);
-    if (p->message.u.plan.ranks_max > p->world_size) p->world_size = p->message.u.plan.ranks_max;
-    if (p->message.u.plan.term != 0)
-        p->term = p->message.u.plan.term; /* the job's term, permanently */
-    return find_new_shards(p, why);
 }
 
 static pen_status make_shard(server_new_shards *r, uint32_t i, pen_error *why)

@@ -148,17 +148,12 @@ static bool is_among(const handed_in *list, int64_t step)
     return list != NULL;
 }
 
-static void hold(store_thread *t, const shard_capture *capture)
-{
-    for (uint32_t k = 0; k < capture->n; k++)
-        snapshot_memory_hold(t->memory, store_part_chunk_memory(&capture->chunk[k]));
-}
-
 void store_thread_capture(store_thread *t, uint32_t number, shard_capture *capture)
 {
     int64_t given_up;
     handed_in *h = malloc(sizeof *h);
-    hold(t, capture);
+    for (uint32_t k = 0; k < capture->n; k++)
+        snapshot_memory_hold(t->memory, store_part_chunk_memory(&capture->chunk[k]));
     pthread_mutex_lock(&t->lock);
     const bool is_late = h == NULL || capture->step <= t->given_up;
     handed_in *victims = is_late ? NULL : make_way(t, capture->step, &given_up);

@@ -163,19 +163,6 @@ static void take_copies(shard *s, const shard_view *v, bool was_primary)
     }
 }
 
-static void begin_streams(shard *s)
-{
-    for (uint32_t i = 0; i < s->n_copies; i++)
-        if (!s->copy[i].has_stream && !s->copy[i].is_learner)
-            shard_fill_stream(s, &s->copy[i], false);
-}
-
-static void begin_fills(shard *s)
-{
-    for (uint32_t i = 0; i < s->n_copies && !s->has_failed; i++)
-        if (!s->copy[i].has_stream) shard_fill_begin(s, &s->copy[i]);
-}
-
 static void log_settled(shard *s, const shard_view *v, bool restarted, const uint64_t *list,
                         uint32_t n)
 {
@@ -193,14 +180,6 @@ static void log_settled(shard *s, const shard_view *v, bool restarted, const uin
     s->log.settled_at = s->log.index;
 }
 
-/* The primary may have been faster: asks it to send that again. */
-static void ask_again(shard *s)
-{
-    if (s->early_epoch != s->epoch || s->early_from != s->primary) return;
-    s->primary_peer = s->early_peer;
-    s->owes_ack = s->has_gap = true;
-}
-
 static void become(shard *s, const shard_view *v, shard_role was)
 {
     s->role    = v->role;
@@ -210,13 +189,18 @@ static void become(shard *s, const shard_view *v, shard_role was)
     if (v->role == SHARD_PRIMARY) {
         take_copies(s, v, was == SHARD_PRIMARY);
         if (was != SHARD_PRIMARY || s->n_copies == 0) shard_log_fini(s);
-        begin_streams(s);
+        for (uint32_t i = 0; i < s->n_copies; i++)
+            if (!s->copy[i].has_stream && !s->copy[i].is_learner)
+                shard_fill_stream(s, &s->copy[i], false);
         return;
     }
     shard_log_fini(s);
     s->n_copies = s->n_backups = 0;
     shard_core_forget_waiting(s->core);
-    ask_again(s);
+    /* The primary may have been faster: asks it to send that again. */
+    if (s->early_epoch != s->epoch || s->early_from != s->primary) return;
+    s->primary_peer = s->early_peer;
+    s->owes_ack = s->has_gap = true;
 }
 
 void shard_install(shard *s, const shard_view *v)
@@ -251,7 +235,8 @@ void shard_install(shard *s, const shard_view *v)
     if (!s->has_failed) {
         become(s, v, was);
         if (was != SHARD_NO_ROLE) log_settled(s, v, restarts, list, n);
-        begin_fills(s);
+        for (uint32_t i = 0; i < s->n_copies && !s->has_failed; i++)
+            if (!s->copy[i].has_stream) shard_fill_begin(s, &s->copy[i]);
         shard_gate_open(s);
     }
     free(list);

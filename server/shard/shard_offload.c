@@ -152,18 +152,15 @@ bool shard_offload_in(shard *s, shard_chunk *k)
     return s->offload == NULL || shard_offload_bring_in(s, k, &why) == PEN_OK || fail(s, &why);
 }
 
-/* Copies compare the checksum of the updated values; computing it now costs no read. */
-static void note_crc(shard *s, shard_chunk *k)
-{
-    if (k->dtype == PEN_F32 && (s->n_copies > 0 || s->role != SHARD_PRIMARY))
-        (void)shard_offload_crc(s, k);
-}
-
 pen_status shard_offload_bring_out(shard *s, shard_chunk *k, pen_error *why)
 {
     pen_status status = PEN_OK;
     if (s->offload == NULL) return PEN_OK;
-    if (is_out(k, 0) && k->values != NULL) note_crc(s, k);
+    if (is_out(k, 0) && k->values != NULL) {
+        /* Copies compare the checksum of the updated values; computing it now costs no read. */
+        if (k->dtype == PEN_F32 && (s->n_copies > 0 || s->role != SHARD_PRIMARY))
+            (void)shard_offload_crc(s, k);
+    }
     for (uint32_t a = 0; a <= OPTIM_SLOTS_MAX; a++) {
         buf **at = array_at(k, a);
         if (!is_out(k, a) || *at == NULL) continue;

@@ -70,12 +70,6 @@ static bool has_decided_push(const shard *s, const wire_data *d)
     return false;
 }
 
-static void disagree(shard *s, uint32_t peer, const wire_data *d, const pen_error *why)
-{
-    shard_refuse(s, peer, d, why->status, why->text);
-    if (why->status == PEN_MISMATCH) s->outside.report(s->outside.user, why);
-}
-
 /* The core's refusals for disagreement also end the job. */
 void shard_report_mismatch(shard *s, shard_core_actions actions, const wire_data *d)
 {
@@ -162,7 +156,8 @@ void shard_receive_push(shard *s, uint32_t peer, const wire_data *d, buf *payloa
         shard_check_inputs(s, d, &why) != PEN_OK ||
         (has_decided_push(s, d) &&
          shard_core_inputs(s->core, d->rank, d->step, &d->inputs, &why) != PEN_OK)) {
-        disagree(s, peer, d, &why);
+        shard_refuse(s, peer, d, why.status, why.text);
+        if (why.status == PEN_MISMATCH) s->outside.report(s->outside.user, &why);
         return;
     }
     shard_arrival in = {.peer = peer, .d = d, .payload = payload, .data = payload->data};

@@ -79,15 +79,6 @@ void shard_refuse_chunk(shard *s, uint32_t peer, const wire_data *d, uint32_t nu
 }
 
 /* ---- outboxes -------------------------------------------------------------------------------- */
-static shard_outbox *new_outbox(shard *s, uint32_t peer)
-{
-    if (!VEC_ROOM(s->outbox, s->outboxes_capacity, s->n_outboxes + 1)) return NULL;
-    s->last_outbox    = s->n_outboxes++;
-    shard_outbox *box = &s->outbox[s->last_outbox];
-    *box              = (shard_outbox){.peer = peer};
-    return box;
-}
-
 static shard_outbox *outbox_of(shard *s, uint32_t peer)
 {
     if (s->last_outbox < s->n_outboxes && s->outbox[s->last_outbox].peer == peer)
@@ -97,7 +88,11 @@ static shard_outbox *outbox_of(shard *s, uint32_t peer)
         s->last_outbox = i;
         return &s->outbox[i];
     }
-    return new_outbox(s, peer);
+    if (!VEC_ROOM(s->outbox, s->outboxes_capacity, s->n_outboxes + 1)) return NULL;
+    s->last_outbox    = s->n_outboxes++;
+    shard_outbox *box = &s->outbox[s->last_outbox];
+    *box              = (shard_outbox){.peer = peer};
+    return box;
 }
 
 static void free_outbox(shard_outbox *box)
@@ -225,25 +220,22 @@ void shard_reply_rows_flush(shard *s, uint32_t peer)
     if (box != NULL && box->list[SHARD_ROWS].n > 0) send_rows(s, box);
 }
 
-/* An answer in the same turn makes the receipt unnecessary. */
-static void forget_answered(const shard *s, shard_list *list)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < list->n; i++) {
-        const shard_line *line = &list->line[i];
-        const shard_chunk *k   = &s->chunk[line->chunk];
-        const bool is_answered = k->decided && !line->repeated &&
-                                 (shard_core_round(s->core, line->chunk) > line->seq ||
-                                  shard_core_is_prepared(s->core, k->partition, line->seq));
-        if (!is_answered) list->line[kept++] = *line;
-    }
-    list->n = kept;
-}
-
 static void send_receipts(shard *s, shard_outbox *box, shard_list_kind kind)
 {
     shard_list *list = &box->list[kind];
-    if (kind == SHARD_RECEIPT && s->n_backups == 0) forget_answered(s, list);
+    if (kind == SHARD_RECEIPT && s->n_backups == 0) {
+        /* An answer in the same turn makes the receipt unnecessary. */
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < list->n; i++) {
+            const shard_line *line = &list->line[i];
+            const shard_chunk *k   = &s->chunk[line->chunk];
+            const bool is_answered = k->decided && !line->repeated &&
+                                     (shard_core_round(s->core, line->chunk) > line->seq ||
+                                      shard_core_is_prepared(s->core, k->partition, line->seq));
+            if (!is_answered) list->line[kept++] = *line;
+        }
+        list->n = kept;
+    }
     if (list->n > 0 && fill_columns(s, list, NULL)) {
         wire_data d = {.kind  = WIRE_RECEIPT,
                        .flags = kind == SHARD_FIRST_RECEIPT ? WIRE_INITIAL : 0,

@@ -40,15 +40,10 @@ static bool has(const shard *s, int32_t rank, int64_t step)
     return false;
 }
 
-/* Messages of undecided chunks have no step; all pushes of a step have the same number. */
-static int64_t snapshot_of(const wire_data *d)
-{
-    return (int64_t)(d->n > 0 && d->seq != NULL ? d->seq[0] : d->step) + 1;
-}
-
 void shard_states_take(shard *s, const wire_data *d)
 {
-    const int64_t step = snapshot_of(d);
+    /* Messages of undecided chunks have no step; all pushes of a step have the same number. */
+    const int64_t step = (int64_t)(d->n > 0 && d->seq != NULL ? d->seq[0] : d->step) + 1;
     if (!d->has_inputs || d->inputs.states_bytes == 0 || d->rank < 0 ||
         (uint32_t)d->rank >= s->setup.world_size || has(s, d->rank, step))
         return;

@@ -39,13 +39,6 @@ static void set_sum(shard_chunk *k, const shard_sum *sum)
     k->base_rank   = sum->base_rank;
 }
 
-static void set_nodes_aside(shard_chunk *k)
-{
-    k->before = (shard_sum){k->sum, k->holder, k->accumulator, k->weight_sum, k->base_rank};
-    k->is_node_complete = false;
-    set_sum(k, &(shard_sum){0});
-}
-
 pen_dtype shard_push_dtype(const shard *s, const shard_chunk *k, const wire_inputs *inputs)
 {
     return inputs->is_node_sum && plan_sums_are_wide(s->setup.model) ? PEN_F32 : k->push_dtype;
@@ -74,7 +67,11 @@ static int32_t culprit(const shard_chunk *k, int32_t rank)
 
 void shard_fold(shard *s, shard_chunk *k, const shard_part *p)
 {
-    if (k->is_node_complete) set_nodes_aside(k);
+    if (k->is_node_complete) {
+        k->before = (shard_sum){k->sum, k->holder, k->accumulator, k->weight_sum, k->base_rank};
+        k->is_node_complete = false;
+        set_sum(k, &(shard_sum){0});
+    }
     k->weight_sum += p->weight;
     if (p->weight == 0) return; /* a rank without data this step: its bytes are meaningless */
     if (k->sum == NULL) {

@@ -110,13 +110,6 @@ static unsigned count(void)
     return n < THREADS_MAX ? n : THREADS_MAX;
 }
 
-static void write_place(const seat *of, char *text, size_t size)
-{
-    const handler_place *p = &of->place;
-    snprintf(text, size, "%s() of handler '%.100s'%s%.100s (part %u of table '%.100s')", p->what,
-             p->handler, p->plugin[0] != '\0' ? " of plugin " : "", p->plugin, p->part, p->table);
-}
-
 int handler_guard_look(uint64_t limit_ms, int32_t rank, char *text, size_t size)
 {
     char place[PLACE_BYTES];
@@ -125,7 +118,11 @@ int handler_guard_look(uint64_t limit_ms, int32_t rank, char *text, size_t size)
         const uint64_t since = atomic_load(&seats[i].since_ms);
         const int number     = atomic_load(&seats[i].signal);
         if (since == 0 || (number == 0 && (now < since || now - since <= limit_ms))) continue;
-        write_place(&seats[i], place, sizeof place);
+        const handler_place *p = &seats[i].place;
+        snprintf(place, sizeof place,
+                 "%s() of handler '%.100s'%s%.100s (part %u of table '%.100s')", p->what,
+                 p->handler, p->plugin[0] != '\0' ? " of plugin " : "", p->plugin, p->part,
+                 p->table);
         if (number != 0) {
             snprintf(text, size, "server %d crashed (%s) in %s", rank, strsignal(number), place);
             return number;

@@ -39,31 +39,6 @@ static pen_status load(server *s, pen_error *why)
     return PEN_OK;
 }
 
-static pen_status check(const server *s, pen_error *why)
-{
-    for (uint32_t i = 0; i < s->handlers.n; i++) {
-        const pen_handler *h = &s->handlers.at[i];
-        if (h->name == NULL || h->name[0] == '\0' || strlen(h->name) >= 128)
-            return why_set(why, PEN_BAD_SETTING,
-                           "handler %u has no valid name; expected 1 to 127 bytes", i);
-        if (h->request == NULL)
-            return why_set(why, PEN_BAD_SETTING, "handler '%s' has no function request", h->name);
-        if ((h->save == NULL) != (h->load == NULL))
-            return why_set(why, PEN_BAD_SETTING,
-                           "handler '%s' has only one of save and load; set both, or none",
-                           h->name);
-        for (int k = 0; k < 8; k++)
-            if (h->reserved[k] != 0 || h->reserved32 != 0)
-                return why_set(why, PEN_BAD_SETTING,
-                               "handler '%s' has garbage in reserved; initialise it with {0}",
-                               h->name);
-        for (uint32_t k = 0; k < i; k++)
-            if (strcmp(s->handlers.at[k].name, h->name) == 0)
-                return why_set(why, PEN_BAD_SETTING, "two handlers are named '%s'", h->name);
-    }
-    return PEN_OK;
-}
-
 /* ---- crashes and hangs ----------------------------------------------------------------------- */
 static bool look(server *s)
 {
@@ -106,7 +81,26 @@ pen_status server_plugin_open(server *s, pen_error *why)
             s->settings.plugin);
     if (s->settings.plugin[0] != '\0' && load(s, why) != PEN_OK) return why->status;
     if (s->handlers.n == 0) return PEN_OK;
-    if (check(s, why) != PEN_OK) return why->status;
+    for (uint32_t i = 0; i < s->handlers.n; i++) {
+        const pen_handler *h = &s->handlers.at[i];
+        if (h->name == NULL || h->name[0] == '\0' || strlen(h->name) >= 128)
+            return why_set(why, PEN_BAD_SETTING,
+                           "handler %u has no valid name; expected 1 to 127 bytes", i);
+        if (h->request == NULL)
+            return why_set(why, PEN_BAD_SETTING, "handler '%s' has no function request", h->name);
+        if ((h->save == NULL) != (h->load == NULL))
+            return why_set(why, PEN_BAD_SETTING,
+                           "handler '%s' has only one of save and load; set both, or none",
+                           h->name);
+        for (int k = 0; k < 8; k++)
+            if (h->reserved[k] != 0 || h->reserved32 != 0)
+                return why_set(why, PEN_BAD_SETTING,
+                               "handler '%s' has garbage in reserved; initialise it with {0}",
+                               h->name);
+        for (uint32_t k = 0; k < i; k++)
+            if (strcmp(s->handlers.at[k].name, h->name) == 0)
+                return why_set(why, PEN_BAD_SETTING, "two handlers are named '%s'", h->name);
+    }
     s->crash_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->crash_fd < 0) return why_set(why, PEN_NO_MEMORY, "cannot make an eventfd: %m");
     handler_guard_watch(s->crash_fd);

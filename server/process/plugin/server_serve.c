@@ -16,23 +16,19 @@ static bool is_server(void)
     return role != NULL && strcmp(role, "server") == 0;
 }
 
-/* Other variables are settings of workers, who check them. */
-static pen_status take_environment(server_settings *s, pen_error *why)
-{
-    pen_status status = PEN_OK;
-    for (const config_row *row = server_settings_rows; row->name != NULL && status == PEN_OK;
-         row++) {
-        const char *text = config_env_of(row->name);
-        if (text != NULL) status = config_set(server_settings_rows, s, row->name, text, why);
-    }
-    return status;
-}
-
 static pen_status load(server_settings *s, const char *const settings[], pen_error *why)
 {
     config_defaults(server_settings_rows, s);
     pen_status status = config_from_strings(server_settings_rows, s, settings, why);
-    if (status == PEN_OK) status = take_environment(s, why);
+    if (status == PEN_OK) {
+        /* Other variables are settings of workers, who check them. */
+        status = PEN_OK;
+        for (const config_row *row = server_settings_rows; row->name != NULL && status == PEN_OK;
+             row++) {
+            const char *text = config_env_of(row->name);
+            if (text != NULL) status = config_set(server_settings_rows, s, row->name, text, why);
+        }
+    }
     return status == PEN_OK ? server_settings_place(s, why) : status;
 }
 

@@ -36,13 +36,6 @@ void shard_fill_stream(shard *s, shard_copy *copy, bool is_fresh)
 }
 
 /* ---- partitions ------------------------------------------------------------------------------ */
-static buf *squares_of(const shard_partition *p)
-{
-    buf *squares = buf_new(p->blocks * sizeof(double));
-    if (squares != NULL) memcpy(squares->data, p->squares, squares->size);
-    return squares;
-}
-
 /* Includes the record of the newest decided step: a rank that lost it asks again. */
 void shard_fill_partition(shard *s, int32_t only, uint32_t index)
 {
@@ -61,7 +54,8 @@ void shard_fill_partition(shard *s, int32_t only, uint32_t index)
     if (decision != NULL && p->step + 1 == e.step) {
         e.has_vote = true;
         e.vote     = p->vote;
-        squares    = squares_of(p);
+        squares    = buf_new(p->blocks * sizeof(double));
+        if (squares != NULL) memcpy(squares->data, p->squares, squares->size);
         if (squares == NULL) {
             shard_no_memory(s);
             return;
@@ -120,25 +114,23 @@ void shard_fill_array(shard *s, int32_t only, shard_chunk *k, uint32_t array, bo
     if (numbers != NULL) notify_array(s, only, k, array, is_last, numbers);
 }
 
-/* A part of a table: the blocks of its rows follow in place of slots. */
-static uint64_t notify_table(shard *s, const shard_copy *copy, shard_chunk *k)
-{
-    const row_store *all = shard_table_rows(k);
-    const uint32_t all_n = row_store_blocks(all);
-    const uint32_t n     = all_n - (all_n > 0 && mutation(MUTATION_ROWS_LEFT_BEHIND));
-    shard_fill_array(s, copy->server, k, 0, n == 0);
-    for (uint32_t i = 0; i < n && !s->has_failed; i++)
-        notify_array(s, copy->server, k, 1 + i, i + 1 == n, buf_acquire(row_store_block(all, i)));
-    return row_store_bytes(all);
-}
-
 static uint64_t notify_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
 {
     if (!shard_core_has_values(s->core, k->index)) {
         notify_array(s, copy->server, k, 0, true, NULL); /* sent as FIRST */
         return 0;
     }
-    if (k->table != NULL) return notify_table(s, copy, k);
+    if (k->table != NULL) {
+        /* A part of a table: the blocks of its rows follow in place of slots. */
+        const row_store *all = shard_table_rows(k);
+        const uint32_t all_n = row_store_blocks(all);
+        const uint32_t n     = all_n - (all_n > 0 && mutation(MUTATION_ROWS_LEFT_BEHIND));
+        shard_fill_array(s, copy->server, k, 0, n == 0);
+        for (uint32_t i = 0; i < n && !s->has_failed; i++)
+            notify_array(s, copy->server, k, 1 + i, i + 1 == n,
+                         buf_acquire(row_store_block(all, i)));
+        return row_store_bytes(all);
+    }
     if (k->handler != NULL) { /* its state comes when the shard is sealed */
         shard_fill_array(s, copy->server, k, 0, true);
         return 0;

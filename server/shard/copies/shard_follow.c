@@ -162,22 +162,19 @@ static void note_filled(shard *s, shard_chunk *k, bool is_last)
     s->n_unfilled--;
 }
 
-/* A block of rows comes in place of a slot. */
-static bool follow_block(shard *s, shard_chunk *k, const logged *l)
-{
-    pen_error why;
-    if (row_store_blocks(shard_table_rows(k)) + 1 != l->e->slot) return false;
-    if (row_store_add_block(shard_table_rows(k), l->data, l->e->bytes, &why) != PEN_OK)
-        return false;
-    note_filled(s, k, l->e->is_last);
-    return true;
-}
-
 static bool follow_state(shard *s, const logged *l)
 {
     const wire_entry *e = l->e;
     shard_chunk *k      = shard_find(s, e->object);
-    if (k != NULL && k->table != NULL && e->slot > 0) return follow_block(s, k, l);
+    if (k != NULL && k->table != NULL && e->slot > 0) {
+        /* A block of rows comes in place of a slot. */
+        pen_error why;
+        if (row_store_blocks(shard_table_rows(k)) + 1 != l->e->slot) return false;
+        if (row_store_add_block(shard_table_rows(k), l->data, l->e->bytes, &why) != PEN_OK)
+            return false;
+        note_filled(s, k, l->e->is_last);
+        return true;
+    }
     if (k != NULL && k->handler != NULL && e->slot > 0)
         return shard_handler_follow(s, k, e, l->data);
     if (k == NULL || e->slot > k->slots || (e->bytes > 0 && !has_numbers(k, e))) return false;

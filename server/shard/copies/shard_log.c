@@ -248,18 +248,14 @@ static bool is_for(const shard_entry *entry, const shard_copy *copy)
     return entry->only < 0 || entry->only == copy->server;
 }
 
-static uint64_t bytes_for(const shard_entry *entry, const shard_copy *copy)
-{
-    return is_for(entry, copy) ? entry->e.bytes : 0;
-}
-
 /* Number of next entries in one message. */
 static uint32_t choose_batch(shard *s, const shard_copy *copy, uint64_t *bytes)
 {
     uint32_t n = 0;
     *bytes     = 0;
     while (n < WIRE_ENTRIES_MAX && copy->sent + n < s->log.index) {
-        const uint64_t more = bytes_for(shard_log_at(s, copy->sent + n + 1), copy);
+        const shard_entry *entry = shard_log_at(s, copy->sent + n + 1);
+        const uint64_t more      = is_for(entry, copy) ? entry->e.bytes : 0;
         if (n > 0 && *bytes + more > SHARD_BATCH_BYTES) break;
         *bytes += more;
         n++;

@@ -5,24 +5,6 @@
 #include <string.h>
 
 /* ---- life ------------------------------------------------------------------------------------ */
-/* Chunks by partition, by counting. */
-static void order_chunks(shard_core *c)
-{
-    for (uint32_t k = 0; k < c->n_chunks; k++) c->partition[c->chunk[k].desc.partition].n++;
-    uint32_t at = 0;
-    for (uint32_t p = 0; p < c->n_partitions; p++) {
-        c->partition[p].first = at;
-        at += c->partition[p].n;
-        c->partition[p].n = 0;
-    }
-    for (uint32_t k = 0; k < c->n_chunks; k++) {
-        shard_core_partition *p     = &c->partition[c->chunk[k].desc.partition];
-        c->order[p->first + p->n++] = k;
-        p->decided += shard_core_is_of_step(c, &c->chunk[k]);
-    }
-    for (uint32_t p = 0; p < c->n_partitions; p++) c->partition[p].left = c->partition[p].decided;
-}
-
 static bool allocate(shard_core *c)
 {
     /* The worst event folds every rank's contribution, each on its own node, then answers everything buffered. */
@@ -120,7 +102,20 @@ pen_status shard_core_create(const shard_core_config *config, uint32_t world_siz
                        config->n_chunks, world_size);
     }
     fill(c, config);
-    order_chunks(c);
+    /* Chunks by partition, by counting. */
+    for (uint32_t k = 0; k < c->n_chunks; k++) c->partition[c->chunk[k].desc.partition].n++;
+    uint32_t at = 0;
+    for (uint32_t p = 0; p < c->n_partitions; p++) {
+        c->partition[p].first = at;
+        at += c->partition[p].n;
+        c->partition[p].n = 0;
+    }
+    for (uint32_t k = 0; k < c->n_chunks; k++) {
+        shard_core_partition *p     = &c->partition[c->chunk[k].desc.partition];
+        c->order[p->first + p->n++] = k;
+        p->decided += shard_core_is_of_step(c, &c->chunk[k]);
+    }
+    for (uint32_t p = 0; p < c->n_partitions; p++) c->partition[p].left = c->partition[p].decided;
     *out = c;
     return PEN_OK;
 }

@@ -368,11 +368,6 @@ static size_t padded(size_t size)
     return (size + 7) & ~(size_t)7;
 }
 
-static bool is_answered(handler_call *c)
-{
-    return c != NULL && atomic_load(&c->state) == HANDLER_CALL_IS_ANSWERED;
-}
-
 /* Chooses the answers of a state that moves: their number and bytes. */
 static size_t choose_answers(handler_part *p, uint64_t *n)
 {
@@ -380,7 +375,7 @@ static size_t choose_answers(handler_part *p, uint64_t *n)
     for (uint32_t r = 0; r < p->setup.world_size; r++)
         for (int i = 0; i < ROWS_IN_FLIGHT_MAX; i++) {
             handler_call *c = p->kept[r][i];
-            if (c != NULL) c->is_chosen = is_answered(c);
+            if (c != NULL) c->is_chosen = atomic_load(&c->state) == HANDLER_CALL_IS_ANSWERED;
             if (c == NULL || !c->is_chosen) continue;
             ++*n;
             size += sizeof(saved_answer) + padded(c->answer->size);
@@ -401,16 +396,6 @@ static void write_answers(const handler_part *p, uint8_t *at)
             memcpy(at, &a, sizeof a);
             memcpy(at + sizeof a, c->answer->data, c->answer->size);
             at += sizeof a + padded(c->answer->size);
-        }
-}
-
-/* The first request of each rank without an answer, if it comes before its next one. */
-static void turn_back(const handler_part *p, uint64_t *clock)
-{
-    for (uint32_t r = 0; r < p->setup.world_size; r++)
-        for (int i = 0; i < ROWS_IN_FLIGHT_MAX; i++) {
-            handler_call *c = p->kept[r][i];
-            if (c != NULL && !c->is_chosen && c->seq < clock[r]) clock[r] = c->seq;
         }
 }
 
@@ -455,7 +440,14 @@ static pen_status try_to_save(handler_part *p, uint64_t *clock, uint8_t **all, s
     const pen_status status         = save_state(p, sizeof n + answers, all, size);
     if (status != PEN_OK) return status;
     memcpy(*all, &n, sizeof n);
-    if (clock != NULL) turn_back(p, clock);
+    if (clock != NULL) {
+        /* The first request of each rank without an answer, if it comes before its next one. */
+        for (uint32_t r = 0; r < p->setup.world_size; r++)
+            for (int i = 0; i < ROWS_IN_FLIGHT_MAX; i++) {
+                handler_call *c = p->kept[r][i];
+                if (c != NULL && !c->is_chosen && c->seq < clock[r]) clock[r] = c->seq;
+            }
+    }
     if (atomic_load(&p->answers) != before) return PEN_AGAIN;
     if (clock != NULL) write_answers(p, *all + sizeof n);
     return PEN_OK;
