@@ -274,20 +274,6 @@ static pen_status start_transfer(batch *b, entry *e, pen_error *why)
     return status;
 }
 
-/* Stops at the first call that cannot start: later ones would wait for members that never join them. */
-static pen_status start_all(batch *b, pen_error *why)
-{
-    pen_status status = PEN_OK;
-    for (size_t i = 0; i < b->n && status == PEN_OK; i++)
-        if (b->list[i].is_transfer) status = start_transfer(b, &b->list[i], why);
-    for (size_t i = next_collective(b, 0), n; i < b->n && status == PEN_OK;
-         i        = next_collective(b, i + n)) {
-        n      = run_length(b, i);
-        status = start_calls(b, i, n, why);
-    }
-    return status;
-}
-
 static pen_status wait_for_all(batch *b)
 {
     pthread_mutex_lock(&b->lock);
@@ -324,7 +310,14 @@ static pen_status run_batch(batch *b, const pen_opts *o, pen_req *req)
             return status;
         }
     }
-    status = start_all(b, &why);
+    /* Stops at the first call that cannot start: later ones would wait for members that never join them. */
+    for (size_t i = 0; i < b->n && status == PEN_OK; i++)
+        if (b->list[i].is_transfer) status = start_transfer(b, &b->list[i], &why);
+    for (size_t i = next_collective(b, 0), n; i < b->n && status == PEN_OK;
+         i        = next_collective(b, i + n)) {
+        n      = run_length(b, i);
+        status = start_calls(b, i, n, &why);
+    }
     leave(b, status, &why);
     if (req != NULL) return PEN_OK;
     const uint64_t begun    = clock_ms(&clock_real);

@@ -35,11 +35,6 @@ static uint64_t deadline(const pen_group *g, const pen_opts *o)
     return span > 0 ? clock_ms(&clock_real) + span : 0;
 }
 
-static double scale_of(const pen_opts *o)
-{
-    return o != NULL && (o->flags & PEN_SCALED) != 0 ? o->scale : 1;
-}
-
 const char *api_coll_label(const pen_opts *o)
 {
     return o != NULL && o->label != NULL ? o->label : "";
@@ -118,7 +113,7 @@ static pen_status run_coll(pen_group *g, const char *function, coll_call *call, 
     const bool waits  = req == NULL;
     pen_status status = api_coll_enter(g, function, o, waits);
     if (status != PEN_OK) return status;
-    call->scale      = scale_of(o);
+    call->scale      = o != NULL && (o->flags & PEN_SCALED) != 0 ? o->scale : 1;
     call->label      = api_coll_label(o);
     call->stream     = o != NULL ? o->stream : NULL;
     call->overwrites = o != NULL && (o->flags & PEN_OVERWRITE) != 0;

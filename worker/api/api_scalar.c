@@ -60,17 +60,6 @@ pen_status pen_step_scalar(pen_ctx *ctx, const char *name, double value)
     return status;
 }
 
-/* What is shown of a scalar is what the program asks for.  Under the step's lock. */
-static void note_op(pen_ctx *ctx, const char *name, pen_op op)
-{
-    pthread_mutex_lock(&ctx->monitor_lock);
-    context_metric *m  = context_find_metric(ctx, name);
-    const bool changes = m != NULL && m->is_scalar && m->is_mean != (op == PEN_AVG);
-    if (changes) m->is_mean = op == PEN_AVG;
-    pthread_mutex_unlock(&ctx->monitor_lock);
-    if (changes) context_note_scalars(ctx);
-}
-
 static pen_status find_total(pen_ctx *ctx, const char *name, pen_op op, double *value,
                              pen_error *why)
 {
@@ -88,7 +77,13 @@ static pen_status find_total(pen_ctx *ctx, const char *name, pen_op op, double *
                          name, name);
     if (status == PEN_OK) {
         *value = op == PEN_AVG ? sum / ranks : sum;
-        note_op(ctx, name, op);
+        /* What is shown of a scalar is what the program asks for.  Under the step's lock. */
+        pthread_mutex_lock(&ctx->monitor_lock);
+        context_metric *m  = context_find_metric(ctx, name);
+        const bool changes = m != NULL && m->is_scalar && m->is_mean != (op == PEN_AVG);
+        if (changes) m->is_mean = op == PEN_AVG;
+        pthread_mutex_unlock(&ctx->monitor_lock);
+        if (changes) context_note_scalars(ctx);
     }
     pthread_mutex_unlock(&ctx->step.lock);
     return status;

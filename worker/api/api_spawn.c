@@ -83,11 +83,6 @@ typedef struct {
     int code; /* of the first failure */
 } ranks;
 
-static int code_of(int status)
-{
-    return WIFSIGNALED(status) ? SIGNAL_BASE + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 static void signal_all(const ranks *r, int signal)
 {
     for (int i = 0; i < r->n; i++)
@@ -107,7 +102,8 @@ static bool reap(ranks *r, int options)
         r->pid[i] = 0;
         r->left--;
         has_ended = true;
-        if (r->code == 0) r->code = code_of(status);
+        if (r->code == 0)
+            r->code = WIFSIGNALED(status) ? SIGNAL_BASE + WTERMSIG(status) : WEXITSTATUS(status);
     }
     return has_ended;
 }
@@ -128,12 +124,6 @@ static void end_all(ranks *r)
     while (r->left > 0) reap(r, 0);
 }
 
-static bool goes_on_without(void)
-{
-    const char *rule = config_env("PENSTOCK_ON_WORKER_LOSS");
-    return rule != NULL && strcmp(rule, "continue") == 0;
-}
-
 static pen_status start_all(ranks *r, int port, int (*fn)(pen_ctx *ctx, void *arg), void *arg)
 {
     fflush(NULL); /* else children would write the buffered output again */
@@ -151,7 +141,8 @@ static pen_status start_all(ranks *r, int port, int (*fn)(pen_ctx *ctx, void *ar
 
 static void wait_for(ranks *r)
 {
-    const bool goes_on = goes_on_without();
+    const char *rule   = config_env("PENSTOCK_ON_WORKER_LOSS");
+    const bool goes_on = rule != NULL && strcmp(rule, "continue") == 0;
     while (r->left > 0) {
         if (!reap(r, WNOHANG)) nap();
         if (r->code != 0 && !goes_on) end_all(r);

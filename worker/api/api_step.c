@@ -157,21 +157,6 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
     return status == PEN_OK ? status : last_error_set(&why);
 }
 
-/* A step whose line is logged is not left undecided. */
-static void tell_progress(pen_ctx *ctx, const pen_step *step)
-{
-    char text[300];
-    pen_error why;
-    const worker_settings *s = &ctx->settings;
-    pen_step known           = *step;
-    if (step->outcome == PEN_PENDING && progress_is_due(step, s->report_every))
-        (void)step_wait_decided(ctx, &known, &why); /* the next call reports a failure */
-    if (progress_step(&ctx->step.progress, &known, s->report_every, s->report_times, text,
-                      sizeof text) &&
-        ctx->env.rank == 0)
-        log_notice("%s", text);
-}
-
 pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
 {
     FP_ENV_OURS();
@@ -192,7 +177,19 @@ pen_status pen_step_end(pen_ctx *ctx, pen_step *step)
     trace_span(TRACE_STEP, ctx->step.begun_ns, &note);
     ctx->step.begun_ns = 0;
     progress_enter(&ctx->step.progress, PROGRESS_OTHER, clock_ns(&clock_real));
-    if (status == PEN_OK) tell_progress(ctx, step);
+    if (status == PEN_OK) {
+        /* A step whose line is logged is not left undecided. */
+        char text[300];
+        pen_error why;
+        const worker_settings *s = &ctx->settings;
+        pen_step known           = *step;
+        if (step->outcome == PEN_PENDING && progress_is_due(step, s->report_every))
+            (void)step_wait_decided(ctx, &known, &why); /* the next call reports a failure */
+        if (progress_step(&ctx->step.progress, &known, s->report_every, s->report_times, text,
+                          sizeof text) &&
+            ctx->env.rank == 0)
+            log_notice("%s", text);
+    }
     pthread_mutex_unlock(&ctx->step.lock);
     if (status == PEN_OK) status = api_state_stepped(ctx);
     return context_leave(ctx, status);

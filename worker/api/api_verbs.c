@@ -61,12 +61,6 @@ typedef struct {
     pinned_pair *from, *to; /* NULL: already host memory */
 } loans;
 
-static bool is_on_device(const pen_tensor *t, const void *from, const void *to)
-{
-    return t->device_copies != NULL || !device_is_host(device_of(from)) ||
-           !device_is_host(device_of(to));
-}
-
 static pen_status borrow(request *r, loans *l, void *stream, pen_error *why)
 {
     pen_tensor *t     = r->u.verb.tensor;
@@ -120,7 +114,8 @@ static pen_status run_verb(pen_ctx *ctx, const char *call, ps_client_verb verb, 
             PEN_WRONG_STATE,
             "%s('%s'): missing gradient buffer; pass one here, to pen_register or to pen_bind",
             call, t->name);
-    const bool on_device = is_on_device(t, from, to);
+    const bool on_device = t->device_copies != NULL || !device_is_host(device_of(from)) ||
+                           !device_is_host(device_of(to));
     if (on_device && req != NULL)
         return last_error_report(
             PEN_UNSUPPORTED,

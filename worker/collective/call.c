@@ -272,25 +272,6 @@ pen_status coll_call_check(const coll_call *call, int size, int rank, const char
 
 /* ---- headers --------------------------------------------------------------------------------- */
 
-/* FNV-1a over the bytes of every count; never 0, which means no counts. */
-static uint64_t hash_counts(const size_t *counts, int size)
-{
-    uint64_t hash = 14695981039346656037u;
-    for (int i = 0; i < size; i++)
-        for (int shift = 0; shift < 64; shift += 8)
-            hash = (hash ^ ((uint64_t)counts[i] >> shift & 0xff)) * 1099511628211u;
-    return hash != 0 ? hash : 1;
-}
-
-/* Truncates between characters, not inside one. */
-static void copy_label(char *out, const char *label)
-{
-    size_t n = strnlen(label, COLL_LABEL_BYTES);
-    if (n == COLL_LABEL_BYTES)
-        for (n--; n > 0 && ((unsigned char)label[n] & 0xc0) == 0x80;) n--;
-    memcpy(out, label, n);
-}
-
 void coll_header_of(const coll_call *call, int size, uint64_t seq, coll_header *header)
 {
     const uint64_t shown = call->shown != NULL ? COLL_IN_PLACE_OF : 0;
@@ -306,9 +287,21 @@ void coll_header_of(const coll_call *call, int size, uint64_t seq, coll_header *
     if (call->on_device) header->n |= COLL_ON_DEVICE;
     header->n |= shown;
     if (call->any_memory) header->n |= COLL_ANY_MEMORY;
-    if (has_counts && call->kind != COLL_ALL_TO_ALL)
-        header->counts = hash_counts(call->counts, size);
-    if (call->label != NULL) copy_label(header->label, call->label);
+    if (has_counts && call->kind != COLL_ALL_TO_ALL) {
+        /* FNV-1a over the bytes of every count; never 0, which means no counts. */
+        uint64_t hash = 14695981039346656037u;
+        for (int i = 0; i < size; i++)
+            for (int shift = 0; shift < 64; shift += 8)
+                hash = (hash ^ ((uint64_t)call->counts[i] >> shift & 0xff)) * 1099511628211u;
+        header->counts = hash != 0 ? hash : 1;
+    }
+    if (call->label != NULL) {
+        /* Truncates between characters, not inside one. */
+        size_t n = strnlen(call->label, COLL_LABEL_BYTES);
+        if (n == COLL_LABEL_BYTES)
+            for (n--; n > 0 && ((unsigned char)call->label[n] & 0xc0) == 0x80;) n--;
+        memcpy(header->label, call->label, n);
+    }
 }
 
 static uint64_t amount_of(const coll_header *h)
@@ -328,21 +321,6 @@ static bool agrees(const coll_header *a, const coll_header *b)
     return a->seq == b->seq && amount_of(a) == amount_of(b) && is_same_memory(a, b) &&
            a->counts == b->counts && a->kind == b->kind && a->op == b->op && a->dtype == b->dtype &&
            a->root == b->root;
-}
-
-/* The lowest position with the most frequent header. */
-static int most_frequent(const coll_header *const *headers, int size)
-{
-    int best = 0, best_votes = 0;
-    for (int i = 0; i < size && best_votes * 2 <= size; i++) {
-        int votes = 0;
-        for (int j = 0; j < size; j++) votes += agrees(headers[i], headers[j]);
-        if (votes > best_votes) {
-            best       = i;
-            best_votes = votes;
-        }
-    }
-    return best;
 }
 
 static void add_amount(sentence *text, const coll_header *h)
@@ -417,8 +395,17 @@ pen_status coll_headers_compare(const coll_header *const *headers, const int *ra
     int odd         = 0;
     while (odd < size && agrees(headers[first], headers[odd])) odd++;
     if (odd >= size) return PEN_OK;
-    const int usual = most_frequent(headers, size);
-    int culprit     = 0;
+    /* The lowest position with the most frequent header. */
+    int usual = 0, best_votes = 0;
+    for (int i = 0; i < size && best_votes * 2 <= size; i++) {
+        int votes = 0;
+        for (int j = 0; j < size; j++) votes += agrees(headers[i], headers[j]);
+        if (votes > best_votes) {
+            usual      = i;
+            best_votes = votes;
+        }
+    }
+    int culprit = 0;
     while (culprit < size && agrees(headers[culprit], headers[usual])) culprit++;
     return culprit < size ? differ(headers, ranks, culprit, usual, why)
                           : differ(headers, ranks, odd, first, why);

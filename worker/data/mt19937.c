@@ -11,17 +11,15 @@ void mt19937_seed(mt19937 *g, uint64_t seed)
     g->used = MT19937_WORDS;
 }
 
-static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t middle)
-{
-    const uint32_t both = (upper & 0x80000000u) | (lower & 0x7fffffffu);
-    return middle ^ (both >> 1) ^ ((lower & 1) != 0 ? 0x9908b0dfu : 0);
-}
-
 static void refill(mt19937 *g)
 {
     uint32_t *w = g->word;
-    for (uint32_t i = 0; i < MT19937_WORDS; i++)
-        w[i] = twist(w[i], w[(i + 1) % MT19937_WORDS], w[(i + MIDDLE) % MT19937_WORDS]);
+    for (uint32_t i = 0; i < MT19937_WORDS; i++) {
+        const uint32_t lower  = w[(i + 1) % MT19937_WORDS];
+        const uint32_t middle = w[(i + MIDDLE) % MT19937_WORDS];
+        const uint32_t both   = (w[i] & 0x80000000u) | (lower & 0x7fffffffu);
+        w[i]                  = middle ^ (both >> 1) ^ ((lower & 1) != 0 ? 0x9908b0dfu : 0);
+    }
     g->used = 0;
 }
 

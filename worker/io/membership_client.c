@@ -105,12 +105,6 @@ static void on_welcome(void *user, const wire_control *c, bool is_first)
     (void)is_first;
 }
 
-static void send_model(membership_client *self)
-{
-    const wire_control c = {.kind = WIRE_REGISTER, .u.register_ = *self->model};
-    membership_send(&self->member, &c);
-}
-
 static void send_ready(membership_client *self)
 {
     const wire_control c = {.kind = WIRE_READY, .u.ready = {.restored = -1}};
@@ -121,7 +115,10 @@ static void send_ready(membership_client *self)
 static void resend(void *user, bool is_anew)
 {
     membership_client *self = user;
-    if (self->phase == REGISTERING && (!self->has_plan || is_anew)) send_model(self);
+    if (self->phase == REGISTERING && (!self->has_plan || is_anew)) {
+        const wire_control c = {.kind = WIRE_REGISTER, .u.register_ = *self->model};
+        membership_send(&self->member, &c);
+    }
     if (self->phase == REGISTERING && self->is_ready) send_ready(self);
 }
 

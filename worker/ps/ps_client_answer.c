@@ -94,14 +94,6 @@ static bool may_take(const ps_client *self, const op *o)
     return o->verb != PS_STEP || o->pulling || ps_client_rule_of(self, o) != STEP_TWO_PHASE;
 }
 
-/* If no decision closes the scalars' chunk, they come with the answer to its push. */
-static void on_scalars(ps_client *self, const op *o, const wire_data *d)
-{
-    if (o->verb == PS_STEP && o->chunk == self->scalars_chunk && d->n_votes == 1 &&
-        ps_client_rule_of(self, o) != STEP_TWO_PHASE)
-        self->step.scalars = d->vote[0].scalars;
-}
-
 /* Bytes of entry i: those of a tensor are known. */
 static size_t size_of(const ps_client *self, const wire_data *d, uint32_t i)
 {
@@ -124,7 +116,10 @@ static void take_entry(ps_client *self, op *o, const wire_data *d, uint32_t i, b
     o->version   = d->version != NULL ? d->version[i] : 0;
     o->staleness = d->staleness != NULL ? d->staleness[i] : 0;
     o->crc       = d->crc[i];
-    on_scalars(self, o, d);
+    /* If no decision closes the scalars' chunk, they come with the answer to its push. */
+    if (o->verb == PS_STEP && o->chunk == self->scalars_chunk && d->n_votes == 1 &&
+        ps_client_rule_of(self, o) != STEP_TWO_PHASE)
+        self->step.scalars = d->vote[0].scalars;
     if (o->verb == PS_LOAD) /* the shard knows how often this rank has pushed the chunk */
         self->chunk[o->chunk].next_seq = d->seq != NULL ? d->seq[i] : d->step;
     bool early = o->verb == PS_STEP && !self->step.closing;
@@ -186,13 +181,6 @@ static void end_refused(ps_client *self, op *o, uint32_t shard, const wire_data 
     ps_client_end(self, o->request, &why);
 }
 
-/* The question for a vote came too early: the shard does not know yet where to send it. */
-static void ask_votes_again(ps_client *self, uint64_t now_ms)
-{
-    ps_client_ask_for_votes(self, now_ms + retry_wait_ms(&self->setup.retry, RETRY_REFUSED,
-                                                         self->step.asks, &self->draws));
-}
-
 static void on_refused(ps_client *self, uint32_t shard, const wire_data *d, uint64_t now_ms)
 {
     if (ps_client_away_is_over(self, d)) return;
@@ -200,7 +188,11 @@ static void on_refused(ps_client *self, uint32_t shard, const wire_data *d, uint
     if (d->status == PEN_AGAIN) ps_client_away_notify(self, shard);
     for (uint32_t i = 0; i < d->n; i++) {
         op *o = find_op(self, shard, d, i);
-        if (o == NULL && d->status == PEN_AGAIN) ask_votes_again(self, now_ms);
+        if (o == NULL && d->status == PEN_AGAIN) {
+            /* The question for a vote came too early: the shard does not know yet where to send it. */
+            ps_client_ask_for_votes(self, now_ms + retry_wait_ms(&self->setup.retry, RETRY_REFUSED,
+                                                                 self->step.asks, &self->draws));
+        }
         if (o == NULL || o->state == OP_BUFFERED || o->state == OP_PREPARED) continue;
         if (!is_passing(d->status)) {
             end_refused(self, o, shard, d);

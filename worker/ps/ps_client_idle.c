@@ -45,13 +45,6 @@ static bool tell(ps_client *self, const idle_shard *idle)
     return self->act.send(self->user, idle->shard, 0, &sign, NULL, 0) == PEN_OK;
 }
 
-static void wait_until(ps_client *self, idle_shard *idle, uint64_t due_ms)
-{
-    idle->is_due = false;
-    idle->due_ms = due_ms;
-    if (due_ms < self->tick_ms) self->tick_ms = due_ms;
-}
-
 void ps_client_idle_flush(ps_client *self, uint64_t now_ms)
 {
     const retry_policy *retry = &self->setup.retry;
@@ -62,9 +55,11 @@ void ps_client_idle_flush(ps_client *self, uint64_t now_ms)
         if (!self->lane[idle->shard * self->setup.lanes].up) continue;
         const bool is_sent = tell(self, idle);
         idle->tries += is_sent;
-        wait_until(self, idle,
-                   now_ms + retry_wait_ms(retry, is_sent ? RETRY_SILENCE : RETRY_FULL, idle->tries,
-                                          &self->draws));
+        const uint64_t due_ms = now_ms + retry_wait_ms(retry, is_sent ? RETRY_SILENCE : RETRY_FULL,
+                                                       idle->tries, &self->draws);
+        idle->is_due          = false;
+        idle->due_ms          = due_ms;
+        if (due_ms < self->tick_ms) self->tick_ms = due_ms;
     }
 }
 

@@ -72,7 +72,8 @@ static void put_in_order(const ps_client *self, lane_state *lane, op *o)
 void ps_client_send_later(ps_client *self, op *o)
 {
     if (o->state == OP_READY) return;
-    if (o->is_returned && ps_client_is_pushing(o)) return; /* its bytes are gone: ask_again() */
+    if (o->is_returned && ps_client_is_pushing(o))
+        return; /* its bytes are gone: ps_client_tick() */
     if (o->tries == 0 && ps_client_is_decided(self, o))
         o->seq = self->step.index;
     else if (o->tries == 0 && o->rows_bytes == 0 && ps_client_is_pushing(o) && o->verb != PS_INIT)
@@ -395,13 +396,6 @@ static void mark_sent(ps_client *self, lane_state *lane, uint32_t n, uint64_t no
     }
 }
 
-static void block(ps_client *self, lane_state *lane, uint64_t now_ms)
-{
-    lane->blocked_until_ms =
-        now_ms + retry_wait_ms(&self->setup.retry, RETRY_FULL, 1, &self->draws);
-    if (lane->blocked_until_ms < self->tick_ms) self->tick_ms = lane->blocked_until_ms;
-}
-
 void ps_client_flush(ps_client *self, uint64_t now_ms)
 {
     wire_data d;
@@ -415,7 +409,9 @@ void ps_client_flush(ps_client *self, uint64_t now_ms)
             if (self->act.send(self->user, i / self->setup.lanes, i % self->setup.lanes, &d,
                                self->piece, n_pieces) != PEN_OK) {
                 unnumber(self, lane, n);
-                block(self, lane, now_ms);
+                lane->blocked_until_ms =
+                    now_ms + retry_wait_ms(&self->setup.retry, RETRY_FULL, 1, &self->draws);
+                if (lane->blocked_until_ms < self->tick_ms) self->tick_ms = lane->blocked_until_ms;
                 break;
             }
             lane->blocked_until_ms = 0;

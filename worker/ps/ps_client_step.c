@@ -167,15 +167,6 @@ void ps_client_step_vote(ps_client *self, uint32_t shard, const wire_data *d, co
 }
 
 /* ---- close ----------------------------------------------------------------------------------- */
-/* Values that came early: parameters are written only after the program has closed the step. */
-static void on_held(ps_client *self, ps_client_request *r, uint64_t now_ms)
-{
-    for (op *o = r->ops; o != NULL; o = o->request_next)
-        if (o->state == OP_BUFFERED)
-            ps_client_take_values(self, o, (const char *)o->body->data + o->body_at,
-                                  ps_client_value_size(self, o->chunk), now_ms);
-}
-
 static void close_undecided(ps_client *self)
 {
     self->step.outcome = (ps_client_outcome){
@@ -196,7 +187,11 @@ void ps_client_step_close(ps_client *self, void *token, uint64_t deadline_ms, ui
             close_undecided(self);
         else if (step->n_votes == self->n_decided)
             decide(self);
-        on_held(self, r, now_ms);
+        /* Values that came early: parameters are written only after the program has closed the step. */
+        for (op *o = r->ops; o != NULL; o = o->request_next)
+            if (o->state == OP_BUFFERED)
+                ps_client_take_values(self, o, (const char *)o->body->data + o->body_at,
+                                      ps_client_value_size(self, o->chunk), now_ms);
     }
     ps_client_ask_for_votes(
         self, self->is_new_to_shards

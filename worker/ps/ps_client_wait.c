@@ -254,19 +254,15 @@ static bool speaks_for_partition(const ps_client *self, const op *o)
     return true;
 }
 
-static void ask_again(ps_client *self, op *o, uint64_t now_ms)
-{
-    if (speaks_for_partition(self, o)) inquire_of(self, o);
-    o->tries++;
-    o->due_ms = now_ms + retry_wait_ms(&self->setup.retry, RETRY_RECEIPT, o->tries, &self->draws);
-}
-
 static void tick_op(ps_client *self, op *o, uint64_t now_ms)
 {
     if (o->due_ms <= now_ms) {
-        if (o->state == OP_RECEIVED)
-            ask_again(self, o, now_ms);
-        else if (o->state == OP_SENT)
+        if (o->state == OP_RECEIVED) {
+            if (speaks_for_partition(self, o)) inquire_of(self, o);
+            o->tries++;
+            o->due_ms =
+                now_ms + retry_wait_ms(&self->setup.retry, RETRY_RECEIPT, o->tries, &self->draws);
+        } else if (o->state == OP_SENT)
             ps_client_send_later(self, o);
     }
     if (o->due_ms < self->tick_ms) self->tick_ms = o->due_ms;

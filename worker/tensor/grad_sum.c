@@ -68,10 +68,12 @@ static const pen_tensor *next_offer(const pen_tensor *t)
     return t;
 }
 
-/* Adds into a gradient of the SDK on the host, but never into one of the program. */
-static pen_status add_names(pen_tensor *base, const pen_tensor *first, const void **sum,
-                            pen_error *why)
+pen_status grad_sum_names(pen_tensor *base, const void **sum, pen_error *why)
 {
+    const pen_tensor *first = next_offer(base);
+    *sum                    = first != NULL ? first->slot.bytes : NULL;
+    if (first == NULL || (first == base && next_offer(base->next_alias) == NULL)) return PEN_OK;
+    /* Adds into a gradient of the SDK on the host, but never into one of the program. */
     const bool is_float           = base->desc.grad_dtype == PEN_F32;
     const bool is_in_param_memory = first == base && base->grad == NULL && is_float;
     float *to                     = is_in_param_memory && !space_is_device(&base->ctx->memory.work)
@@ -88,14 +90,6 @@ static pen_status add_names(pen_tensor *base, const pen_tensor *first, const voi
          t                   = next_offer(t->next_alias))
         status = add(base, to, t->slot.bytes, false, why);
     return status == PEN_OK ? round_to(base, to, &base->tied_rounded, sum, why) : status;
-}
-
-pen_status grad_sum_names(pen_tensor *base, const void **sum, pen_error *why)
-{
-    const pen_tensor *first = next_offer(base);
-    *sum                    = first != NULL ? first->slot.bytes : NULL;
-    if (first == NULL || (first == base && next_offer(base->next_alias) == NULL)) return PEN_OK;
-    return add_names(base, first, sum, why);
 }
 
 /* ---- of micro-batches ---------------------------------------------------------------------------- */

@@ -23,26 +23,6 @@ static void name_slice(const char *pattern, int64_t i, char name[NAME_BYTES])
         snprintf(name, NAME_BYTES, "%s.%lld", pattern, (long long)i);
 }
 
-static pen_status check(const model *m, const pen_tensor_desc *d, pen_error *why)
-{
-    if (d->name == NULL || d->name[0] == '\0')
-        return why_set(why, PEN_INVALID_ARGUMENT, "a tensor needs a name");
-    if (d->ndim < 1 || d->ndim > 8)
-        return why_set(
-            why, PEN_INVALID_ARGUMENT,
-            "'%s': invalid ndim %d; a stack has 1 to 8, of which the first counts slices", d->name,
-            d->ndim);
-    if (d->shape[0] < 1 || d->shape[0] > MODEL_TENSORS_MAX - (int64_t)m->n_tensors)
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "'%s': invalid number of slices %lld; a model has 1 to %d tensors", d->name,
-                       (long long)d->shape[0], MODEL_TENSORS_MAX);
-    if (d->tied_to != NULL && (int64_t)d->tied_to->n_slices != d->shape[0])
-        return why_set(why, PEN_INVALID_ARGUMENT,
-                       "'%s' is tied to '%s', which is no stack of %lld slices", d->name,
-                       d->tied_to->name, (long long)d->shape[0]);
-    return PEN_OK;
-}
-
 static pen_tensor *new_stack(model *m, pen_ctx *ctx, const pen_tensor_desc *d)
 {
     if (!VEC_MORE(m->stack, m->n_stacks)) return NULL;
@@ -63,7 +43,21 @@ static void *slice_at(void *base, uint32_t i, size_t bytes)
 pen_status stack_add(model *m, pen_ctx *ctx, const pen_tensor_desc *d, pen_tensor **stack,
                      pen_error *why)
 {
-    if (check(m, d, why) != PEN_OK) return why->status;
+    if (d->name == NULL || d->name[0] == '\0')
+        return why_set(why, PEN_INVALID_ARGUMENT, "a tensor needs a name");
+    if (d->ndim < 1 || d->ndim > 8)
+        return why_set(
+            why, PEN_INVALID_ARGUMENT,
+            "'%s': invalid ndim %d; a stack has 1 to 8, of which the first counts slices", d->name,
+            d->ndim);
+    if (d->shape[0] < 1 || d->shape[0] > MODEL_TENSORS_MAX - (int64_t)m->n_tensors)
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s': invalid number of slices %lld; a model has 1 to %d tensors", d->name,
+                       (long long)d->shape[0], MODEL_TENSORS_MAX);
+    if (d->tied_to != NULL && (int64_t)d->tied_to->n_slices != d->shape[0])
+        return why_set(why, PEN_INVALID_ARGUMENT,
+                       "'%s' is tied to '%s', which is no stack of %lld slices", d->name,
+                       d->tied_to->name, (long long)d->shape[0]);
     pen_tensor *t = new_stack(m, ctx, d);
     if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for another tensor");
     for (uint32_t i = 0; i < (uint64_t)d->shape[0]; i++) {

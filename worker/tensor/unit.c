@@ -116,22 +116,6 @@ static bool is_listed(const char *list, const char *word)
     return false;
 }
 
-/* Patterns that match layers of this model: "h, h.*, h.*.attn", as many as fit. */
-static void list_choices(const unit_tensor *t, uint32_t n, char list[CHOICES_BYTES])
-{
-    char prefix[NAME_BYTES], word[NAME_BYTES] = "";
-    size_t used = 0;
-    list[0]     = '\0';
-    for (uint32_t i = 0; i < n; i++)
-        for (const char *dot = strchr(t[i].name, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
-            snprintf(prefix, sizeof prefix, "%.*s", (int)(dot - t[i].name), t[i].name);
-            star_numbers(prefix, word);
-            if (is_listed(list, word) || used + strlen(word) + 8 > CHOICES_BYTES) continue;
-            used += (size_t)snprintf(list + used, CHOICES_BYTES - used, "%s%s",
-                                     used > 0 ? ", " : "", word);
-        }
-}
-
 /* A tensor is in a layer of this pattern, or of one of its alternatives. */
 static bool has_layer(const char *pattern, size_t size, const unit_tensor *t, uint32_t n)
 {
@@ -153,7 +137,19 @@ static pen_status check_matches(const unit_rules *rules, const unit_tensor *t, u
     for (const char *at = rules->match; *at != '\0';) {
         const size_t size = strcspn(at, ",");
         if (!has_layer(at, size, t, n)) {
-            list_choices(t, n, list);
+            /* Patterns that match layers of this model: "h, h.*, h.*.attn", as many as fit. */
+            char prefix[NAME_BYTES], word[NAME_BYTES] = "";
+            size_t used = 0;
+            list[0]     = '\0';
+            for (uint32_t i = 0; i < n; i++)
+                for (const char *dot = strchr(t[i].name, '.'); dot != NULL;
+                     dot             = strchr(dot + 1, '.')) {
+                    snprintf(prefix, sizeof prefix, "%.*s", (int)(dot - t[i].name), t[i].name);
+                    star_numbers(prefix, word);
+                    if (is_listed(list, word) || used + strlen(word) + 8 > CHOICES_BYTES) continue;
+                    used += (size_t)snprintf(list + used, CHOICES_BYTES - used, "%s%s",
+                                             used > 0 ? ", " : "", word);
+                }
             return why_set(why, PEN_BAD_SETTING,
                            "wrap_match: no layer of this model is named '%.*s'%s%s", (int)size, at,
                            list[0] != '\0' ? "; it has " : ": no name of a tensor has a dot", list);

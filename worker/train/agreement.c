@@ -81,25 +81,20 @@ static void read_shown(const agreement *a, int position, wire_inputs *in)
     read_one(a, a->all + (size_t)position * a->bytes, in);
 }
 
-/* Of what must be equal, and of the scalars' names, so that equal members can add scalars by index. */
-static uint64_t hash_of(const wire_inputs *in)
-{
-    uint64_t word[4 + WIRE_SCALARS_MAX] = {0, 0, in->skip, in->scalars.n};
-    memcpy(&word[0], &in->loss_scale, sizeof word[0]);
-    memcpy(&word[1], &in->clip, sizeof word[1]);
-    memcpy(&word[4], in->scalars.name, in->scalars.n * sizeof word[0]);
-    return XXH3_64bits_withSeed(in->rate, in->n_rates * sizeof *in->rate,
-                                XXH3_64bits(word, sizeof word));
-}
-
 static void begin_sums(agreement *a, group_calls *t)
 {
     wire_inputs in;
     read_one(a, a->own, &in);
-    agreement_sums *to  = &a->added;
-    const uint64_t hash = hash_of(&in);
-    *to                 = (agreement_sums){
-                        .weight = in.weight, .with_weight = in.weight > 0, .snapshots = in.snapshot};
+    agreement_sums *to = &a->added;
+    /* A hash of what must be equal, and of the scalars' names, so that equal members can add scalars by index. */
+    uint64_t word[4 + WIRE_SCALARS_MAX] = {0, 0, in.skip, in.scalars.n};
+    memcpy(&word[0], &in.loss_scale, sizeof word[0]);
+    memcpy(&word[1], &in.clip, sizeof word[1]);
+    memcpy(&word[4], in.scalars.name, in.scalars.n * sizeof word[0]);
+    const uint64_t hash =
+        XXH3_64bits_withSeed(in.rate, in.n_rates * sizeof *in.rate, XXH3_64bits(word, sizeof word));
+    *to = (agreement_sums){
+        .weight = in.weight, .with_weight = in.weight > 0, .snapshots = in.snapshot};
     if (t->group->rank == 0) {
         shown s;
         memcpy(&s, a->own, sizeof s);

@@ -418,20 +418,17 @@ float *reducer_room(reducer *r, uint32_t i, device_stream stream)
     return b->in + (r->start[i] - b->start);
 }
 
-static void notify_sums(const reducer *r, const bucket *b)
-{
-    for (uint32_t i = b->first; i < b->first + b->n; i++) {
-        const uint32_t g = r->laid[i];
-        if (r->setup.owner == NULL || r->setup.owner[g] == r->setup.rank)
-            r->setup.summed(r->setup.user, g);
-    }
-}
-
 static void end_call(void *user, pen_status status, const pen_error *why)
 {
     bucket *b  = user;
     reducer *r = b->owner;
-    if (status == PEN_OK && r->setup.summed != NULL) notify_sums(r, b);
+    if (status == PEN_OK && r->setup.summed != NULL) {
+        for (uint32_t i = b->first; i < b->first + b->n; i++) {
+            const uint32_t g = r->laid[i];
+            if (r->setup.owner == NULL || r->setup.owner[g] == r->setup.rank)
+                r->setup.summed(r->setup.user, g);
+        }
+    }
     pthread_mutex_lock(&r->lock);
     keep_failure(r, status, why);
     b->is_summed = status == PEN_OK;

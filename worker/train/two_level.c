@@ -159,23 +159,6 @@ static pen_dtype sum_dtype(const piece *x)
     return plan_sums_are_wide(&m->wire) ? PEN_F32 : model_push_dtype(m, tensor_of(x));
 }
 
-/* Lays out values by owner, so that one call gathers them. */
-static size_t lay_out_values(two_level *l)
-{
-    size_t at = 0;
-    for (int r = 0; r < l->size; r++) {
-        const size_t begin = at;
-        if (r == l->rank) l->own_at = at;
-        for (uint32_t i = 0; i < l->n; i++) {
-            if (l->owner[i] != r) continue;
-            l->piece[i].at = at;
-            at += value_bytes(&l->piece[i]);
-        }
-        l->counts[r] = at - begin;
-    }
-    return at;
-}
-
 /* All ranks choose alike. */
 static pen_status choose_space(pen_ctx *ctx, two_level *l, pen_error *why)
 {
@@ -196,13 +179,6 @@ static pen_status make_values(pen_ctx *ctx, two_level *l, size_t bytes, pen_erro
     if (l->up == NULL) return why->status;
     l->own = l->up->host;
     return PEN_OK;
-}
-
-static pen_status make_bad(two_level *l, pen_error *why)
-{
-    const uint32_t none = DEVICE_ALL_FINITE;
-    l->bad              = space_alloc(&l->space, sizeof none, false, why);
-    return l->bad != NULL ? space_write(&l->space, l->bad, &none, sizeof none, why) : why->status;
 }
 
 static void push_piece(void *user, uint32_t i);
@@ -247,9 +223,25 @@ static pen_status set_up(pen_ctx *ctx, two_level *l, pen_error *why)
     if (!make_tables(l, p, ctx->model.n_tensors))
         return why_set(why, PEN_NO_MEMORY, "no memory for the shares of %u chunks", p->n_chunks);
     list_pieces(l, p, &ctx->model);
-    const size_t bytes = lay_out_values(l);
-    pen_status status  = make_values(ctx, l, bytes, why);
-    if (status == PEN_OK) status = make_bad(l, why);
+    /* Lays out values by owner, so that one call gathers them. */
+    size_t bytes = 0;
+    for (int r = 0; r < l->size; r++) {
+        const size_t begin = bytes;
+        if (r == l->rank) l->own_at = bytes;
+        for (uint32_t i = 0; i < l->n; i++) {
+            if (l->owner[i] != r) continue;
+            l->piece[i].at = bytes;
+            bytes += value_bytes(&l->piece[i]);
+        }
+        l->counts[r] = bytes - begin;
+    }
+    pen_status status = make_values(ctx, l, bytes, why);
+    if (status == PEN_OK) {
+        const uint32_t none = DEVICE_ALL_FINITE;
+        l->bad              = space_alloc(&l->space, sizeof none, false, why);
+        status =
+            l->bad != NULL ? space_write(&l->space, l->bad, &none, sizeof none, why) : why->status;
+    }
     if (status == PEN_OK) status = make_reducer(ctx, l, why);
     if (status == PEN_OK) status = make_landings(ctx, l, why);
     if (status == PEN_OK)
@@ -458,14 +450,6 @@ static pen_status take_values(pen_ctx *ctx, two_level *l, pen_error *why)
     return status == PEN_OK ? device_copies_take_values(ctx, l->up, why) : status;
 }
 
-/* Of the next step: they may overwrite these when they have been handed out. */
-static pen_status expect_values(pen_ctx *ctx, two_level *l, pen_error *why)
-{
-    l->gone_up = 0;
-    l->up_why  = (pen_error){.status = PEN_OK};
-    return l->up != NULL ? device_copies_expect_values(ctx, l->up, why) : PEN_OK;
-}
-
 /* All members have the values of all, in `all`. */
 static pen_status gather_values(pen_ctx *ctx, two_level *l, pen_error *why)
 {
@@ -547,7 +531,12 @@ static pen_status finish_step(pen_ctx *ctx, request *r, pen_result *result, pen_
     status = wait_for_ps_client(&pulled, result, why);
     if (status == PEN_OK) status = gather_values(ctx, l, why);
     if (status == PEN_OK) status = hand_out_values(ctx, l, why);
-    if (status == PEN_OK) status = expect_values(ctx, l, why);
+    if (status == PEN_OK) {
+        /* Values of the next step may overwrite these once they have been handed out. */
+        l->gone_up = 0;
+        l->up_why  = (pen_error){.status = PEN_OK};
+        status     = l->up != NULL ? device_copies_expect_values(ctx, l->up, why) : PEN_OK;
+    }
     return status == PEN_OK
                ? group_calls_arrange(&l->group_calls, l->reducer, l->n, &l->is_arranged, why)
                : status;

@@ -74,16 +74,6 @@ static bool peers_have_ended(const device_team *team)
     return true;
 }
 
-/* One that is only slow still needs this member's memory; one that is gone never ends. */
-static void await_peers(const device_team *team)
-{
-    const struct timespec pause = {.tv_nsec = 50000};
-    const uint64_t patience     = team->is_stopped ? DEVICE_SETTLE_MS : DEVICE_DRAIN_MS;
-    const uint64_t until        = clock_ms(&clock_real) + patience;
-    while (team->setup > 0 && !peers_have_ended(team) && clock_ms(&clock_real) < until)
-        nanosleep(&pause, NULL);
-}
-
 /* After a call in stream order: when this member's stream has passed its end, no peer uses this member's memory. */
 static bool drain(device_team *team)
 {
@@ -112,7 +102,12 @@ void device_team_destroy(device_team *team)
         device_team_stop(team); /* its kernels wait for members that may be gone */
         is_drained = drain(team);
     }
-    await_peers(team);
+    /* A peer that is only slow still needs this member's memory; one that is gone never ends. */
+    const struct timespec pause = {.tv_nsec = 50000};
+    const uint64_t patience     = team->is_stopped ? DEVICE_SETTLE_MS : DEVICE_DRAIN_MS;
+    const uint64_t until        = clock_ms(&clock_real) + patience;
+    while (team->setup > 0 && !peers_have_ended(team) && clock_ms(&clock_real) < until)
+        nanosleep(&pause, NULL);
     const bool has_memory = is_drained && (team->setup > 0 || team->pool != NULL);
     if (has_memory) {
         const bool has_entered = team->ops->enter(team->device, NULL) == PEN_OK;

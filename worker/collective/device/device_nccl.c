@@ -61,13 +61,6 @@ static bool is_wanted(const device_team *team)
            (team->options.may_reorder || schedule_wants_nccl(team->options.rules));
 }
 
-static int first_without(const device_team *team)
-{
-    int who = 0;
-    while (who < team->size && team->slot[who]->has_nccl) who++;
-    return who;
-}
-
 static void close_link(device_team *team)
 {
     if (team->nccl != NULL) team->options.nccl->close(team->nccl);
@@ -221,7 +214,8 @@ static pen_status run_stage(device_team *team, device_stream stream, pen_error *
 
 pen_status device_nccl_setup(device_team *team, device_stream stream, pen_error *why)
 {
-    const int without = first_without(team);
+    int without = 0;
+    while (without < team->size && team->slot[without]->has_nccl) without++;
     if (!is_wanted(team)) return PEN_OK;
     if (without < team->size && team->options.sync == DEVICE_SYNC_AUTO) return PEN_OK;
     if (without < team->size)

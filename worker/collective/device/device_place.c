@@ -77,19 +77,6 @@ void device_place_take(device_place *place, device_team *team)
     pthread_mutex_unlock(&place->lock);
 }
 
-/* The members of a job end at about the same time. */
-static void await_leavers(device_place *place)
-{
-    const struct timespec pause = {.tv_nsec = 50000};
-    const uint64_t until        = clock_ms(&clock_real) + DEVICE_SETTLE_MS;
-    while (place->leaving != NULL && clock_ms(&clock_real) < until) {
-        free_left(place);
-        if (place->leaving != NULL) nanosleep(&pause, NULL);
-    }
-    for (device_team *t = place->leaving; t != NULL; t = t->next_leaving) t->leave_by_ms = 0;
-    free_left(place);
-}
-
 /* ---- the place ------------------------------------------------------------------------------------- */
 
 pen_status device_place_create(device_place **place, pen_error *why)
@@ -113,7 +100,15 @@ pen_status device_place_create(device_place **place, pen_error *why)
 void device_place_destroy(device_place *place)
 {
     if (place == NULL) return;
-    await_leavers(place);
+    /* The members of a job end at about the same time. */
+    const struct timespec pause = {.tv_nsec = 50000};
+    const uint64_t until        = clock_ms(&clock_real) + DEVICE_SETTLE_MS;
+    while (place->leaving != NULL && clock_ms(&clock_real) < until) {
+        free_left(place);
+        if (place->leaving != NULL) nanosleep(&pause, NULL);
+    }
+    for (device_team *t = place->leaving; t != NULL; t = t->next_leaving) t->leave_by_ms = 0;
+    free_left(place);
     pthread_mutex_destroy(&place->lock);
     if (place->control != NULL) segment_unmap(&place->ref);
     segment_free(place->memory);

@@ -176,22 +176,6 @@ static char *test_place(device_team *team, int who)
     return team->pools[who] + DEVICE_FLAGS_BYTES + (size_t)team->rank * PATTERN_BYTES;
 }
 
-/* One peer after the other: `rounds` counts them. */
-static pen_status begin_test(device_team *team, int who, device_stream stream, pen_error *why)
-{
-    for (int i = 0; i < PATTERN_BYTES / 4; i++) {
-        team->words->pattern[i] = 0x9e3779b9u * (uint32_t)(team->rank * 97 + who * 31 + i + 1);
-        team->words->answer[i]  = 0;
-    }
-    pen_status status = device_team_copy(team, TRAFFIC_OTHER, test_place(team, who),
-                                         team->words->pattern, PATTERN_BYTES, stream, why);
-    if (status == PEN_OK)
-        status = device_team_copy(team, TRAFFIC_OTHER, team->words->answer, test_place(team, who),
-                                  PATTERN_BYTES, stream, why);
-    if (status == PEN_OK) status = team->ops->event_record(team->end, stream, why);
-    return status;
-}
-
 static pen_status test_stage(device_team *team, device_stream stream, pen_error *why)
 {
     pen_status status = PEN_OK;
@@ -206,7 +190,17 @@ static pen_status test_stage(device_team *team, device_stream stream, pen_error 
     while (who < team->size && is_same_device(team, who)) who++;
     team->rounds = who + 1;
     if (who < team->size) {
-        status = begin_test(team, who, stream, why);
+        /* One peer after the other: `rounds` counts them. */
+        for (int i = 0; i < PATTERN_BYTES / 4; i++) {
+            team->words->pattern[i] = 0x9e3779b9u * (uint32_t)(team->rank * 97 + who * 31 + i + 1);
+            team->words->answer[i]  = 0;
+        }
+        status = device_team_copy(team, TRAFFIC_OTHER, test_place(team, who), team->words->pattern,
+                                  PATTERN_BYTES, stream, why);
+        if (status == PEN_OK)
+            status = device_team_copy(team, TRAFFIC_OTHER, team->words->answer,
+                                      test_place(team, who), PATTERN_BYTES, stream, why);
+        if (status == PEN_OK) status = team->ops->event_record(team->end, stream, why);
         return status == PEN_OK ? PEN_AGAIN : status;
     }
     team->rounds = 0;

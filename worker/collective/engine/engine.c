@@ -142,22 +142,6 @@ static void free_members(coll_engine *e)
     free(e->loss);
 }
 
-/* Frees groups that the program did not free, and a world whose group_connect() failed half-way. */
-static void free_groups(coll_engine *e)
-{
-    pen_group *_Atomic *const world = e->setup.world;
-    while (e->n_groups > 0) {
-        pen_group *g = e->group[e->n_groups - 1];
-        if (g == *world) *world = NULL;
-        group_destroy(g);
-    }
-    if (*world != NULL && (*world)->engine == e) {
-        group_destroy(*world);
-        *world = NULL;
-    }
-    free(e->group);
-}
-
 pen_status coll_engine_tune(coll_engine *e, const char *rules, uint64_t lanes, pen_error *why)
 {
     schedule_table *next = NULL;
@@ -181,7 +165,18 @@ void coll_engine_destroy(coll_engine *e)
     engine_wake(e);
     if (e->has_thread) pthread_join(e->thread, NULL);
     self_messages_end(e);
-    free_groups(e);
+    /* Frees groups that the program did not free, and a world whose group_connect() failed half-way. */
+    pen_group *_Atomic *const world = e->setup.world;
+    while (e->n_groups > 0) {
+        pen_group *g = e->group[e->n_groups - 1];
+        if (g == *world) *world = NULL;
+        group_destroy(g);
+    }
+    if (*world != NULL && (*world)->engine == e) {
+        group_destroy(*world);
+        *world = NULL;
+    }
+    free(e->group);
     if (e->mesh != NULL) mesh_destroy(e->mesh, MESH_LINGER_MS);
     if (e->news_fd >= 0) close(e->news_fd);
     schedule_table_free(e->table);

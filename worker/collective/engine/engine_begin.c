@@ -48,17 +48,6 @@ static uint64_t write_down(coll_engine *e, const engine_call *c)
     return recorder_begin(&e->record, &entry);
 }
 
-/* A group of one never waits: its calls end before this returns. */
-static void drive_now(coll_engine *e, pen_group *g)
-{
-    while (g->head != NULL) {
-        if (g->is_driven)
-            pthread_cond_wait(&e->ended, &e->lock);
-        else
-            engine_drive(e, g, NULL);
-    }
-}
-
 pen_status engine_call_begin(engine_call *c, pen_error *why)
 {
     pen_group *g   = c->g;
@@ -74,7 +63,15 @@ pen_status engine_call_begin(engine_call *c, pen_error *why)
         c->seq = ++g->seq;
         LIST_APPEND(g->head, c);
         c->entry = write_down(e, c);
-        if (is_self && is_asynchronous) drive_now(e, g);
+        if (is_self && is_asynchronous) {
+            /* A group of one never waits: its calls end before this returns. */
+            while (g->head != NULL) {
+                if (g->is_driven)
+                    pthread_cond_wait(&e->ended, &e->lock);
+                else
+                    engine_drive(e, g, NULL);
+            }
+        }
     }
     pthread_mutex_unlock(&e->lock);
     if (status == PEN_OK && is_asynchronous) {

@@ -84,16 +84,6 @@ static const engine_call *find_due(const pen_group *g)
     return due;
 }
 
-/* The calls before a failure, with log_level=info. */
-static void log_newest(char *lines)
-{
-    char *rest;
-    for (char *line = lines != NULL ? strtok_r(lines, "\n", &rest) : NULL; line != NULL;
-         line       = strtok_r(NULL, "\n", &rest))
-        log_info("%s", line);
-    free(lines);
-}
-
 static void say_nothing(void *user, pen_status status, const pen_error *why)
 {
     (void)user, (void)status, (void)why;
@@ -125,7 +115,12 @@ bool engine_drive(coll_engine *e, pen_group *g, engine_follower *f)
     g->is_driven           = true;
     pthread_mutex_unlock(&e->lock);
 
-    log_newest(newest);
+    /* The calls before a failure, with log_level=info. */
+    char *rest;
+    for (char *line = newest != NULL ? strtok_r(newest, "\n", &rest) : NULL; line != NULL;
+         line       = strtok_r(NULL, "\n", &rest))
+        log_info("%s", line);
+    free(newest);
     if (has_failed && c != NULL) engine_call_give_up(c);
     if (!has_failed) did = engine_call_advance(c, due);
     if (!has_failed && followed != NULL)

@@ -90,13 +90,6 @@ static bool has_member(const pen_group *g, int rank)
     return false;
 }
 
-static void note_loss(coll_engine *e, int rank, const pen_error *why)
-{
-    if (e->loss == NULL) e->loss = calloc((size_t)e->n_members, sizeof *e->loss);
-    if (e->loss != NULL && !e->is_lost[rank]) e->loss[rank] = *why;
-    e->is_lost[rank] = true;
-}
-
 void engine_group_inherit(coll_engine *e, pen_group *g)
 {
     pen_error why;
@@ -111,7 +104,11 @@ void engine_group_inherit(coll_engine *e, pen_group *g)
 void coll_engine_lost(coll_engine *e, int rank, const pen_error *why)
 {
     pthread_mutex_lock(&e->lock);
-    if (rank >= 0 && rank < e->n_members) note_loss(e, rank, why);
+    if (rank >= 0 && rank < e->n_members) {
+        if (e->loss == NULL) e->loss = calloc((size_t)e->n_members, sizeof *e->loss);
+        if (e->loss != NULL && !e->is_lost[rank]) e->loss[rank] = *why;
+        e->is_lost[rank] = true;
+    }
     for (int i = 0; i < e->n_groups; i++)
         if (has_member(e->group[i], rank)) engine_group_fail(e->group[i], why, true);
     pthread_mutex_unlock(&e->lock);

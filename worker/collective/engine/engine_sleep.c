@@ -52,17 +52,6 @@ bool coll_engine_is_linked(coll_engine *e)
     return is;
 }
 
-/* What is awaited is often there before a sleeping thread would be awake.  With more workers than cores, another one
- * may have to run first. */
-static void spin_on_mesh(coll_engine *e, uint32_t seen)
-{
-    const uint64_t until = clock_ns(&clock_real) + ENGINE_SPIN_US * 1000;
-    while (mesh_news(e->mesh) == seen && clock_ns(&clock_real) < until) {
-        if (!e->has_core) sched_yield();
-        (void)engine_mesh_advance(e);
-    }
-}
-
 static void sleep_on_mesh(coll_engine *e, uint32_t seen, long timeout_us)
 {
     struct pollfd fd[2]           = {{.fd = e->mesh_fd, .events = POLLIN},
@@ -103,7 +92,15 @@ void engine_nap(coll_engine *e, engine_seen seen, engine_links links)
         if (on_wire) sleep_on_mesh(e, seen.mesh, 0);
         node_sleep(e->place, seen.node, (uint64_t)us);
     } else if (on_wire) {
-        if (links.may_spin) spin_on_mesh(e, seen.mesh);
+        if (links.may_spin) {
+            /* What is awaited is often there before a sleeping thread would be awake.  With more workers than cores,
+             * another one may have to run first. */
+            const uint64_t until = clock_ns(&clock_real) + ENGINE_SPIN_US * 1000;
+            while (mesh_news(e->mesh) == seen.mesh && clock_ns(&clock_real) < until) {
+                if (!e->has_core) sched_yield();
+                (void)engine_mesh_advance(e);
+            }
+        }
         sleep_on_mesh(e, seen.mesh, us);
     } else {
         nanosleep(&(struct timespec){.tv_nsec = ENGINE_NAP_POLL_US * 1000}, NULL);

@@ -59,18 +59,6 @@ static bool enlist(coll_engine *e, pen_group *g)
     return is_there;
 }
 
-/* The thread "pen-coll" may be inside this group's path: it leaves soon, because a path never waits. */
-static void strike(coll_engine *e, pen_group *g)
-{
-    pthread_mutex_lock(&e->lock);
-    while (g->is_driven) pthread_cond_wait(&e->ended, &e->lock);
-    for (int i = 0; i < e->n_groups; i++)
-        if (e->group[i] == g) e->group[i--] = e->group[--e->n_groups];
-    if (e->node_group == g) e->node_group = NULL;
-    if (e->across_group == g) e->across_group = NULL;
-    pthread_mutex_unlock(&e->lock);
-}
-
 /* ---- creation and destruction ---------------------------------------------------------------- */
 static pen_group *make_group(pen_ctx *ctx, uint64_t id, const int *ranks, int n, int own)
 {
@@ -131,7 +119,14 @@ void group_destroy(pen_group *g)
     if (g == NULL) return;
     coll_engine *e = g->engine;
     if (e != NULL) {
-        strike(e, g);
+        /* The thread "pen-coll" may be inside this group's path: it leaves soon, because a path never waits. */
+        pthread_mutex_lock(&e->lock);
+        while (g->is_driven) pthread_cond_wait(&e->ended, &e->lock);
+        for (int i = 0; i < e->n_groups; i++)
+            if (e->group[i] == g) e->group[i--] = e->group[--e->n_groups];
+        if (e->node_group == g) e->node_group = NULL;
+        if (e->across_group == g) e->across_group = NULL;
+        pthread_mutex_unlock(&e->lock);
         if (g->device != NULL && g->has_failed) device_team_stop(g->device);
         if (g->device != NULL) device_team_destroy(g->device);
         if (g->hier != NULL) hier_leave_devices(g->hier);

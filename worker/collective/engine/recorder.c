@@ -36,21 +36,16 @@ void recorder_end(record *r, uint64_t handle, pen_status status, uint64_t now_ms
     e->ended_ms       = now_ms;
 }
 
-/* A label is the program's text: characters that JSON does not allow in a string become '?'. */
-static void plain(const char *label, char *text)
-{
-    size_t i = 0;
-    for (; label[i] != '\0' && i < COLL_LABEL_BYTES - 1; i++) {
-        const unsigned char c = (unsigned char)label[i];
-        text[i]               = c < 0x20 || c == '"' || c == '\\' ? '?' : label[i];
-    }
-    text[i] = '\0';
-}
-
 static void write_entry(FILE *out, const recorder_entry *e, int rank, uint64_t now_ms)
 {
     char label[COLL_LABEL_BYTES];
-    plain(e->label, label);
+    /* A label is the program's text: characters that JSON does not allow in a string become '?'. */
+    size_t i = 0;
+    for (; e->label[i] != '\0' && i < COLL_LABEL_BYTES - 1; i++) {
+        const unsigned char c = (unsigned char)e->label[i];
+        label[i]              = c < 0x20 || c == '"' || c == '\\' ? '?' : e->label[i];
+    }
+    label[i]           = '\0';
     const bool is_over = e->ended_ms != 0;
     fprintf(out, "{\"rank\":%d,\"group\":\"%016llx\",\"size\":%d,\"call\":%llu,\"kind\":\"%s\",",
             rank, (unsigned long long)e->group, e->size, (unsigned long long)e->seq,

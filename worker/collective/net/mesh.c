@@ -59,13 +59,6 @@ const char *mesh_address(const mesh *m)
     return transport_address(m->listener);
 }
 
-static void close_links(mesh *m, uint32_t linger_ms)
-{
-    for (int i = 0; m->peer != NULL && i < m->n_peers; i++)
-        for (uint64_t lane = 0; m->peer[i].link != NULL && lane < m->o.lanes; lane++)
-            mesh_close_link(&m->peer[i].link[lane], linger_ms);
-}
-
 static void free_mesh(mesh *m)
 {
     for (int i = 0; m->peer != NULL && i < m->n_peers; i++) mesh_peer_fini(&m->peer[i]);
@@ -122,7 +115,9 @@ void mesh_destroy(mesh *m, uint32_t linger_ms)
     while (m->teams != NULL) wire_team_destroy(m->teams);
     if (linger_ms > 0) send_goodbye(m, linger_ms);
     mesh_clear(m, &m->early);
-    close_links(m, linger_ms);
+    for (int i = 0; m->peer != NULL && i < m->n_peers; i++)
+        for (uint64_t lane = 0; m->peer[i].link != NULL && lane < m->o.lanes; lane++)
+            mesh_close_link(&m->peer[i].link[lane], linger_ms);
     transport_close(m->listener, 0);
     if (mesh_has_all_back(m)) free_mesh(m); /* otherwise the transport still writes into it */
 }

@@ -93,18 +93,6 @@ static pen_status post(mesh_link *l, const wire_out *head, buf *body, pen_error 
     return PEN_OK;
 }
 
-/* Oldest first; messages that cannot be sent now wait for the next UP. */
-static void flush(mesh_link *l)
-{
-    while (l->posts != NULL) {
-        mesh_post *p = l->posts;
-        if (transport_send(l->t, 0, p->head, p->size, p->body) != PEN_OK) return;
-        LIST_REMOVE(l->posts, p);
-        l->m->n_posts--;
-        free(p);
-    }
-}
-
 static mesh_link *choose_link(mesh *m, mesh_peer *p, const wire_peer *head, size_t bytes)
 {
     const bool may_choose = head->kind == WIRE_PART || head->kind == WIRE_SECTION;
@@ -197,7 +185,14 @@ static void link_up(mesh_link *l)
     l->is_up = true;
     reach_up(&l->reach);
     l->m->n_dialling--;
-    flush(l);
+    /* Oldest first; messages that cannot be sent now wait for the next UP. */
+    while (l->posts != NULL) {
+        mesh_post *p = l->posts;
+        if (transport_send(l->t, 0, p->head, p->size, p->body) != PEN_OK) return;
+        LIST_REMOVE(l->posts, p);
+        l->m->n_posts--;
+        free(p);
+    }
 }
 
 static void link_down(mesh_link *l)

@@ -43,14 +43,6 @@ static void leave(mesh *m, int rank)
         mesh_close_link(&m->peer[rank].link[lane], 0);
 }
 
-/* It replaced its connection by another, and sends on that. */
-static void redialled(mesh *m, mesh_peer *p, uint32_t lane)
-{
-    if (p->suspect_ms == 0) return;
-    p->missed &= ~(UINT64_C(1) << lane);
-    if (p->missed == 0 && !p->is_cut_off && !p->has_left) mesh_trust(m, p);
-}
-
 /* Messages of a replaced connection may be read after the first message on its successor: they are accepted, but the
  * end of that connection is not a loss. */
 static void speaks_on(mesh *m, mesh_peer *p, const wire_peer *head, uint32_t number)
@@ -59,7 +51,10 @@ static void speaks_on(mesh *m, mesh_peer *p, const wire_peer *head, uint32_t num
     p->caller[head->lane] = (uint64_t)number + 1;
     if (head->dial == p->dial[head->lane]) return;
     p->dial[head->lane] = head->dial;
-    redialled(m, p, head->lane);
+    /* The peer replaced its connection by another, and sends on that. */
+    if (p->suspect_ms == 0) return;
+    p->missed &= ~(UINT64_C(1) << head->lane);
+    if (p->missed == 0 && !p->is_cut_off && !p->has_left) mesh_trust(m, p);
 }
 
 /* Waits until all that had arrived was read, and until a goodbye, or a connection that replaces the closed one, had
@@ -77,13 +72,6 @@ static void judge(mesh *m, int rank, uint64_t now)
     mesh_decide(m, rank, !p->has_left);
     mesh_notify_teams(m, rank, loss,
                       loss == MESH_LEFT ? "it has left the job" : "the connection to it broke");
-}
-
-static void judge_all(mesh *m)
-{
-    const uint64_t now = clock_ms(&clock_real);
-    for (int i = 0; i < m->n_peers && m->n_suspects > 0; i++)
-        if (m->peer[i].suspect_ms != 0) judge(m, i, now);
 }
 
 static void take(mesh *m, const transport_event *event)
@@ -206,7 +194,11 @@ bool mesh_advance(mesh *m)
     bool any = drain_listener(m);
     if (!any || m->n_dialling > 0) any |= drain_links(m);
     if (m->is_starved) end_without_memory(m);
-    if (!any && m->n_suspects > 0) judge_all(m);
+    if (!any && m->n_suspects > 0) {
+        const uint64_t now = clock_ms(&clock_real);
+        for (int i = 0; i < m->n_peers && m->n_suspects > 0; i++)
+            if (m->peer[i].suspect_ms != 0) judge(m, i, now);
+    }
     if (!any && m->n_dialling > 0) mesh_look(m);
     if (any) atomic_fetch_add(&m->news, 1);
     return any;

@@ -42,12 +42,6 @@ void mesh_deliver(mesh *m, const wire_peer *head, buf *body)
     }
 }
 
-static void free_team(wire_team *t)
-{
-    free(t->arrays);
-    free(t);
-}
-
 static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, int rank)
 {
     const size_t n = (size_t)size;
@@ -75,17 +69,6 @@ static wire_team *make_team(mesh *m, uint64_t id, const int *ranks, int size, in
     return t;
 }
 
-/* Delivers messages that arrived before their group existed. */
-static void receive_early(mesh *m)
-{
-    mesh_early_queue all = m->early;
-    m->early             = NULL;
-    for (mesh_parked *p; (p = mesh_unpark_first(m, &all)) != NULL;) {
-        mesh_deliver(m, &p->head, p->body);
-        mesh_drop(p);
-    }
-}
-
 pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, int rank,
                             wire_team **out, pen_error *why)
 {
@@ -98,7 +81,13 @@ pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, in
     wire_team *t = make_team(m, id, ranks, size, rank);
     if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", size);
     LIST_PREPEND(m->teams, t);
-    receive_early(m);
+    /* Delivers messages that arrived before their group existed. */
+    mesh_early_queue all = m->early;
+    m->early             = NULL;
+    for (mesh_parked *p; (p = mesh_unpark_first(m, &all)) != NULL;) {
+        mesh_deliver(m, &p->head, p->body);
+        mesh_drop(p);
+    }
     *out = t;
     return PEN_OK;
 }
@@ -132,7 +121,8 @@ void wire_team_destroy(wire_team *team)
     LIST_REMOVE(m->teams, team);
     wire_free(team);
     p2p_free(team);
-    free_team(team);
+    free(team->arrays);
+    free(team);
 }
 
 void mesh_notify_teams(mesh *m, int rank, mesh_loss loss, const char *how)

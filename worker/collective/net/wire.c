@@ -543,14 +543,6 @@ void wire_lost(wire_team *team, int position, mesh_loss loss, const char *how)
                  how);
 }
 
-/* A peer that left before this call began here sends no message about it. */
-static void miss_who_left(wire_team *team)
-{
-    for (int i = 0; i < team->size && team->m->n_left > 0; i++)
-        if (mesh_is_away(team->m, team->ranks[i]))
-            wire_lost(team, i, MESH_LEFT, "it has left the job");
-}
-
 /* ---- the path -------------------------------------------------------------------------------- */
 static void begin_mates(wire_team *team, uint64_t seq)
 {
@@ -629,7 +621,12 @@ static void tend_headers(wire_team *team)
         show_to_all(team);
     else if (!run->has_begun)
         show_to_senders(team);
-    if (!run->has_begun) miss_who_left(team);
+    if (!run->has_begun) {
+        /* A peer that left before this call began here sends no message about it. */
+        for (int i = 0; i < team->size && team->m->n_left > 0; i++)
+            if (mesh_is_away(team->m, team->ranks[i]))
+                wire_lost(team, i, MESH_LEFT, "it has left the job");
+    }
     run->has_begun = true;
     if (team->is_large)
         agree_along_tree(team);

@@ -41,16 +41,12 @@ size_t schedule_unit(const schedule *s, size_t n, uint32_t u)
     return n / s->units * u + (u < longer ? u : longer);
 }
 
-/* The counts of the units of a place; NULL: all equal. */
-static const size_t *counts_of(const coll_call *call, move_place place)
-{
-    return call->kind == COLL_ALL_TO_ALL && place == MOVE_OUT ? call->out_counts : call->counts;
-}
-
 static size_t begin_of(const schedule *s, const coll_call *call, move_place place, uint32_t unit)
 {
     if (!s->by_counts) return schedule_unit(s, call->n, unit);
-    const size_t *counts = counts_of(call, place);
+    /* The counts of the units of a place; NULL: all equal. */
+    const size_t *counts =
+        call->kind == COLL_ALL_TO_ALL && place == MOVE_OUT ? call->out_counts : call->counts;
     return counts ? coll_part_offset(counts, call->n, (int)unit) : call->n * unit;
 }
 

@@ -57,15 +57,6 @@ static void gather_inputs(const funnel *f)
     if (f->v > 0) draft_send(f->d, parent(f), slots(0, f->members));
 }
 
-static void fold(const funnel *f)
-{
-    draft_fold(f->d, range_out(0, 1), true);
-    for (int of = 0; of < f->size; of++) {
-        const int v = (of - f->root + f->size) % f->size;
-        draft_operand(f->d, v == 0 ? range_in(0, 1) : slots(v, 1), of);
-    }
-}
-
 static void gather_parts(const funnel *f)
 {
     const uint32_t own = (uint32_t)f->v;
@@ -108,7 +99,13 @@ static pen_status build(coll_kind kind, int size, int rank, int root, schedule *
         send_back(&f, (uint32_t)size);
     } else if (kind != COLL_BARRIER) {
         gather_inputs(&f);
-        if (f.v == 0) fold(&f);
+        if (f.v == 0) {
+            draft_fold(f.d, range_out(0, 1), true);
+            for (int of = 0; of < f.size; of++) {
+                const int v = (of - f.root + f.size) % f.size;
+                draft_operand(f.d, v == 0 ? range_in(0, 1) : slots(v, 1), of);
+            }
+        }
         if (!is_rooted) send_back(&f, 1);
     }
     return schedule_draft_end(&d, out);

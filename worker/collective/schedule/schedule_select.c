@@ -103,15 +103,6 @@ static bool answers(const rule *r, const question *q)
     return r->algorithm->fits(q->kind, q->size);
 }
 
-static const schedule_algorithm *choose(const schedule_table *table, const question *q)
-{
-    for (size_t i = 0; table && i < table->n; i++)
-        if (answers(&table->rules[i], q)) return table->rules[i].algorithm;
-    for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++)
-        if (answers(&built_in[i], q)) return built_in[i].algorithm;
-    return &schedule_direct;
-}
-
 /* For floats only, including MIN and MAX: 0 and -0 are equal but differ in their bits. */
 static bool order_matters(pen_dtype dtype)
 {
@@ -139,7 +130,11 @@ const schedule_algorithm *schedule_for_call(const schedule_table *table, const c
                           .order       = matters ? order : SCHEDULE_ANY_ORDER,
                           .even        = !call->counts,
                           .on_one_host = on_one_host};
-    return choose(table, &q);
+    for (size_t i = 0; table && i < table->n; i++)
+        if (answers(&table->rules[i], &q)) return table->rules[i].algorithm;
+    for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++)
+        if (answers(&built_in[i], &q)) return built_in[i].algorithm;
+    return &schedule_direct;
 }
 
 schedule_device schedule_for_device(const schedule_table *table, const coll_call *call, int size)

@@ -97,17 +97,6 @@ static pen_status publish_in_place(node_op *op, node_entry *e, pen_error *why)
     return PEN_OK;
 }
 
-/* Others write only results that they fold.  A buffer that shares pages with other data cannot be detached. */
-static pen_status publish_out(node_op *op, node_entry *e, pen_error *why)
-{
-    const bool is_large = op->in_bytes > node_inline_max(op);
-    op->out             = op->call->out;
-    op->is_apart        = overlaps(op);
-    e->out_mapped       = is_large && find_out(op, op->out, &e->out);
-    e->saves            = false;
-    return op->is_apart && is_large ? publish_in_place(op, e, why) : PEN_OK;
-}
-
 static void publish_counts(const node_op *op, node_entry *e)
 {
     const coll_call *c = op->call;
@@ -138,7 +127,15 @@ static pen_status publish(node_op *op, pen_error *why)
     e->hash           = hash_of(&e->header);
     e->scale          = op->call->scale;
     pen_status status = publish_in(op, e, why);
-    if (status == PEN_OK) status = publish_out(op, e, why);
+    if (status == PEN_OK) {
+        /* Others write only results that they fold.  A buffer that shares pages with other data cannot be detached. */
+        const bool is_large = op->in_bytes > node_inline_max(op);
+        op->out             = op->call->out;
+        op->is_apart        = overlaps(op);
+        e->out_mapped       = is_large && find_out(op, op->out, &e->out);
+        e->saves            = false;
+        status              = op->is_apart && is_large ? publish_in_place(op, e, why) : PEN_OK;
+    }
     if (status != PEN_OK) return status;
     publish_counts(op, e);
     e->is_whole  = op->is_whole;

@@ -22,18 +22,6 @@ static const uint64_t control_magic = 0x3444414e50454e50u; /* changes with the l
 enum { SPIN_TURNS = 2000, YIELDS = 4 };
 
 /* ---- creation and destruction ---------------------------------------------------------------- */
-static void write_address(node_place *p)
-{
-    snprintf(p->address, sizeof p->address, "node:%d:%d:%" PRIx64 ":%" PRIu64, (int)p->ref.pid,
-             (int)p->ref.fd, p->ref.id, p->ref.size);
-}
-
-static int count_cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 pen_status node_place_create(node_place **place, pen_error *why)
 {
     node_place *p = calloc(1, sizeof *p);
@@ -47,10 +35,12 @@ pen_status node_place_create(node_place **place, pen_error *why)
     if (getrandom(number, sizeof *number, 0) != (ssize_t)sizeof *number) *number = 0;
     p->control->magic = control_magic;
     p->control->bytes = sizeof *p->control;
-    p->cores          = count_cores();
-    p->spin           = SPIN_TURNS;
+    cpu_set_t set;
+    p->cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    p->spin  = SPIN_TURNS;
     pthread_mutex_init(&p->lock, NULL);
-    write_address(p);
+    snprintf(p->address, sizeof p->address, "node:%d:%d:%" PRIx64 ":%" PRIu64, (int)p->ref.pid,
+             (int)p->ref.fd, p->ref.id, p->ref.size);
     *place = p;
     return PEN_OK;
 }

@@ -37,19 +37,17 @@ static size_t slice_bytes(int size)
     return size == 2 ? NODE_PIECE_BYTES : piece_bytes(size);
 }
 
-/* Block of slices of `most` bytes: short slices, too, take several rounds, which overlap. */
-static size_t slice_block(const node_op *op, size_t most)
-{
-    const size_t share = (most / NODE_ROUNDS + 63) / 64 * 64, room = slice_bytes(op->team->size);
-    const size_t block = share > NODE_ROUND_MIN ? share : NODE_ROUND_MIN;
-    return block < room ? block : room;
-}
-
 /* Bytes of one part in a round, if parts have at most `most`; the same on every member. */
 static size_t block_bytes(const node_op *op, size_t most)
 {
     if (!op->by_window && !op->takes) return NODE_DIRECT_BYTES;
-    if (op->call->kind == COLL_ALL_REDUCE) return slice_block(op, most);
+    if (op->call->kind == COLL_ALL_REDUCE) {
+        /* Block of slices of `most` bytes: short slices, too, take several rounds, which overlap. */
+        const size_t share = (most / NODE_ROUNDS + 63) / 64 * 64,
+                     room  = slice_bytes(op->team->size);
+        const size_t block = share > NODE_ROUND_MIN ? share : NODE_ROUND_MIN;
+        return block < room ? block : room;
+    }
     return op->is_shared ? NODE_PIECE_BYTES : piece_bytes(op->team->size);
 }
 

@@ -181,20 +181,6 @@ static void stop(void *user)
     loop_stop(c->loop);
 }
 
-static void wait_for_buffers(io_thread *c)
-{
-    const uint64_t until = clock_ms(&clock_real) + LET_GO_MS;
-    while (c->holds > 0 && clock_ms(&clock_real) < until) loop_turn(c->loop, 10);
-}
-
-static void stop_thread(io_thread *c)
-{
-    if (!c->has_thread) return;
-    c->stop = (loop_task){.fn = stop, .user = c};
-    loop_post(c->loop, &c->stop);
-    pthread_join(c->thread, NULL);
-}
-
 static void free_io_thread(io_thread *c)
 {
     io_coll_fini(c);
@@ -221,11 +207,18 @@ static void io_close(job_link *l)
 {
     io_thread *c = (io_thread *)l;
     pen_ctx *ctx = c->ctx;
-    stop_thread(c);
+    if (c->has_thread) {
+        c->stop = (loop_task){.fn = stop, .user = c};
+        loop_post(c->loop, &c->stop);
+        pthread_join(c->thread, NULL);
+    }
     coll_engine_destroy(ctx->coll); /* its threads send requests through this link */
     ctx->coll = NULL;
     lifeline_close(c->control, 0);
-    if (c->loop != NULL) wait_for_buffers(c);
+    if (c->loop != NULL) {
+        const uint64_t until = clock_ms(&clock_real) + LET_GO_MS;
+        while (c->holds > 0 && clock_ms(&clock_real) < until) loop_turn(c->loop, 10);
+    }
     if (c->holds == 0)
         free_io_thread(c);
     else

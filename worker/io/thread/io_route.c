@@ -47,13 +47,6 @@ static bool name_hosts(io_thread *c)
     return true;
 }
 
-static void forget_old_hosts(io_thread *c)
-{
-    free_texts(c->old_host, c->n_old_hosts);
-    c->old_host    = NULL;
-    c->n_old_hosts = 0;
-}
-
 /* ---- routes ---------------------------------------------------------------------------------- */
 static void free_routes(io_routes *r, uint32_t n)
 {
@@ -192,12 +185,6 @@ void io_notify_members(io_thread *c, int64_t after)
     free(rank);
 }
 
-static void notify_program(io_thread *c, const wire_control *m)
-{
-    const bool has_begun = atomic_load(&c->ctx->step_index) >= 0;
-    if (!has_begun || m->u.epoch.members_changed) io_notify_members(c, m->u.epoch.step);
-}
-
 pen_status io_route_epoch(io_thread *c, const wire_control *m, pen_error *why)
 {
     wire_arena *arena   = c->view_arena;
@@ -211,8 +198,11 @@ pen_status io_route_epoch(io_thread *c, const wire_control *m, pen_error *why)
                               : why_set(why, PEN_NO_MEMORY, "no memory for the names of %u hosts",
                                         m->u.epoch.n_workers);
     if (status == PEN_OK && c->n_shards > 0) status = reroute(c, m, why);
-    forget_old_hosts(c);
-    notify_program(c, m);
+    free_texts(c->old_host, c->n_old_hosts);
+    c->old_host          = NULL;
+    c->n_old_hosts       = 0;
+    const bool has_begun = atomic_load(&c->ctx->step_index) >= 0;
+    if (!has_begun || m->u.epoch.members_changed) io_notify_members(c, m->u.epoch.step);
     if (before.term != 0) io_notify_events(c, &before);
     return status;
 }

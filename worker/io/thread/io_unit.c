@@ -41,11 +41,6 @@ bool io_gives_back(const io_thread *c)
 }
 
 /* ---- fetches --------------------------------------------------------------------------------- */
-static const pen_unit *unit_of(const ps_units *u, uint32_t number)
-{
-    return &u->ctx->model.units.unit[number];
-}
-
 /* Reports failures that happened inside a call of the residency. */
 static void settle(ps_units *u)
 {
@@ -113,7 +108,7 @@ static void fetch_unit(void *user, uint32_t number)
         slot->is_to_fail = true;
         return;
     }
-    r->u.fetch.unit = unit_of(u, number);
+    r->u.fetch.unit = &u->ctx->model.units.unit[number];
     r->task         = (loop_task){.fn = begin_fetch, .user = r};
     loop_post(io_of(u->ctx)->loop, &r->task);
 }

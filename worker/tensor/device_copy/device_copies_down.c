@@ -101,18 +101,6 @@ void device_copies_drain(pen_ctx *ctx)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* A strategy may be waiting for its own. */
-static void drop_jobs(device_copies *m)
-{
-    pen_error why;
-    why_set(&why, PEN_ABORTED, "the context ends");
-    LIST_EACH(j, m->jobs) {
-        if (j->done != NULL) j->done(j->user, &why);
-        free(j);
-    }
-    m->jobs = NULL;
-}
-
 void device_copies_stop(pen_ctx *ctx)
 {
     device_copies *m = ctx->memory.device_copies;
@@ -125,7 +113,14 @@ void device_copies_stop(pen_ctx *ctx)
     pthread_mutex_unlock(&m->lock);
     pthread_join(m->thread, NULL);
     m->has_thread = false;
-    drop_jobs(m);
+    /* Ends the jobs that are left: a strategy may be waiting for its own. */
+    pen_error why;
+    why_set(&why, PEN_ABORTED, "the context ends");
+    LIST_EACH(j, m->jobs) {
+        if (j->done != NULL) j->done(j->user, &why);
+        free(j);
+    }
+    m->jobs = NULL;
 }
 
 pen_status device_copies_begin_thread(pen_ctx *ctx, pen_error *why)

@@ -91,9 +91,13 @@ pen_status device_copies_release(pen_ctx *ctx, const pen_unit *handle, void *str
     return status;
 }
 
-/* Marks values as old.  The program's stream may still read them. */
-static pen_status age(device_copies *m, pen_ctx *ctx, bool frozen_too, pen_error *why)
+static pen_status changed(pen_ctx *ctx, bool frozen_too, bool waits, pen_error *why)
 {
+    device_copies *m    = ctx->memory.device_copies;
+    pinned_pair *newest = NULL;
+    if (m == NULL) return PEN_OK;
+    pthread_mutex_lock(&m->lock);
+    /* Marks values as old.  The program's stream may still read them. */
     pen_status status = PEN_OK;
     pthread_mutex_lock(&ctx->memory.grad_lock); /* units in use may be dropped meanwhile */
     for (uint32_t i = 0; i < ctx->model.n_tensors && status == PEN_OK; i++) {
@@ -104,16 +108,6 @@ static pen_status age(device_copies *m, pen_ctx *ctx, bool frozen_too, pen_error
         status    = pinned_pair_note_use(&m->pinned_pairs, w, m->stream, why);
     }
     pthread_mutex_unlock(&ctx->memory.grad_lock);
-    return status;
-}
-
-static pen_status changed(pen_ctx *ctx, bool frozen_too, bool waits, pen_error *why)
-{
-    device_copies *m    = ctx->memory.device_copies;
-    pinned_pair *newest = NULL;
-    if (m == NULL) return PEN_OK;
-    pthread_mutex_lock(&m->lock);
-    pen_status status = age(m, ctx, frozen_too, why);
     if (status == PEN_OK && waits) status = bring_all(m, &ctx->model, &newest, why);
     pthread_mutex_unlock(&m->lock);
     if (status == PEN_OK && newest != NULL)

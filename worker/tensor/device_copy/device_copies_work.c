@@ -81,13 +81,6 @@ static pen_status change_stream(device_copies *m, pen_tensor *base, pinned_pair 
     return PEN_OK;
 }
 
-/* A stream that is named once may be captured later. */
-static pen_status check_stream(const device_copies *m, device_stream stream, pen_error *why)
-{
-    const device_ops *ops = m->pinned_pairs.ops;
-    return ops->may_enqueue != NULL ? ops->may_enqueue("pen_ready", stream, why) : PEN_OK;
-}
-
 pen_status device_copies_ready_on(pen_tensor *t, const void *grad, const device_stream *stream,
                                   pen_error *why)
 {
@@ -95,7 +88,9 @@ pen_status device_copies_ready_on(pen_tensor *t, const void *grad, const device_
     pen_tensor *base = t->tied_to != NULL ? t->tied_to : t;
     if (m == NULL || grad == NULL || !device_copies_has_grad(t)) return PEN_OK;
     const device_stream to = stream != NULL ? *stream : atomic_load(&m->stream);
-    pen_status status      = check_stream(m, to, why);
+    /* A stream that is named once may be captured later. */
+    const device_ops *ops = m->pinned_pairs.ops;
+    pen_status status = ops->may_enqueue != NULL ? ops->may_enqueue("pen_ready", to, why) : PEN_OK;
     pthread_mutex_lock(&m->lock);
     pinned_pair *w = t->device_copies->grad;
     if (status == PEN_OK) status = change_stream(m, base, w, to, stream != NULL, why);

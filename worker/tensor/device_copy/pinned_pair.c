@@ -95,13 +95,6 @@ void pinned_pair_lock(const pinned_pair_set *set, pinned_pair *t)
         log_notice("copies of tensors are slow: host memory cannot be page-locked (%s)", why.text);
 }
 
-static pen_status take_device(pinned_pair_set *set, pinned_pair *t, void *device, pen_error *why)
-{
-    t->owns_device = device == NULL;
-    t->device      = device != NULL ? device : set->ops->alloc(t->bytes, set->device, why);
-    return t->device != NULL ? PEN_OK : why->status;
-}
-
 pinned_pair *pinned_pair_new(pinned_pair_set *set, void *device, size_t bytes, pen_error *why)
 {
     pinned_pair *t    = calloc(1, sizeof *t);
@@ -114,7 +107,11 @@ pinned_pair *pinned_pair_new(pinned_pair_set *set, void *device, size_t bytes, p
             status = why_set(why, PEN_NO_MEMORY, "no memory for events of a device");
     }
     if (status == PEN_OK) status = take_host(t, why);
-    if (status == PEN_OK) status = take_device(set, t, device, why);
+    if (status == PEN_OK) {
+        t->owns_device = device == NULL;
+        t->device      = device != NULL ? device : set->ops->alloc(t->bytes, set->device, why);
+        status         = t->device != NULL ? PEN_OK : why->status;
+    }
     if (status == PEN_OK) return t;
     pinned_pair_free(set, t);
     return NULL;

@@ -24,13 +24,6 @@ static const char *neighbours(uint64_t n, uint64_t unit, char *text, size_t size
     return text;
 }
 
-static pen_status too_large(pen_error *why)
-{
-    return why_set(why, PEN_BAD_SETTING,
-                   "micro_batch x accum x workers does not fit in 64 bits: make micro_batch "
-                   "smaller");
-}
-
 static pen_status check_accum(const batch_plan *b, uint64_t world, pen_error *why)
 {
     if (b->accum <= BATCH_ACCUM_MAX) return PEN_OK;
@@ -39,17 +32,6 @@ static pen_status check_accum(const batch_plan *b, uint64_t world, pen_error *wh
                    "micro-batches a step; at most %d are allowed: make micro_batch larger",
                    (ull)b->train, (ull)b->micro, (ull)world, plural(world), (ull)b->accum,
                    BATCH_ACCUM_MAX);
-}
-
-/* All three are given: they fit, or one of them is wrong. */
-static pen_status compare(const batch_plan *b, uint64_t world, uint64_t product, pen_error *why)
-{
-    if (product == b->train) return PEN_OK;
-    return why_set(why, PEN_BAD_SETTING,
-                   "train_batch=%llu contradicts micro_batch=%llu x accum=%llu x %llu worker%s = "
-                   "%llu: set two of the three, or set train_batch=%llu",
-                   (ull)b->train, (ull)b->micro, (ull)b->accum, (ull)world, plural(world),
-                   (ull)product, (ull)product);
 }
 
 /* One of micro_batch and accum is given: computes the other. */
@@ -75,13 +57,24 @@ static pen_status fill_in(batch_plan *b, uint64_t world, pen_error *why)
     uint64_t unit, product;
     if (__builtin_mul_overflow(micro, world, &unit) ||
         __builtin_mul_overflow(unit, accum, &product))
-        return too_large(why);
+        return why_set(why, PEN_BAD_SETTING,
+                       "micro_batch x accum x workers does not fit in 64 bits: make micro_batch "
+                       "smaller");
     if (b->train == 0) {
         b->accum = accum;
         if (has_micro) b->train = product;
         return PEN_OK;
     }
-    if (has_micro && has_accum) return compare(b, world, product, why);
+    if (has_micro && has_accum) {
+        /* All three are given: they fit, or one of them is wrong. */
+        if (product == b->train) return PEN_OK;
+        return why_set(
+            why, PEN_BAD_SETTING,
+            "train_batch=%llu contradicts micro_batch=%llu x accum=%llu x %llu worker%s = "
+            "%llu: set two of the three, or set train_batch=%llu",
+            (ull)b->train, (ull)b->micro, (ull)b->accum, (ull)world, plural(world), (ull)product,
+            (ull)product);
+    }
     snprintf(given, sizeof given, has_micro ? "micro_batch=%llu" : "accum=%llu",
              has_micro ? (ull)micro : (ull)accum);
     if (has_micro) return divide(b, world, given, unit, &b->accum, why);

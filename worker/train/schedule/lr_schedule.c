@@ -211,16 +211,6 @@ const lr_rule *const lr_rules[] = {&constant,      &cosine,    &linear,     &war
                                    &warmup_cosine, &one_cycle, &range_test, NULL};
 
 /* ---- parse ----------------------------------------------------------------------------------- */
-/* The settings code refuses an unknown word and lists the known ones. */
-static pen_status refuse(const char *name, pen_error *why)
-{
-    const char *names[sizeof lr_rules / sizeof lr_rules[0]] = {NULL};
-    for (int i = 0; lr_rules[i] != NULL; i++) names[i] = lr_rules[i]->name;
-    const config_row rows[] = {{"schedule", CONFIG_ENUM, 0, names[0], 0, 0, names, ""}, {0}};
-    int unused;
-    return config_set(rows, &unused, "schedule", name, why);
-}
-
 static const lr_rule *find_schedule(const char *name, size_t length)
 {
     for (int i = 0; lr_rules[i] != NULL; i++)
@@ -242,7 +232,12 @@ pen_status lr_schedule_parse(const char *text, lr_schedule *s, pen_error *why)
     if (rule == NULL) {
         char name[32];
         snprintf(name, sizeof name, "%.*s", length < sizeof name ? (int)length : 31, text);
-        return refuse(name, why);
+        /* The settings code refuses an unknown word and lists the known ones. */
+        const char *names[sizeof lr_rules / sizeof lr_rules[0]] = {NULL};
+        for (int i = 0; lr_rules[i] != NULL; i++) names[i] = lr_rules[i]->name;
+        const config_row rows[] = {{"schedule", CONFIG_ENUM, 0, names[0], 0, 0, names, ""}, {0}};
+        int unused;
+        return config_set(rows, &unused, "schedule", name, why);
     }
     lr_schedule read = {.rule = rule};
     config_defaults(rule->rows, &read.numbers);

@@ -21,18 +21,6 @@ static pen_status complete(sharded *s, pen_error *why)
     return group_calls_wait(&s->everyone, why);
 }
 
-static pen_status leave_the_lost(sharded *s, pen_error *why)
-{
-    pen_group *left;
-    if (engine_shrink(s->everyone.group, context_deadline(s->ctx), &left, why) != PEN_OK)
-        return why->status;
-    group_destroy(s->everyone.group);
-    s->everyone.group = left;
-    s->n              = left->size;
-    memcpy(s->ranks, left->ranks, (size_t)s->n * sizeof *s->ranks);
-    return PEN_OK;
-}
-
 /* The program's world stays a separate group. */
 static pen_status renew_world(const sharded *s, pen_error *why)
 {
@@ -65,7 +53,13 @@ static pen_status regroup(sharded *s, pen_error *why)
 {
     pen_status status;
     do {
-        if (leave_the_lost(s, why) != PEN_OK) return why->status;
+        pen_group *left;
+        if (engine_shrink(s->everyone.group, context_deadline(s->ctx), &left, why) != PEN_OK)
+            return why->status;
+        group_destroy(s->everyone.group);
+        s->everyone.group = left;
+        s->n              = left->size;
+        memcpy(s->ranks, left->ranks, (size_t)s->n * sizeof *s->ranks);
         status = compare_steps(s, why);
         if (status == PEN_OK) status = renew_world(s, why);
     } while (status == PEN_PEER_LOST);

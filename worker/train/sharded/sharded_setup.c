@@ -352,13 +352,6 @@ pen_status sharded_set_up(sharded *s, pen_error *why)
     return status;
 }
 
-static void free_sums(sharded *s)
-{
-    const model *m = &s->ctx->model;
-    for (uint32_t i = 0; s->sum != NULL && i < m->n_tensors; i++)
-        sharded_let_go_there(s, s->sum[i], s->own[i].count * sizeof(float), STAT_GRAD_BYTES);
-}
-
 void sharded_close(strategy *base)
 {
     sharded *s = (sharded *)base;
@@ -367,7 +360,9 @@ void sharded_close(strategy *base)
     (void)space_wait(&s->space, &why);
     reducer_destroy(s->reducer);
     solo_destroy(s->solo);
-    free_sums(s);
+    const model *m = &s->ctx->model;
+    for (uint32_t i = 0; s->sum != NULL && i < m->n_tensors; i++)
+        sharded_let_go_there(s, s->sum[i], s->own[i].count * sizeof(float), STAT_GRAD_BYTES);
     sharded_free_runs(s);
     sharded_units_destroy(s);
     verdicts_fini(&s->verdicts);

@@ -180,22 +180,19 @@ pen_status sharded_complete_sums(sharded *s, pen_error *why)
     return agreement_complete(&s->agreement, &s->everyone, why);
 }
 
-/* All ranks fail alike.  A program may exit at once: first all must have the inputs that differ. */
-static pen_status disagree(sharded *s, const pen_error *why)
-{
-    const coll_call call = {
-        .kind = COLL_BARRIER, .dtype = PEN_U8, .scale = 1, .label = "inputs of a step differ"};
-    pen_error gone; /* others have what they need, and have exited */
-    if (s->solo == NULL) group_calls_begin(&s->everyone, &call);
-    (void)group_calls_wait(&s->everyone, &gone);
-    context_fail(s->ctx, why);
-    return why->status;
-}
-
 pen_status sharded_agree(sharded *s, double *weight_sum, pen_error *why)
 {
     ps_client_outcome *outcome = &s->ctx->step.outcome;
-    if (agreement_check(&s->agreement, weight_sum, why) != PEN_OK) return disagree(s, why);
+    if (agreement_check(&s->agreement, weight_sum, why) != PEN_OK) {
+        /* All ranks fail alike.  A program may exit at once: first all must have the inputs that differ. */
+        const coll_call call = {
+            .kind = COLL_BARRIER, .dtype = PEN_U8, .scale = 1, .label = "inputs of a step differ"};
+        pen_error gone; /* others have what they need, and have exited */
+        if (s->solo == NULL) group_calls_begin(&s->everyone, &call);
+        (void)group_calls_wait(&s->everyone, &gone);
+        context_fail(s->ctx, why);
+        return why->status;
+    }
     if (s->stage == 0 && s->reducer != NULL)
         reducer_set_first(s->reducer, agreement_first(&s->agreement));
     *outcome = (ps_client_outcome){.outcome = PEN_APPLIED, .clip = 1, .bad_rank = -1};

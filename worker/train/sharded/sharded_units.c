@@ -40,11 +40,6 @@ struct sharded_units {
     pthread_mutex_t calls;    /* of the program's threads: one at a time */
 };
 
-static const pen_unit *unit_of(const sharded_units *u, uint32_t number)
-{
-    return &u->s->ctx->model.units.unit[number];
-}
-
 /* ---- calls ----------------------------------------------------------------------------------- */
 /* On the thread that ended the call. */
 static void end_gather(void *user, pen_status status, const pen_error *why)
@@ -110,7 +105,7 @@ static void gather_tensor(sharded_units *u, unit_slot *slot, pen_tensor *x)
 static void fetch_unit(void *user, uint32_t number)
 {
     sharded_units *u       = user;
-    const pen_unit *unit   = unit_of(u, number);
+    const pen_unit *unit   = &u->s->ctx->model.units.unit[number];
     unit_slot *slot        = &u->slot[number];
     slot->failure.status   = PEN_OK;
     u->begun[u->n_begun++] = number;

@@ -186,19 +186,6 @@ static pen_status update_one(sharded *s, const pen_tensor *x, double weight_sum,
                                   s->inputs->rate, why);
 }
 
-/* On a device, which may skip the step: what is gathered then has not changed.  Or all at once, in stage 0. */
-static pen_status update_there(sharded *s, double weight_sum, pen_error *why)
-{
-    const double *rates = verdicts_rates(&s->verdicts, s->inputs);
-    if (device_copies_begin_update(s->ctx, why) != PEN_OK ||
-        update_state_carry_out(s->update_state, s->trained, s->n_trained, s->inputs, weight_sum,
-                               rates, why) != PEN_OK ||
-        sharded_gather_all(s, why) != PEN_OK)
-        return why->status;
-    sharded_count_pulls(s);
-    return device_copies_updated(s->ctx, why);
-}
-
 /* Updated values are gathered while the next tensor is updated. */
 pen_status sharded_update(sharded *s, double weight_sum, pen_error *why)
 {
@@ -206,7 +193,17 @@ pen_status sharded_update(sharded *s, double weight_sum, pen_error *why)
     pen_status status = PEN_OK;
     pen_error later;
     bool is_changed = false;
-    if (s->stage == 0 || space_is_device(&s->space)) return update_there(s, weight_sum, why);
+    if (s->stage == 0 || space_is_device(&s->space)) {
+        /* On a device, which may skip the step: what is gathered then has not changed.  Or all at once, in stage 0. */
+        const double *rates = verdicts_rates(&s->verdicts, s->inputs);
+        if (device_copies_begin_update(s->ctx, why) != PEN_OK ||
+            update_state_carry_out(s->update_state, s->trained, s->n_trained, s->inputs, weight_sum,
+                                   rates, why) != PEN_OK ||
+            sharded_gather_all(s, why) != PEN_OK)
+            return why->status;
+        sharded_count_pulls(s);
+        return device_copies_updated(s->ctx, why);
+    }
     for (uint32_t i = 0; i < m->n_tensors && status == PEN_OK; i++)
         if (s->sharded_out[i]) status = update_one(s, m->tensor[i], weight_sum, &is_changed, why);
     for (uint32_t i = 0; i < s->n_runs && status == PEN_OK; i++) {

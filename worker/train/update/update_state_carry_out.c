@@ -31,46 +31,10 @@ typedef struct {
     device_update update;
 } launch;
 
-/* lr[rows]: the rate for each number of updates that is possible before this one, from r->applied on. */
-static void begin_launch(const update_state *r, const pen_tensor *like, const double *lr,
-                         uint32_t rows, const device_verdict *verdict, launch *l)
-{
-    const pen_params *p = r->model->group[like->desc.group];
-    const bool no_decay = (like->desc.flags & PEN_NO_DECAY) != 0;
-    const uint64_t next = r->tensor[like->index].version + 1;
-    for (uint32_t k = 0; k < rows; k++)
-        l->row[k] = optim_scalars(p->ops, &p->hyper, lr[k], next + k, no_decay);
-    l->update = (device_update){.formula = (int)l->row[0].formula,
-                                .row     = l->row,
-                                .lr      = lr,
-                                .n_rows  = (int)rows,
-                                .base    = r->applied,
-                                .verdict = verdict,
-                                .spans   = r->span,
-                                .n       = 1};
-}
-
 static pen_status run_pass(const update_state *r, launch *l, int pass, pen_error *why)
 {
     l->update.pass = pass;
     return r->space.ops->update(&l->update, r->space.stream, why);
-}
-
-/* The sums of a tensor's blocks, first those of the parameters; a part has its own blocks, the others are zeros, which
- * change no sum.  Returns the number of doubles. */
-static size_t lay_out_whole(const update_state *r, uint32_t n)
-{
-    size_t at = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const pen_tensor *t    = r->model->tensor[r->alike[i]];
-        const size_t blocks    = update_state_blocks_of(t->elements);
-        const size_t first     = at + r->tensor[t->index].own.start / SIMD_BLOCK;
-        r->span[i].param_sums  = r->whole + first;
-        r->span[i].update_sums = r->whole + first + blocks;
-        r->span[i].norms       = r->norms + 2 * (size_t)i;
-        at += 2 * blocks;
-    }
-    return at;
 }
 
 static pen_status take_roots(const update_state *r, uint32_t n, pen_error *why)
@@ -89,7 +53,18 @@ static pen_status take_roots(const update_state *r, uint32_t n, pen_error *why)
 /* Two passes: the second needs norms of the whole tensors. */
 static pen_status update_whole(const update_state *r, launch *l, uint32_t n, pen_error *why)
 {
-    const size_t sums = lay_out_whole(r, n);
+    /* The sums of a tensor's blocks, first those of the parameters; a part has its own blocks, the others are zeros,
+     * which change no sum.  Returns the number of doubles. */
+    size_t sums = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const pen_tensor *t    = r->model->tensor[r->alike[i]];
+        const size_t blocks    = update_state_blocks_of(t->elements);
+        const size_t first     = sums + r->tensor[t->index].own.start / SIMD_BLOCK;
+        r->span[i].param_sums  = r->whole + first;
+        r->span[i].update_sums = r->whole + first + blocks;
+        r->span[i].norms       = r->norms + 2 * (size_t)i;
+        sums += 2 * blocks;
+    }
     pen_status status = PEN_OK;
     if (r->add_up != NULL)
         status = r->space.ops->zero(r->whole, sums * sizeof *r->whole, r->space.stream, why);
@@ -105,7 +80,20 @@ static pen_status update_alike(const update_state *r, const double *lr, uint32_t
 {
     launch l;
     const pen_tensor *first = r->model->tensor[r->alike[0]];
-    begin_launch(r, first, lr, rows, verdict, &l);
+    /* lr[rows]: the rate for each number of updates that is possible before this one, from r->applied on. */
+    const pen_params *p = r->model->group[first->desc.group];
+    const bool no_decay = (first->desc.flags & PEN_NO_DECAY) != 0;
+    const uint64_t next = r->tensor[first->index].version + 1;
+    for (uint32_t k = 0; k < rows; k++)
+        l.row[k] = optim_scalars(p->ops, &p->hyper, lr[k], next + k, no_decay);
+    l.update = (device_update){.formula = (int)l.row[0].formula,
+                               .row     = l.row,
+                               .lr      = lr,
+                               .n_rows  = (int)rows,
+                               .base    = r->applied,
+                               .verdict = verdict,
+                               .spans   = r->span,
+                               .n       = 1};
     for (uint32_t i = 0; i < n; i++) r->span[i] = span_of(r, r->model->tensor[r->alike[i]]);
     l.update.n = n;
     if (update_state_needs_whole(r, first)) return update_whole(r, &l, n, why);
@@ -140,18 +128,13 @@ static double gscale_alone(ps_client_rule rule, const wire_inputs *in, double we
     return rule == STEP_ASYNC ? in->weight / in->loss_scale : 1 / (weight_sum * in->loss_scale);
 }
 
-static device_verdict verdict_of(const update_state *r, double gscale)
-{
-    return (device_verdict){
-        .outcome = PEN_APPLIED, .gscale = gscale, .clip = 1, .applied = r->applied + 1};
-}
-
 /* Tensors alike[n], without a decision: on the host only. */
 static pen_status update_alone(update_state *r, uint32_t n, double lr, double gscale,
                                pen_error *why)
 {
-    const device_verdict now = verdict_of(r, gscale);
-    const pen_status status  = update_alike(r, &lr, 1, n, &now, why);
+    const device_verdict now = (device_verdict){
+        .outcome = PEN_APPLIED, .gscale = gscale, .clip = 1, .applied = r->applied + 1};
+    const pen_status status = update_alike(r, &lr, 1, n, &now, why);
     for (uint32_t i = 0; i < n; i++) r->tensor[r->alike[i]].version++;
     return status;
 }
