@@ -24,7 +24,7 @@ pen_status api_ask(pen_ctx *ctx, pen_tensor *t, grad_event event, pen_error *why
     return status;
 }
 
-/* ---- one gradient, on the host ------------------------------------------------------------------- */
+/* ---- one gradient, where the strategy works ------------------------------------------------------ */
 /* Only gradients of the last micro-batch are sent, unless the strategy sums each one. */
 static bool goes_now(const pen_ctx *ctx)
 {
@@ -52,9 +52,7 @@ static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error
     for (pen_tensor *n = base; n != NULL && status == PEN_OK; n = n->next_alias) {
         if (!n->trained) continue;
         status = grad_slot_move(&n->slot, goes ? GRAD_LEND : GRAD_ADD, n->name, step, why);
-        if (n->grad == NULL && n->slot.bytes != NULL && (goes || ctx->stage >= 2) &&
-            !(space_is_device(&ctx->memory.work) && ctx->stage < 2))
-            param_grad_pass(n, goes ? sum : NULL);
+        if (n->slot.bytes != NULL) param_grad_pass(n, goes ? sum : NULL);
     }
     if (status != PEN_OK || !goes) return status;
     trace_moment(TRACE_READY, &(trace_note){.step = step, .label = base->name});
@@ -62,23 +60,7 @@ static pen_status offer(pen_ctx *ctx, pen_tensor *t, const void *grad, pen_error
     return PEN_OK;
 }
 
-/* ---- on a device: device_copies.h ----------------------------------------------------------------------- */
-static pen_status copy_down(pen_ctx *ctx, pen_tensor *t, bool with_grad, pen_error *why)
-{
-    if (device_copies_copy(t, with_grad, why) != PEN_OK) return why->status;
-    return grad_slot_move(&t->slot, GRAD_COPY, t->name, ctx->step.next_index, why);
-}
-
-static pen_status ready_on_device(pen_ctx *ctx, pen_tensor *t, pen_error *why)
-{
-    const bool has_one_name = t->tied_to == NULL && t->next_alias == NULL;
-    if (space_is_device(&ctx->memory.work)) return offer(ctx, t, device_copies_grad(t), why);
-    if (!has_one_name || goes_now(ctx)) return copy_down(ctx, t, true, why);
-    if (device_copies_accumulate(t, why) != PEN_OK) return why->status;
-    if (t->grad == NULL && ctx->stage >= 2) param_grad_pass(t, NULL);
-    return grad_slot_move(&t->slot, GRAD_ADD, t->name, ctx->step.next_index, why);
-}
-
+/* ---- from a device to a strategy on the host --------------------------------------------------------- */
 void api_deliver(pen_ctx *ctx, pen_tensor *t, const void *grad, const pen_error *failure)
 {
     pen_error why;
@@ -102,7 +84,9 @@ void api_send_sums(pen_ctx *ctx)
             continue;
         pen_status status = PEN_OK;
         if (t->grad == NULL && param_grad(t, &why) == NULL) status = why.status;
-        if (status == PEN_OK) status = copy_down(ctx, t, false, &why);
+        if (status == PEN_OK) status = device_copies_copy(t, false, &why);
+        if (status == PEN_OK)
+            status = grad_slot_move(&t->slot, GRAD_COPY, t->name, ctx->step.next_index, &why);
         if (status != PEN_OK) context_remember(&ctx->step.remembered, &why);
     }
     pthread_mutex_unlock(&ctx->step.lock);
@@ -208,19 +192,18 @@ static pen_status ready_one(pen_ctx *ctx, pen_tensor *t, const device_stream *st
     if (grad_slot_move(&t->slot, GRAD_READY, t->name, ctx->step.next_index, why) != PEN_OK)
         return why->status;
     const void *grad = t->grad != NULL ? t->grad : param_grad_seen(t);
-    if (device_copies_ready_on(t, grad, stream, why) != PEN_OK) return why->status;
     if (grad == NULL && (t->desc.flags & PEN_ZERO_IF_UNUSED) == 0)
         return why_set(why, PEN_WRONG_STATE,
                        "pen_ready('%s'): missing gradient buffer; pass one to pen_register or "
                        "pen_bind, or write to pen_view(PEN_GRAD)",
                        t->name);
-    if (grad != NULL && device_copies_has_grad(t)) return ready_on_device(ctx, t, why);
-    if (grad != NULL && space_is_device(&ctx->memory.work))
-        return why_set(why, PEN_UNSUPPORTED,
-                       "pen_ready('%s'): the gradient is in host memory, but this job sums and "
-                       "updates on device %d; bind device memory before pen_commit()",
-                       t->name, device_copies_device(ctx));
-    return offer(ctx, t, grad, why);
+    device_copies_way way;
+    if (device_copies_bring(t, stream, goes_now(ctx), &grad, &way, why) != PEN_OK)
+        return why->status;
+    if (way == DEVICE_COPIES_HERE) return offer(ctx, t, grad, why);
+    if (way == DEVICE_COPIES_ADDED) param_grad_pass(t, NULL);
+    return grad_slot_move(&t->slot, way == DEVICE_COPIES_ADDED ? GRAD_ADD : GRAD_COPY, t->name,
+                          ctx->step.next_index, why);
 }
 
 static pen_status check_ready(const pen_ctx *ctx, pen_tensor *const *t, int64_t slice,

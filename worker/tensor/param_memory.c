@@ -173,6 +173,8 @@ static void lend(pen_tensor *t)
 
 void param_grad_pass(pen_tensor *t, const void *lent)
 {
+    const bool stays = lent == NULL || space_is_device(&t->ctx->memory.work);
+    if (t->grad != NULL || (t->ctx->stage < 2 && stays)) return;
     pthread_mutex_lock(&t->ctx->memory.grad_lock);
     if (t->param_grad != NULL && lent_address(t, t->param_grad, grad_pinned_pair(t)) == lent)
         lend(t);

@@ -25,7 +25,8 @@ void param_memory_drop(pen_tensor *t); /* sets t->param to NULL; no-op for memor
 void *param_grad(pen_tensor *t, pen_error *why);
 void *param_grad_seen(pen_tensor *t); /* its host side; NULL before that first call */
 
-/* For pen_ready(): lends `lent` to the strategy.  Frees other memory of this gradient: a sum has its contents. */
+/* For pen_ready(): lends `lent` to the strategy; NULL: nothing goes to it in this micro-batch.  Frees other memory of this
+ * gradient: a sum has its contents.  No-op for memory of the program, and where gradients stay until the step ends. */
 void param_grad_pass(pen_tensor *t, const void *lent);
 
 /* Frees a gradient that the strategy no longer reads.  No-op for NULL and memory of the program.  t may be any of its

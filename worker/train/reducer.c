@@ -67,25 +67,12 @@ static void count_bytes(const reducer *r, int64_t bytes)
     if (r->setup.stats != NULL) stat_hold(r->setup.stats, STAT_GRAD_BYTES, bytes);
 }
 
-static void free_event(const reducer *r, device_event *event)
-{
-    if (event != NULL) r->space.ops->event_free(event);
-}
-
-static pen_status make_event(const reducer *r, device_event **event, pen_error *why)
-{
-    if (!space_is_device(&r->space)) return PEN_OK;
-    *event = r->space.ops->event_new();
-    return *event != NULL ? PEN_OK
-                          : why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
-}
-
 static void free_buffer(reducer *r, buffer *x)
 {
     count_bytes(r, -(int64_t)x->bytes);
     space_free(&r->space, x->in, true);
     space_free(&r->space, x->out, true);
-    free_event(r, x->freed);
+    space_event_free(&r->space, x->freed);
     free(x);
 }
 
@@ -100,7 +87,7 @@ static buffer *make_buffer(reducer *r, pen_error *why)
     count_bytes(r, (int64_t)x->bytes);
     x->in = space_alloc(&r->space, r->largest * sizeof *x->in, true, why);
     if (x->in != NULL) x->out = space_alloc(&r->space, r->largest_own * sizeof *x->out, true, why);
-    if (x->out != NULL && make_event(r, &x->freed, why) == PEN_OK) return x;
+    if (x->out != NULL && space_event(&r->space, &x->freed, why) == PEN_OK) return x;
     free_buffer(r, x);
     return NULL;
 }
@@ -154,8 +141,7 @@ static void return_buffer(reducer *r, bucket *b)
     pen_error why;
     buffer *x = b->buffer;
     if (x == NULL) return;
-    if (space_is_device(&r->space) && space_record(&r->space, x->freed, &why) != PEN_OK)
-        keep_failure(r, why.status, &why);
+    if (space_record(&r->space, x->freed, &why) != PEN_OK) keep_failure(r, why.status, &why);
     b->buffer = NULL;
     b->in = b->out = NULL;
     if (r->n_made > r->setup.n_buffers) {
@@ -315,7 +301,7 @@ pen_status reducer_arrange(reducer *r, const uint32_t *order, pen_error *why)
 /* ---- create and destroy ---------------------------------------------------------------------- */
 static void free_writers(const reducer *r, bucket *b)
 {
-    for (uint32_t i = 0; i < b->n_written; i++) free_event(r, b->written[i]);
+    for (uint32_t i = 0; i < b->n_written; i++) space_event_free(&r->space, b->written[i]);
     free(b->written);
     free(b->writer);
 }
@@ -327,7 +313,7 @@ void reducer_destroy(reducer *r)
     for (uint32_t i = 0; r->bucket != NULL && i < r->setup.n; i++) free_writers(r, &r->bucket[i]);
     space_free(&r->space, r->in, true);
     space_free(&r->space, r->out, true);
-    free_event(r, r->freed);
+    space_event_free(&r->space, r->freed);
     if (r->out != NULL) count_bytes(r, -(int64_t)(2 * r->elements * sizeof *r->in));
     free(r->arrays);
     pthread_mutex_destroy(&r->lock);
@@ -370,7 +356,7 @@ pen_status reducer_create(const reducer_setup *setup, reducer **out, pen_error *
         return why_set(why, PEN_NO_MEMORY, "no memory for the buckets of %u gradients", setup->n);
     }
     if (setup->n > 0) memcpy(r->gradient, setup->elements, setup->n * sizeof *r->gradient);
-    if (make_room(r, why) != PEN_OK || make_event(r, &r->freed, why) != PEN_OK) {
+    if (make_room(r, why) != PEN_OK || space_event(&r->space, &r->freed, why) != PEN_OK) {
         reducer_destroy(r);
         return why->status;
     }
@@ -392,8 +378,7 @@ void reducer_begin(reducer *r)
         r->bucket[b].n_writers = 0;
         r->bucket[b].is_summed = false;
     }
-    if (space_is_device(&r->space) && space_record(&r->space, r->freed, &why) != PEN_OK)
-        reducer_fail(r, &why);
+    if (space_record(&r->space, r->freed, &why) != PEN_OK) reducer_fail(r, &why);
 }
 
 void reducer_fail(reducer *r, const pen_error *why)
@@ -409,9 +394,8 @@ float *reducer_room(reducer *r, uint32_t i, device_stream stream)
     pen_error why;
     if (b->in == NULL) take_buffer(r, b);
     if (b->in == NULL) return NULL;
-    if (space_is_device(&r->space) && stream != r->space.stream &&
-        pinned_pair_stream_waits(r->space.set, stream,
-                                 b->buffer != NULL ? b->buffer->freed : r->freed, &why) != PEN_OK) {
+    if (space_follow(&r->space, stream, b->buffer != NULL ? b->buffer->freed : r->freed, &why) !=
+        PEN_OK) {
         reducer_fail(r, &why);
         return NULL;
     }
@@ -479,27 +463,26 @@ static bucket *in_turn(const reducer *r, uint32_t i)
 static pen_status note_writer(const reducer *r, bucket *b, device_stream stream, pen_error *why)
 {
     uint32_t k = 0;
+    if (space_is_in_order(&r->space, stream)) return PEN_OK;
     while (k < b->n_writers && b->writer[k] != stream) k++;
     if (k == b->n_written) {
         device_event *event = NULL;
-        if (make_event(r, &event, why) != PEN_OK) return why->status;
+        if (space_event(&r->space, &event, why) != PEN_OK) return why->status;
         if (!VEC_MORE(b->written, k) || !VEC_MORE(b->writer, k)) {
-            free_event(r, event);
+            space_event_free(&r->space, event);
             return why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
         }
         b->written[b->n_written++] = event;
     }
     if (k == b->n_writers) b->writer[b->n_writers++] = stream;
-    return pinned_pair_record(r->space.set, b->written[k], stream, why);
+    return space_record_on(&r->space, b->written[k], stream, why);
 }
 
 void reducer_ready(reducer *r, uint32_t i, device_stream stream)
 {
     pen_error why;
     bucket *b = &r->bucket[r->where[i]];
-    if (space_is_device(&r->space) && stream != r->space.stream &&
-        note_writer(r, b, stream, &why) != PEN_OK)
-        reducer_fail(r, &why);
+    if (note_writer(r, b, stream, &why) != PEN_OK) reducer_fail(r, &why);
     r->order[r->n_ready++] = i;
     b->left--;
     while (r->next < r->n_buckets && in_turn(r, r->next)->left == 0)
@@ -511,7 +494,7 @@ pen_status reducer_join(reducer *r, device_stream stream, pen_error *why)
     pen_status status = PEN_OK;
     for (uint32_t i = 0; i < r->n_buckets && status == PEN_OK; i++)
         for (uint32_t k = 0; k < r->bucket[i].n_writers && status == PEN_OK; k++)
-            status = pinned_pair_stream_waits(r->space.set, stream, r->bucket[i].written[k], why);
+            status = space_follow(&r->space, stream, r->bucket[i].written[k], why);
     return status;
 }
 

@@ -135,7 +135,7 @@ pen_status device_copies_unlend(pen_tensor *t, pinned_pair *lent, bool is_writte
 pen_status device_copies_fetch_grad(pen_tensor *t, void *stream, pen_error *why)
 {
     device_copies *m = device_copies_of(t);
-    if (!device_copies_has_grad(t)) return PEN_OK;
+    if (t->device_copies == NULL || t->device_copies->grad == NULL) return PEN_OK;
     pinned_pair *w    = t->device_copies->grad;
     pen_status status = pinned_pair_down(&m->pinned_pairs, w, w->device, TRAFFIC_GRAD, stream, why);
     return status == PEN_OK

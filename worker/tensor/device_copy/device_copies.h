@@ -82,20 +82,20 @@ static inline void *device_copies_grad_of(const pen_tensor *t)
 }
 
 /* ---- the step: functions of a tensor that becomes ready are called with its lock ----------------- */
-/* pen_ready(): the gradient is made by work enqueued on *stream; NULL: on the program's newest. */
-pen_status device_copies_ready_on(pen_tensor *t, const void *grad, const device_stream *stream,
-                                  pen_error *why);
+typedef enum {                      /* where a gradient is after pen_ready() */
+               DEVICE_COPIES_HERE,  /* where the strategy works */
+               DEVICE_COPIES_COMES, /* it is being copied to the host: deliver() follows */
+               DEVICE_COPIES_ADDED  /* in the sum of the micro-batches, on its device */
+} device_copies_way;
+
+/* pen_ready(): brings a gradient, made by work enqueued on *stream (NULL: on the program's newest), to where the strategy
+ * works.  goes: it is sent in this micro-batch.  *grad: its host side, or NULL; then its address there, if it is HERE.
+ * UNSUPPORTED: the strategy works on a device, and the gradient is in host memory. */
+pen_status device_copies_bring(pen_tensor *t, const device_stream *stream, bool goes,
+                               const void **grad, device_copies_way *way, pen_error *why);
 
 /* The stream of a tensor's newest gradient, of any of its names.  NULL on the host. */
 device_stream device_copies_stream(const pen_tensor *t);
-
-static inline bool device_copies_has_grad(const pen_tensor *t)
-{
-    return t->device_copies != NULL && t->device_copies->grad != NULL;
-}
-
-/* Adds the gradient to the sum on the device. */
-pen_status device_copies_accumulate(pen_tensor *t, pen_error *why);
 
 /* Starts copying the sum of earlier micro-batches, plus the gradient (with_grad); deliver() follows. */
 pen_status device_copies_copy(pen_tensor *t, bool with_grad, pen_error *why);
@@ -106,12 +106,6 @@ void device_copies_drain(pen_ctx *ctx);
 /* ---- a strategy that works on the device -------------------------------------------------------- */
 /* Its stream.  NULL: none, it works on the host. */
 void device_copies_work_on(pen_ctx *ctx, device_stream work);
-
-/* A gradient as a device address, for work on device_copies_stream(). */
-static inline const void *device_copies_grad(const pen_tensor *t)
-{
-    return t->device_copies->grad->device;
-}
 
 /* Work of the strategy from here on runs after the work enqueued on `stream`. */
 pen_status device_copies_precede(pen_ctx *ctx, device_stream stream, pen_error *why);

@@ -157,7 +157,7 @@ static pen_status add_up(pen_tensor *t, pen_error *why)
     return status;
 }
 
-pen_status device_copies_accumulate(pen_tensor *t, pen_error *why)
+static pen_status accumulate(pen_tensor *t, pen_error *why)
 {
     device_copies *m = device_copies_of(t);
     pthread_mutex_lock(&m->lock);
@@ -200,4 +200,27 @@ pen_status device_copies_copy(pen_tensor *t, bool with_grad, pen_error *why)
             m, &(device_copies_job){.tensor = t, .pinned_pair = t->device_copies->grad}, why);
     pthread_mutex_unlock(&m->lock);
     return status;
+}
+
+pen_status device_copies_bring(pen_tensor *t, const device_stream *stream, bool goes,
+                               const void **grad, device_copies_way *way, pen_error *why)
+{
+    const bool works_there = space_is_device(&t->ctx->memory.work);
+    const bool is_there    = t->device_copies != NULL && t->device_copies->grad != NULL;
+    const bool is_tied     = t->tied_to != NULL || t->next_alias != NULL;
+    *way                   = DEVICE_COPIES_HERE;
+    if (*grad == NULL) return PEN_OK;
+    if (!is_there && works_there)
+        return why_set(why, PEN_UNSUPPORTED,
+                       "pen_ready('%s'): the gradient is in host memory, but this job sums and "
+                       "updates on device %d; bind device memory before pen_commit()",
+                       t->name, device_copies_device(t->ctx));
+    if (!is_there) return PEN_OK;
+    if (device_copies_note_stream(t, stream, why) != PEN_OK) return why->status;
+    if (works_there) {
+        *grad = t->device_copies->grad->device;
+        return PEN_OK;
+    }
+    *way = goes || is_tied ? DEVICE_COPIES_COMES : DEVICE_COPIES_ADDED;
+    return *way == DEVICE_COPIES_COMES ? device_copies_copy(t, true, why) : accumulate(t, why);
 }

@@ -70,6 +70,9 @@ pen_status device_copies_meet(pen_tensor *t, const void *data, bool *is_host, pe
 /* The next update waits for the work on `stream`, which read values; call with the lock. */
 pen_status device_copies_note_reader(device_copies *m, device_stream stream, pen_error *why);
 
+/* pen_ready(): the gradient of t, on the device, is made by work on *stream; NULL: on the program's newest. */
+pen_status device_copies_note_stream(pen_tensor *t, const device_stream *stream, pen_error *why);
+
 /* Adds a copy that the thread waits for; call with the lock.  begun_ns is set here. */
 pen_status device_copies_add_job(device_copies *m, const device_copies_job *job, pen_error *why);
 

@@ -25,6 +25,7 @@ static pen_status follow(device_copies *m, device_stream stream, pen_error *why)
 pen_status device_copies_precede(pen_ctx *ctx, device_stream stream, pen_error *why)
 {
     device_copies *m = ctx->memory.device_copies;
+    if (!space_is_device(&ctx->memory.work)) return PEN_OK;
     pthread_mutex_lock(&m->lock);
     const pen_status status = follow(m, stream, why);
     pthread_mutex_unlock(&m->lock);
@@ -81,12 +82,10 @@ static pen_status change_stream(device_copies *m, pen_tensor *base, pinned_pair 
     return PEN_OK;
 }
 
-pen_status device_copies_ready_on(pen_tensor *t, const void *grad, const device_stream *stream,
-                                  pen_error *why)
+pen_status device_copies_note_stream(pen_tensor *t, const device_stream *stream, pen_error *why)
 {
-    device_copies *m = device_copies_of(t);
-    pen_tensor *base = t->tied_to != NULL ? t->tied_to : t;
-    if (m == NULL || grad == NULL || !device_copies_has_grad(t)) return PEN_OK;
+    device_copies *m       = device_copies_of(t);
+    pen_tensor *base       = t->tied_to != NULL ? t->tied_to : t;
     const device_stream to = stream != NULL ? *stream : atomic_load(&m->stream);
     /* A stream that is named once may be captured later. */
     const device_ops *ops = m->pinned_pairs.ops;
@@ -146,14 +145,18 @@ pen_status device_copies_updated(pen_ctx *ctx, pen_error *why)
 
 pen_status device_copies_begin_values(pen_tensor *t, device_stream stream, pen_error *why)
 {
-    return pinned_pair_stream_waits(&device_copies_of(t)->pinned_pairs, stream,
-                                    t->device_copies->values->used, why);
+    return space_is_device(&t->ctx->memory.work)
+               ? pinned_pair_stream_waits(&device_copies_of(t)->pinned_pairs, stream,
+                                          t->device_copies->values->used, why)
+               : PEN_OK;
 }
 
 pen_status device_copies_made_values(pen_tensor *t, device_stream stream, pen_error *why)
 {
-    return pinned_pair_made(&device_copies_of(t)->pinned_pairs, t->device_copies->values, stream,
-                            why);
+    return space_is_device(&t->ctx->memory.work)
+               ? pinned_pair_made(&device_copies_of(t)->pinned_pairs, t->device_copies->values,
+                                  stream, why)
+               : PEN_OK;
 }
 
 pen_status device_copies_fetch_values(pen_tensor *t, pen_error *why)

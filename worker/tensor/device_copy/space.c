@@ -20,15 +20,24 @@ pen_status space_open(pen_ctx *ctx, bool on_device, memory_space *p, pen_error *
     *p = space_host();
     if (!on_device) return PEN_OK;
     const pinned_pair_set *set = device_copies_set(ctx);
-    device_stream stream;
-    if (set->ops->stream_new(set->device, &stream, why) != PEN_OK) return why->status;
-    *p               = (memory_space){.ops         = set->ops,
-                                      .device      = set->device,
-                                      .stream      = stream,
-                                      .set         = set,
-                                      .deadline_ms = &ctx->settings.deadline_ms};
+    const memory_space there   = {.ops         = set->ops,
+                                  .device      = set->device,
+                                  .set         = set,
+                                  .deadline_ms = &ctx->settings.deadline_ms};
+    if (space_beside(&there, p, why) != PEN_OK) return why->status;
     ctx->memory.work = *p;
-    device_copies_work_on(ctx, stream);
+    device_copies_work_on(ctx, p->stream);
+    return PEN_OK;
+}
+
+pen_status space_beside(const memory_space *of, memory_space *p, pen_error *why)
+{
+    device_stream stream = NULL;
+    *p                   = space_host();
+    if (of->set != NULL && of->ops->stream_new(of->device, &stream, why) != PEN_OK)
+        return why->status;
+    *p        = *of;
+    p->stream = stream;
     return PEN_OK;
 }
 
@@ -85,12 +94,11 @@ void *space_values(const memory_space *p, const pen_tensor *t)
 /* ---- copies ------------------------------------------------------------------------------------ */
 pen_status space_wait(const memory_space *p, pen_error *why)
 {
-    if (!space_is_device(p)) return PEN_OK;
-    device_event *event = p->ops->event_new();
-    if (event == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
-    pen_status status = space_record(p, event, why);
-    if (status == PEN_OK) status = pinned_pair_wait(p->set, event, *p->deadline_ms, why);
-    p->ops->event_free(event);
+    device_event *event;
+    pen_status status = space_event(p, &event, why);
+    if (status == PEN_OK) status = space_record(p, event, why);
+    if (status == PEN_OK) status = space_await(p, event, why);
+    space_event_free(p, event);
     return status;
 }
 
@@ -125,16 +133,55 @@ pen_status space_write(const memory_space *p, void *to, const void *host, size_t
     return copy(p, to, host, bytes, why);
 }
 
-/* ---- order ------------------------------------------------------------------------------------- */
-pen_status space_record(const memory_space *p, device_event *event, pen_error *why)
+void *space_stage(const memory_space *p, void *data, size_t bytes, pen_error *why)
 {
-    return pinned_pair_record(p->set, event, p->stream, why);
+    if (p->set == NULL) return data;
+    const memory_space host = space_host();
+    return space_alloc(&host, bytes, false, why);
 }
 
-pen_status space_order(const memory_space *p, device_event *event, device_stream before,
-                       device_stream after, pen_error *why)
+pen_status space_put(const memory_space *p, void *data, void *staged, size_t bytes,
+                     pen_status status, pen_error *why)
 {
-    if (before == after) return PEN_OK;
-    const pen_status status = pinned_pair_record(p->set, event, before, why);
-    return status == PEN_OK ? pinned_pair_stream_waits(p->set, after, event, why) : status;
+    if (staged == data || staged == NULL) return status;
+    if (status == PEN_OK) status = space_write(p, data, staged, bytes, why);
+    free(staged);
+    return status;
+}
+
+/* ---- order ------------------------------------------------------------------------------------- */
+pen_status space_event(const memory_space *p, device_event **event, pen_error *why)
+{
+    *event = p->set != NULL ? p->ops->event_new() : NULL;
+    return p->set == NULL || *event != NULL
+               ? PEN_OK
+               : why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
+}
+
+void space_event_free(const memory_space *p, device_event *event)
+{
+    if (event != NULL) p->ops->event_free(event);
+}
+
+pen_status space_record_on(const memory_space *p, device_event *event, device_stream stream,
+                           pen_error *why)
+{
+    return p->set != NULL ? pinned_pair_record(p->set, event, stream, why) : PEN_OK;
+}
+
+pen_status space_record(const memory_space *p, device_event *event, pen_error *why)
+{
+    return space_record_on(p, event, p->stream, why);
+}
+
+pen_status space_follow(const memory_space *p, device_stream stream, device_event *event,
+                        pen_error *why)
+{
+    return space_is_in_order(p, stream) ? PEN_OK
+                                        : pinned_pair_stream_waits(p->set, stream, event, why);
+}
+
+pen_status space_await(const memory_space *p, device_event *event, pen_error *why)
+{
+    return p->set != NULL ? pinned_pair_wait(p->set, event, *p->deadline_ms, why) : PEN_OK;
 }

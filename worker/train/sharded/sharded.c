@@ -64,8 +64,7 @@ static void sharded_ready(strategy *base, pen_tensor *x, const void *grad)
     pen_error why;
     x->pushed = s->stage == 0 ? grad : NULL; /* NULL: it may be freed before the step ends */
     if (s->solo != NULL) {                   /* the update reads it, on the space's stream */
-        if (space_is_device(&s->space) &&
-            device_copies_precede(s->ctx, device_copies_stream(x), &why) != PEN_OK)
+        if (device_copies_precede(s->ctx, device_copies_stream(x), &why) != PEN_OK)
             context_remember(&s->ctx->step.remembered, &why);
         return;
     }

@@ -70,7 +70,7 @@ typedef struct sharded {
     /* On a device: piece 0 has a word of each rank, its lowest chunk that is not finite.  `beside` collects it, behind all
      * that writes gradients, while space.stream sums; else NULL. */
     bool is_marked;
-    device_stream beside;
+    memory_space beside;
     step_thread lazy;   /* of steps that come by bucket; for these: */
     uint32_t *list;     /* [n_tensors] tensors of the bucket that is updated */
     double weight_sum;  /* of the step that it ends */

@@ -298,10 +298,7 @@ static pen_status choose_space(sharded *s, pen_error *why)
          group_calls_lowest(&s->everyone, own, &all, "where to train", why) != PEN_OK) ||
         space_open(s->ctx, all != 0, &s->space, why) != PEN_OK)
         return why->status;
-    if (s->stage == 0 && space_is_device(&s->space) &&
-        s->space.ops->stream_new(s->space.device, &s->beside, why) != PEN_OK)
-        return why->status;
-    return PEN_OK;
+    return s->stage == 0 ? space_beside(&s->space, &s->beside, why) : PEN_OK;
 }
 
 static pen_status make_state(sharded *s, pen_error *why)
@@ -377,7 +374,7 @@ void sharded_close(strategy *base)
     group_calls_fini(&s->sums);
     group_calls_fini(&s->values);
     group_calls_fini(&s->across);
-    if (s->beside != NULL) s->space.ops->stream_free(s->beside);
+    space_close(&s->beside);
     space_close(&s->space);
     free(s);
 }

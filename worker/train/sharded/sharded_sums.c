@@ -148,15 +148,14 @@ static pen_status sum_across(sharded *s, pen_error *why)
 static void mark_own_bad(sharded *s)
 {
     pen_error why;
-    memory_space beside = s->space;
-    beside.stream       = s->beside;
-    float *room         = reducer_room(s->reducer, 0, s->beside);
-    pen_status status   = reducer_join(s->reducer, s->beside, &why);
+    const device_stream stream = s->beside.stream;
+    float *room                = reducer_room(s->reducer, 0, stream);
+    pen_status status          = reducer_join(s->reducer, stream, &why);
     if (status == PEN_OK && room != NULL)
-        status = space_copy(&beside, TRAFFIC_OTHER, room + s->everyone.group->rank,
+        status = space_copy(&s->beside, TRAFFIC_OTHER, room + s->everyone.group->rank,
                             update_state_own_bad(s->update_state), sizeof *room, &why);
     if (status != PEN_OK) reducer_fail(s->reducer, &why);
-    reducer_ready(s->reducer, 0, s->beside);
+    reducer_ready(s->reducer, 0, stream);
 }
 
 pen_status sharded_lay_out_anew(sharded *s, pen_error *why)

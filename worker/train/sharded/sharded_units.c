@@ -47,7 +47,7 @@ static void end_gather(void *user, pen_status status, const pen_error *why)
     const arrival *a      = user;
     const memory_space *p = &a->owner->space;
     pen_error later;
-    if (status == PEN_OK && space_is_device(p)) {
+    if (status == PEN_OK) {
         status = device_copies_made_values(a->tensor, p->stream, &later);
         why    = &later;
     }
@@ -61,9 +61,7 @@ static pen_status begin_gather(sharded_units *u, const arrival *a, const size_t 
     const pen_tensor *x = a->tensor;
     char *values        = space_values(&u->space, x);
     char *own           = values + s->own[x->index].start * plan_dtype_bytes(x->desc.dtype);
-    pen_status status   = PEN_OK;
-    if (space_is_device(&u->space))
-        status = device_copies_begin_values(a->tensor, u->space.stream, why);
+    pen_status status   = device_copies_begin_values(a->tensor, u->space.stream, why);
     if (status == PEN_OK)
         status = update_state_copy_out(s->update_state, x, own, u->space.stream, why);
     const coll_call call = {.kind            = COLL_ALL_GATHER,
@@ -169,12 +167,11 @@ void sharded_units_release(strategy *s, const pen_unit *unit, pen_phase phase)
 /* All local values are stale now.  On a device, what is gathered from here on is new. */
 pen_status sharded_units_step_end(sharded *s, pen_error *why)
 {
-    sharded_units *u  = s->units;
-    pen_status status = PEN_OK;
+    sharded_units *u = s->units;
     if (u == NULL) return PEN_OK;
     pthread_mutex_lock(&u->calls);
-    if (space_is_device(&u->space))
-        status = space_order(&u->space, u->updated, s->space.stream, u->space.stream, why);
+    pen_status status = space_record(&s->space, u->updated, why);
+    if (status == PEN_OK) status = space_follow(&s->space, u->space.stream, u->updated, why);
     while (u->n_begun > 0) notify_arrival(u);
     residency_step_end(u->residency);
     pthread_mutex_unlock(&u->calls);
@@ -182,19 +179,6 @@ pen_status sharded_units_step_end(sharded *s, pen_error *why)
 }
 
 /* ---- create and destroy ---------------------------------------------------------------------- */
-static pen_status make_stream(sharded_units *u, const memory_space *of, pen_error *why)
-{
-    device_stream stream;
-    u->space = space_host();
-    if (!space_is_device(of)) return PEN_OK;
-    if (of->ops->stream_new(of->device, &stream, why) != PEN_OK) return why->status;
-    u->space        = *of;
-    u->space.stream = stream;
-    u->updated      = of->ops->event_new();
-    return u->updated != NULL ? PEN_OK
-                              : why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
-}
-
 pen_status sharded_units_create(sharded *s, pen_error *why)
 {
     bool has_any = false;
@@ -215,7 +199,9 @@ pen_status sharded_units_create(sharded *s, pen_error *why)
         group_calls_init(&u->slot[i].calls, s->ctx);
         u->slot[i].calls.group = s->values.group;
     }
-    if (make_stream(u, &s->space, why) != PEN_OK) return why->status;
+    if (space_beside(&s->space, &u->space, why) != PEN_OK ||
+        space_event(&u->space, &u->updated, why) != PEN_OK)
+        return why->status;
     u->residency = unit_residency(s->ctx, fetch_unit, drop_unit, u, why);
     return u->residency != NULL ? PEN_OK : why->status;
 }
@@ -225,11 +211,9 @@ void sharded_units_destroy(sharded *s)
     sharded_units *u = s->units;
     pen_error why;
     if (u == NULL) return;
-    if (u->space.ops != NULL && space_is_device(&u->space)) {
-        (void)space_wait(&u->space, &why);
-        if (u->updated != NULL) u->space.ops->event_free(u->updated);
-        u->space.ops->stream_free(u->space.stream);
-    }
+    (void)space_wait(&u->space, &why);
+    space_event_free(&u->space, u->updated);
+    space_close(&u->space);
     residency_destroy(u->residency);
     pthread_mutex_destroy(&u->calls);
     for (uint32_t i = 0; u->slot != NULL && u->begun != NULL && u->arrival != NULL && i < u->n; i++)

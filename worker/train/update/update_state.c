@@ -67,9 +67,8 @@ void update_state_destroy(update_state *r)
     if (r == NULL) return;
     for (uint32_t i = 0; r->tensor != NULL && i < r->model->n_tensors; i++)
         free_tensor(r, &r->tensor[i], r->model->tensor[i]);
-    for (int i = 0; i < UPDATE_STATE_VERDICTS; i++)
-        if (r->arrived[i] != NULL) r->space.ops->event_free(r->arrived[i]);
-    if (r->copied != NULL) r->space.ops->host_free(r->copied);
+    for (int i = 0; i < UPDATE_STATE_VERDICTS; i++) space_event_free(&r->space, r->arrived[i]);
+    space_free_host(&r->space, r->copied);
     space_free(&r->space, r->sums, false);
     space_free(&r->space, r->whole, true);
     space_free(&r->space, r->norms, false);
@@ -96,14 +95,10 @@ pen_status update_state_load(update_state *r, const pen_tensor *t, const void *v
     const memory_space p           = update_state_space_of(r, t);
     const size_t bytes             = own->own.count * sizeof(float);
     if (own->master == NULL) return PEN_OK;
-    float *wide = space_is_device(&p) ? malloc(bytes + 1) : own->master;
-    if (wide == NULL)
-        return why_set(why, PEN_NO_MEMORY, "no memory for the values of '%s'", t->name);
+    float *wide = space_stage(&p, own->master, bytes, why);
+    if (wide == NULL) return why->status;
     simd()->decode(wide, values, t->desc.dtype, own->own.count);
-    if (wide == own->master) return PEN_OK;
-    const pen_status status = space_write(&p, own->master, wide, bytes, why);
-    free(wide);
-    return status;
+    return space_put(&p, own->master, wide, bytes, PEN_OK, why);
 }
 
 /* Rules begin with zeros, or compute their slots on the host. */
@@ -116,16 +111,12 @@ static pen_status begin_slots(update_state *r, const pen_tensor *t, pen_error *w
     pen_status status        = PEN_OK;
     if (p->ops->slot_init == NULL) return PEN_OK;
     for (int s = 0; s < p->ops->slot_count && status == PEN_OK; s++) {
-        whole.slot[s] = space_is_device(&r->space) ? calloc(1, bytes + 1) : own->slot[s];
-        if (whole.slot[s] == NULL)
-            status = why_set(why, PEN_NO_MEMORY, "no memory for the state of '%s'", t->name);
+        whole.slot[s] = space_stage(&r->space, own->slot[s], bytes, why);
+        if (whole.slot[s] == NULL) status = why->status;
     }
     if (status == PEN_OK) p->ops->slot_init(&p->hyper, &whole);
-    for (int s = 0; s < p->ops->slot_count && space_is_device(&r->space); s++) {
-        if (status == PEN_OK)
-            status = space_write(&r->space, own->slot[s], whole.slot[s], bytes, why);
-        free(whole.slot[s]);
-    }
+    for (int s = 0; s < p->ops->slot_count; s++)
+        status = space_put(&r->space, own->slot[s], whole.slot[s], bytes, status, why);
     return status;
 }
 
@@ -196,16 +187,10 @@ copied_verdict *update_state_copied(const update_state *r, uint64_t number)
 static pen_status make_arrivals(update_state *r, pen_error *why)
 {
     const memory_space *p = &r->space;
-    if (!space_is_device(p)) return PEN_OK;
-    if (p->ops->enter(p->device, why) != PEN_OK) return why->status;
-    r->copied = p->ops->host_alloc(UPDATE_STATE_VERDICTS * copied_bytes(r), why);
-    p->ops->leave();
+    r->copied             = space_alloc_host(p, UPDATE_STATE_VERDICTS * copied_bytes(r), why);
     if (r->copied == NULL) return why->status;
-    for (int i = 0; i < UPDATE_STATE_VERDICTS; i++) {
-        r->arrived[i] = p->ops->event_new();
-        if (r->arrived[i] == NULL)
-            return why_set(why, PEN_NO_MEMORY, "no memory for an event of a device");
-    }
+    for (int i = 0; i < UPDATE_STATE_VERDICTS; i++)
+        if (space_event(p, &r->arrived[i], why) != PEN_OK) return why->status;
     return PEN_OK;
 }
 

@@ -91,6 +91,7 @@ static pen_status copy_verdict(update_state *r, const uint32_t *words, pen_error
     const uint64_t at     = r->n_decided % UPDATE_STATE_VERDICTS;
     pen_status status =
         space_copy(p, TRAFFIC_OTHER, &c->verdict, &r->verdict[at], sizeof c->verdict, why);
+    r->has_words = words != NULL;
     if (status == PEN_OK && words != NULL)
         status =
             space_copy(p, TRAFFIC_OTHER, c->word, words, (size_t)r->members * sizeof *words, why);
@@ -117,7 +118,7 @@ pen_status update_state_decide(update_state *r, const wire_inputs *inputs, doubl
         r->tensor[i].staged = NULL;
     }
     pen_status status = p->ops->decide(&d, p->stream, why);
-    if (status == PEN_OK && space_is_device(p)) status = copy_verdict(r, words, why);
+    if (status == PEN_OK) status = copy_verdict(r, words, why);
     if (status == PEN_OK)
         status = space_copy(p, TRAFFIC_OTHER, r->bad, r->none, BAD_WORDS * sizeof *r->bad, why);
     r->n_decided += status == PEN_OK;
@@ -133,16 +134,9 @@ pen_status update_state_settle(update_state *r, device_verdict *v, const uint32_
                                pen_error *why)
 {
     const uint64_t at = r->n_settled % UPDATE_STATE_VERDICTS;
-    if (space_is_device(&r->space)) {
-        const pen_status status =
-            pinned_pair_wait(r->space.set, r->arrived[at], *r->space.deadline_ms, why);
-        if (status != PEN_OK) return status;
-        *v     = update_state_copied(r, at)->verdict;
-        *words = update_state_copied(r, at)->word;
-    } else {
-        *v     = r->verdict[at];
-        *words = NULL;
-    }
+    if (space_await(&r->space, r->arrived[at], why) != PEN_OK) return why->status;
+    *v     = update_state_copied(r, at)->verdict;
+    *words = r->has_words ? update_state_copied(r, at)->word : NULL;
     r->n_settled++;
     if (v->outcome != PEN_APPLIED) return PEN_OK;
     r->applied++;

@@ -27,7 +27,7 @@ typedef struct {
     float *staged;                /* on a device: host memory of state_ranges; NULL: none */
 } update_state_tensor;
 
-typedef struct { /* host memory that a device writes */
+typedef struct { /* host memory that a space writes */
     device_verdict verdict;
     uint32_t word[]; /* [members] */
 } copied_verdict;
@@ -57,7 +57,8 @@ struct update_state {
     uint32_t *bad;           /* [BAD_WORDS] lowest chunk that is not finite */
     uint32_t *none;          /* [BAD_WORDS] NO_CHUNK */
     device_verdict *verdict; /* [UPDATE_STATE_VERDICTS] */
-    char *copied;            /* on a device: [UPDATE_STATE_VERDICTS] copied_verdict */
+    char *copied;            /* [UPDATE_STATE_VERDICTS] copied_verdict */
+    bool has_words;          /* in them */
     device_event *arrived[UPDATE_STATE_VERDICTS];
     uint64_t n_decided, n_settled;
 
