@@ -24,7 +24,7 @@ SHORT_LINES = 60
 # Each: what it goes without, then its legs.
 WAYS = {
     # A gradient of host memory in ps-bsp, from the program to the connection of its server.
-    "push": ({"ready_on_device", "io_report"},
+    "push": ({"io_report"},
              ("pen_ready", "api_ready.c:offer"),
              ("ps_ready", "ps_ready"),
              ("push_ready", "ps_client_send_later"),

@@ -2,7 +2,7 @@
  * for a running job also what its scheduler derived. */
 #include "cli/command.h"
 #include "cli/job/control.h"
-#include "cli/job/place.h"
+#include "scheduler/shell/scheduler.h"
 #include "server/process/server_settings.h"
 #include "common/base/why.h"
 #include "worker/worker_env.h"
@@ -39,7 +39,7 @@ static pen_status tell(launch_role role, launch_told *told, pen_error *why)
 {
     static worker_settings worker;
     static server_settings server;
-    static scheduler_settings scheduler;
+    static scheduler_settings of_scheduler;
     pen_status status;
     if (role == LAUNCH_WORKER) {
         status = worker_settings_load(&worker, NULL, why);
@@ -48,8 +48,8 @@ static pen_status tell(launch_role role, launch_told *told, pen_error *why)
         status = load(server_settings_rows, &server, why);
         if (status == PEN_OK) server_settings_tell(&server, told);
     } else {
-        status = load(scheduler_settings_rows, &scheduler, why);
-        if (status == PEN_OK) place_tell_scheduler(&scheduler, told);
+        status = load(scheduler_settings_rows, &of_scheduler, why);
+        if (status == PEN_OK) scheduler_tell(&of_scheduler, told);
     }
     return status;
 }

@@ -1,6 +1,5 @@
 /* command_scheduler.c - `penstock scheduler`: one scheduler, for one job. */
 #include "cli/command.h"
-#include "cli/job/place.h"
 #include "common/base/log.h"
 #include "common/base/why.h"
 #include "scheduler/shell/scheduler.h"
@@ -54,7 +53,8 @@ int command_scheduler(int argc, char **argv)
                scheduler_settings_rows, &s, argc, argv,
                "usage: penstock scheduler --world-size W [--servers S] [--host HOST] [--port PORT]", NULL);
     if (code >= 0) return code;
-    if (announce_fd < 0 && place_scheduler(&s, &why) != PEN_OK) /* a launcher passes all flags */
+    if (announce_fd < 0 &&
+        scheduler_find_place(&s, &why) != PEN_OK) /* a launcher passes all flags */
         return command_fail(EXIT_USAGE, "%s", why.text);
     log_format_set(s.log_format);
     log_format_as("scheduler", -1);

@@ -40,10 +40,6 @@ typedef struct {
     size_t n;
 } document;
 
-/* Reads a file by its extension: .yml and .yaml as YAML, all others as JSON.
- * Errors  NOT_FOUND  cannot be read.   BAD_SETTING  invalid content; *d is then empty. */
-pen_status document_read(document *d, const char *path, pen_error *why);
-
 /* Parses text in memory; `name` names it in errors. */
 pen_status document_parse_json(document *d, const char *name, const char *bytes, size_t size,
                                pen_error *why);

@@ -3,6 +3,7 @@
 #ifndef COMMON_CONFIG_FILES_LOAD_H
 #define COMMON_CONFIG_FILES_LOAD_H
 
+#include "common/config_files/document.h"
 #include "common/config_files/resolve.h"
 
 typedef struct {
@@ -29,5 +30,9 @@ pen_status config_files_load(const config_files *files, resolve_given given, res
 /* What a starting job reports once: one sentence with all keys without effect, then what was left open, then a
  * line for each auto that was filled in. */
 void config_files_tell(const resolution *r, void (*tell)(const char *line, void *user), void *user);
+
+/* Reads a file by its extension: .yml and .yaml as YAML, all others as JSON.
+ * Errors  NOT_FOUND  cannot be read.   BAD_SETTING  invalid content; *d is then empty. */
+pen_status document_read(document *d, const char *path, pen_error *why);
 
 #endif

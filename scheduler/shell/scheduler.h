@@ -7,9 +7,17 @@
 #ifndef SCHEDULER_H
 #define SCHEDULER_H
 
+#include "common/launch/launch.h"
 #include "scheduler/core/scheduler_settings.h"
 
 typedef struct scheduler scheduler;
+
+/* Passes the settings to launch_resolve(), as workers and servers do. */
+void scheduler_tell(const scheduler_settings *s, launch_told *told);
+
+/* Fills in world size, address and so on from the launcher's variables, where no setting is given.  BAD_SETTING names the
+ * variable. */
+pen_status scheduler_find_place(scheduler_settings *s, pen_error *why);
 
 /* Listens; scheduler_run() answers.  settings->host may be a whole address ("ipc:///run/job"); then the port is not
  * used.

@@ -327,7 +327,7 @@ struct cluster {
     sim_scheduler scheduler;
     sim_server *server; /* OWNED */
     sim_worker *worker; /* OWNED */
-    char worker_name[SIM_WORKERS_MAX][8], server_name[SIM_SHARDS_MAX][8];
+    char worker_name[SIM_WORKERS_MAX][12], server_name[SIM_SHARDS_MAX][12];
     const char *worker_names[SIM_WORKERS_MAX], *server_names[SIM_SHARDS_MAX];
     uint32_t n_servers, n_workers; /* member slots that may be taken */
     sim_result result;

@@ -8,6 +8,7 @@
 
 #include "cli/config/write_yaml.h"
 #include "common/config_files/keys.h"
+#include "common/config_files/load.h"
 #include "common/config_files/resolve.h"
 #include "worker/worker_settings.h"
 
