@@ -97,6 +97,18 @@ void membership_send(membership *self, const wire_control *message)
     if (self->is_up && self->incarnation != 0 && !membership_is_over(self)) send(self, &c);
 }
 
+static void send_failure(membership *self)
+{
+    const wire_control c = {.kind = WIRE_FAILURE, .u.verdict = self->failure};
+    if (self->failure.status != PEN_OK) membership_send(self, &c);
+}
+
+void membership_report(membership *self, const pen_error *why)
+{
+    if (self->failure.status == PEN_OK) self->failure = *why;
+    send_failure(self);
+}
+
 void membership_beat(membership *self, uint64_t now_ms)
 {
     wire_control c = {.kind = WIRE_BEAT};
@@ -120,6 +132,7 @@ static void resend(membership *self, bool is_anew, uint64_t now_ms)
     if (!self->is_up) return;
     if (!self->is_known) send_hello(self);
     if (owes_sealed(self)) send_sealed(self);
+    send_failure(self);
     if (self->phase == MEMBERSHIP_LEAVING) {
         membership_beat(self, now_ms); /* reports the step it leaves in */
         membership_send(self, &(wire_control){.kind = WIRE_BYE});

@@ -88,6 +88,7 @@ typedef struct { /* read only; prefer the functions below */
     uint64_t grace_ms;        /* how long the scheduler may be away; 0: it does not return */
     uint64_t term, epoch;     /* of the newest record */
     uint64_t begun_ms, again_ms, beat_ms, beats, leave_ms, acked_ms, down_ms, renewed_ms, ticked_ms;
+    pen_error failure;   /* of membership_report(); status PEN_OK: none */
     pen_error last_will; /* the sentence for when the scheduler is gone; "" before it came */
     membership_seal seal;
 } membership;
@@ -105,6 +106,8 @@ uint64_t membership_due(const membership *self); /* of the next tick; UINT64_MAX
 
 /* Sends it as this member's message, if connected to a scheduler that knows the member; may be lost. */
 void membership_send(membership *self, const wire_control *message);
+/* FAILURE, again and again until the scheduler's verdict: it may be away, or the message lost.  The first one counts. */
+void membership_report(membership *self, const pen_error *why);
 void membership_begun(membership *self, uint64_t now_ms); /* it holds state of this job only */
 void membership_beat(membership *self, uint64_t now_ms);  /* sends a BEAT at once */
 void membership_again(membership *self, uint64_t now_ms); /* repeats unanswered messages at once */

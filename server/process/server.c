@@ -67,9 +67,8 @@ static pen_status open_http(server *s, pen_error *why)
 /* The scheduler decides what a failure means for the others; its verdict ends this server too. */
 static void failed(server *s, const pen_error *error)
 {
-    const wire_control c = {.kind = WIRE_FAILURE, .u.verdict = *error};
     if (s->member.incarnation != 0 && s->member.is_up)
-        server_send(s, &c);
+        membership_report(&s->member, error);
     else
         server_end(s, error);
 }

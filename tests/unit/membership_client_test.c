@@ -281,6 +281,28 @@ static void test_membership_client_beats_at_once_with_a_new_step(void **state)
     membership_client_destroy(w.membership_client);
 }
 
+static void test_membership_client_repeats_a_failure_until_the_verdict_has_come(void **state)
+{
+    (void)state;
+    world w;
+    joined(&w);
+    pen_error why;
+    why_set(&why, PEN_NO_MEMORY, "no memory for a step");
+    membership_client_report(w.membership_client, &why);
+    assert_int_equal(w.sent[WIRE_FAILURE], 1);
+    membership_down(membership_client_core(w.membership_client), w.now); /* it may be lost */
+    pass(&w, 500, false);
+    assert_int_equal(w.sent[WIRE_FAILURE], 1);
+    membership_up(membership_client_core(w.membership_client), w.now);
+    welcome(&w);
+    assert_int_equal(w.sent[WIRE_FAILURE], 2);
+    hear(&w, (wire_control){.kind = WIRE_VERDICT, .u.verdict = why});
+    assert_int_equal(w.n_failed, 1);
+    pass(&w, 2000, true);
+    assert_int_equal(w.sent[WIRE_FAILURE], 2);
+    membership_client_destroy(w.membership_client);
+}
+
 static void test_membership_client_leaves_without_error_if_the_scheduler_is_gone(void **state)
 {
     (void)state;
@@ -307,6 +329,7 @@ int main(void)
         cmocka_unit_test(
             test_membership_client_asks_for_another_connection_after_each_quarter_of_a_silent_lease),
         cmocka_unit_test(test_membership_client_beats_at_once_with_a_new_step),
+        cmocka_unit_test(test_membership_client_repeats_a_failure_until_the_verdict_has_come),
         cmocka_unit_test(test_membership_client_leaves_without_error_if_the_scheduler_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

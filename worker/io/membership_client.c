@@ -359,6 +359,5 @@ void membership_client_snapshot(membership_client *self)
 
 void membership_client_report(membership_client *self, const pen_error *why)
 {
-    const wire_control c = {.kind = WIRE_FAILURE, .u.verdict = *why};
-    membership_client_send(self, &c);
+    membership_report(&self->member, why);
 }
