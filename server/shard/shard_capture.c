@@ -143,6 +143,7 @@ static shard_open_capture *find_capture(shard *s, int64_t step)
 
 void shard_capture_take(shard *s, shard_chunk *k, uint64_t step)
 {
+    if (s->has_failed) return; /* it may lack the very update that completes the step */
     shard_open_capture *open = find_capture(s, (int64_t)step);
     if (open->capture == NULL) {
         shard_no_memory(s);
