@@ -185,6 +185,7 @@ static void run(cluster *c)
         settle(c);
         check_calls(c);
         if (sim_is_over(c)) break;
+        c->is_excused |= sim_memory_has_refused();
         c->now_ms   = next_ms(c);
         c->clock.ns = c->now_ms * 1000000;
     }
@@ -253,8 +254,11 @@ sim_result sim_run(const sim_plan *asked)
     c->plan    = *asked;
     log_level_set(log_level_find("silent"));
     build(c);
+    sim_memory_begin(c->plan.memory_at, c->plan.memory_many);
     run(c);
     sim_result result;
+    c->result.asked = sim_memory_asked();
+    sim_memory_begin(0, 0);
     c->result.ms = c->now_ms - SIM_START_MS;
     for (uint32_t i = 0; i < c->n_servers; i++) sim_server_count(&c->server[i]);
     result = c->result;

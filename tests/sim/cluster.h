@@ -113,6 +113,7 @@ typedef struct {
     uint32_t n_events;
     uint64_t end_ms; /* of the simulated time */
 
+    long memory_at, memory_many; /* requests for memory that are refused: memory.h; 0: none */
     sim_mutation mutation;
     int planted;     /* mutation_id of common/base/mutation.h */
     bool must_go_on; /* a verdict is wrong if the faults leave a way to go on */
@@ -169,6 +170,7 @@ typedef struct {
     uint32_t shared;    /* workers in the class of another, in the first record */
     uint32_t failed,
         unreachable; /* workers that ended with an error; those of them that lost the scheduler */
+    long asked;      /* for memory */
     pen_status verdict;
     char sentence[640]; /* of the verdict, the same for all; "" = none */
     char late[640];     /* of the first call that ended by its deadline */

@@ -270,8 +270,8 @@ static void check_equal(const sim_copy *k)
     if (c->plan.replicas == 0 || k->role == WIRE_LEARNER || !is_newest(k)) return;
     for (uint32_t i = 0; i < c->n_servers; i++) {
         const sim_copy *o = &c->server[i].copy[k->number];
-        if (o == k || o->shard == NULL || o->role == WIRE_LEARNER || o->epoch != k->epoch ||
-            o->term != k->term || shard_index(o->shard, &theirs) != index)
+        if (o == k || o->shard == NULL || o->has_failed || o->role == WIRE_LEARNER ||
+            o->epoch != k->epoch || o->term != k->term || shard_index(o->shard, &theirs) != index)
             continue;
         if (mine != theirs)
             sim_wrong(c, "%s and %s differ after %" PRIu64 " entries of shard %u",
@@ -282,7 +282,8 @@ static void check_equal(const sim_copy *k)
 void check_copy(sim_copy *k)
 {
     const cluster *c = k->place->server->c;
-    k->is_authority  = k->shard != NULL && is_authority(k);
+    if (k->has_failed) return;
+    k->is_authority = k->shard != NULL && is_authority(k);
     for (uint32_t i = 0; i < c->cut->n_chunks && c->result.wrong[0] == '\0'; i++)
         if (k->shard != NULL && shard_of(c, i) == k->number && !is_table(c, i)) check_chunk(k, i);
     if (k->shard != NULL) check_equal(k);

@@ -215,13 +215,16 @@ void check_calls(cluster *c)
 void check_failure(cluster *c, const pen_error *why)
 {
     if (why->status == PEN_NOT_A_MEMBER) return; /* for this worker only */
+    c->is_excused |= sim_memory_has_refused();
     if (c->result.sentence[0] == '\0') {
         c->result.verdict = why->status;
         snprintf(c->result.sentence, sizeof c->result.sentence, "%s", why->text);
         if (c->plan.must_go_on && !c->is_excused)
             sim_wrong(c, "a verdict, though the job could go on: \"%.300s\"", why->text);
     }
-    if (strcmp(c->result.sentence, why->text) != 0)
+    /* A scheduler that died with its verdict gives another one when it is back. */
+    const bool may_differ = sim_memory_has_refused() && c->scheduler.birth > 0;
+    if (strcmp(c->result.sentence, why->text) != 0 && !may_differ)
         sim_wrong(c, "two verdicts: \"%.200s\" and \"%.200s\"", c->result.sentence, why->text);
 }
 

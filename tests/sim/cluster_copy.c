@@ -30,7 +30,8 @@ static bool shard_sends_replica(void *user, int32_t server, const wire_data *d, 
 
 static void shard_reports(void *user, const pen_error *error)
 {
-    sim_copy *k = user;
+    sim_copy *k   = user;
+    k->has_failed = true;
     sim_server_report(k->place->server, error);
 }
 
@@ -125,8 +126,10 @@ static void create(sim_server *s, sim_copy *k, const wire_replica *r)
     k->shard   = shard_create(&options, &outside, &why);
     k->version = sim_need(calloc(s->cut->n_chunks, sizeof *k->version));
     k->crc     = sim_need(calloc(s->cut->n_chunks, sizeof *k->crc));
-    if (k->shard == NULL || shard_configure(k->shard, &setup, &why) != PEN_OK)
-        sim_wrong(s->c, "%s", why.text);
+    if (k->shard != NULL && shard_configure(k->shard, &setup, &why) == PEN_OK) return;
+    if (!sim_memory_has_refused()) sim_wrong(s->c, "%s", why.text);
+    sim_server_report(s, &why);
+    destroy(k);
 }
 
 /* ---- epochs ---------------------------------------------------------------------------------- */
@@ -178,6 +181,7 @@ void sim_copies_install(sim_server *s)
         if (k->shard != NULL && (mine == NULL || &s->place[mine->place] != k->place)) destroy(k);
         if (mine == NULL) continue;
         if (k->shard == NULL) create(s, k, mine);
+        if (k->shard == NULL) continue;
         install(s, k, mine);
         relink(k);
         check_installed(k);

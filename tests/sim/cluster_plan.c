@@ -415,5 +415,8 @@ void sim_plan_describe(const sim_plan *p, char *text, size_t size)
     if (p->crash_at_keep > 0)
         add(&w, "; the scheduler dies at write %u%s", p->crash_at_keep,
             p->keep_is_lost ? ", which is lost" : "");
+    if (p->memory_at > 0)
+        add(&w, "; %ld requests for memory are refused from the %ld-th on", p->memory_many,
+            p->memory_at);
     if (p->skew_percent > 0) add(&w, "; clocks within %u %%", p->skew_percent);
 }

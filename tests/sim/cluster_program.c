@@ -48,10 +48,27 @@ void sim_call_end(sim_call *call, const pen_error *why)
     sim_worker_remember(w, why);
 }
 
+/* A call that gets no memory for its request fails. */
+bool sim_program_has_begun(sim_worker *w, bool has_memory)
+{
+    pen_error why;
+    if (has_memory) return true;
+    if (!sim_memory_has_refused()) sim_wrong(w->c, "rank %u cannot begin a request", w->rank);
+    why_set(&why, PEN_NO_MEMORY, "no memory for a request of rank %u", w->rank);
+    sim_worker_remember(w, &why);
+    return false;
+}
+
 /* ---- the program: initial values ------------------------------------------------------------- */
 static void load(sim_worker *w)
 {
-    ps_client_request *r = sim_need(ps_client_open(w->ps_client, now_of(w)));
+    ps_client_request *r = ps_client_open(w->ps_client, now_of(w));
+    sim_call *call       = w->call;
+    while (!call->is_pending) call++;
+    if (!sim_program_has_begun(w, r != NULL)) {
+        sim_call_end(call, &w->why);
+        return;
+    }
     /* A previous rank 0 may have died while it sent them. */
     const bool is_first = w->rank == 0 && (!w->is_late || w->step == 0);
     for (uint32_t t = 0; t < w->c->model.n_tensors; t++) {
@@ -61,9 +78,6 @@ static void load(sim_worker *w)
         if (is_first) ps_client_add(w->ps_client, r, PS_INIT, t, w->param[t], NULL);
         ps_client_add(w->ps_client, r, PS_LOAD, t, NULL, w->param[t]);
     }
-    sim_call *call = NULL;
-    for (int i = 0; call == NULL; i++)
-        if (w->call[i].is_pending) call = &w->call[i];
     ps_client_close(w->ps_client, r, call, call->deadline_ms, now_of(w));
 }
 
@@ -128,18 +142,20 @@ static void begin_step(sim_worker *w)
                                 w->grad[t]);
     shuffle(w);
     w->has_outcome = false;
-    if (w->c->plan.verbs)
-        (void)ps_client_set_inputs(w->ps_client, &in);
-    else
-        w->step_request = sim_need(ps_client_step_open(w->ps_client, w->step, &in, now_of(w)));
+    if (!w->c->plan.verbs)
+        w->step_request = ps_client_step_open(w->ps_client, w->step, &in, now_of(w));
+    const bool has_inputs = w->c->plan.verbs ? ps_client_set_inputs(w->ps_client, &in) == PEN_OK
+                                             : w->step_request != NULL;
+    if (!sim_program_has_begun(w, has_inputs)) return;
     think(w, AT_FIRST_HALF);
 }
 
 static void request(sim_worker *w, ps_client_verb verb, uint32_t t, const char *name)
 {
-    ps_client_request *r = sim_need(ps_client_open(w->ps_client, now_of(w)));
+    ps_client_request *r = ps_client_open(w->ps_client, now_of(w));
     const bool pushes    = verb != PS_PULL;
-    sim_call *call       = sim_call_begin(w, name, (int32_t)t, pushes);
+    if (!sim_program_has_begun(w, r != NULL)) return;
+    sim_call *call = sim_call_begin(w, name, (int32_t)t, pushes);
     ps_client_add(w->ps_client, r, verb, t, pushes ? w->grad[t] : NULL,
                   verb != PS_PUSH ? w->param[t] : NULL);
     ps_client_close(w->ps_client, r, call, call->deadline_ms, now_of(w));
@@ -179,7 +195,9 @@ static void close_step(sim_worker *w)
 static void change_store(sim_worker *w, const char *name, const unanswered_change *change)
 {
     sim_call *call = sim_call_begin(w, name, -1, false);
-    if (unanswered_kv(w->unanswered, change, call, call->deadline_ms, now_of(w)) != PEN_OK) abort();
+    if (unanswered_kv(w->unanswered, change, call, call->deadline_ms, now_of(w)) == PEN_OK) return;
+    (void)sim_program_has_begun(w, false);
+    sim_call_end(call, &w->why);
 }
 
 static void meet(sim_worker *w)
@@ -242,6 +260,7 @@ bool sim_program_advance(sim_worker *w)
             return true;
         }
         sim_worker_exchange(w);
+        if (w->why.status != PEN_OK) return false;
         load(w);
         w->at = AT_COMMIT;
         return true;

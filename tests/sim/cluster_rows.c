@@ -73,12 +73,15 @@ void sim_rows_request(sim_worker *w)
     cluster *c                = w->c;
     const ps_client_verb verb = verbs[draw_below(&w->chance, 4)];
     const uint32_t first      = c->cut->first_chunk[table_of(c)];
-    struct sim_rows *call     = sim_need(calloc(1, sizeof *call));
-    ps_client_request *r      = sim_need(ps_client_open(w->ps_client, sim_now(c, &w->clock)));
-    sim_call *waited          = sim_call_begin(w, name[verb], -1, false);
-    call->worker              = w;
-    call->pushes              = verb != PS_PULL;
-    waited->rows              = call;
+    ps_client_request *r      = ps_client_open(w->ps_client, sim_now(c, &w->clock));
+    if (!sim_program_has_begun(w,
+                               r != NULL && ps_client_set_inputs(w->ps_client, &plain) == PEN_OK))
+        return;
+    struct sim_rows *call = sim_need(calloc(1, sizeof *call));
+    sim_call *waited      = sim_call_begin(w, name[verb], -1, false);
+    call->worker          = w;
+    call->pushes          = verb != PS_PULL;
+    waited->rows          = call;
     for (uint32_t i = 0; i < KEYS; i++) {
         part *p           = &call->part[rows_part_by_hash(key_of(i), SIM_PARTS)];
         const bool is_own = i / SIM_ROWS == w->rank;
@@ -86,7 +89,6 @@ void sim_rows_request(sim_worker *w)
         p->key[p->n++] = i;
         c->row[i].made += call->pushes;
     }
-    (void)ps_client_set_inputs(w->ps_client, &plain);
     for (uint32_t i = 0; i < SIM_PARTS; i++) {
         part *p = &call->part[i];
         p->call = call;

@@ -121,11 +121,13 @@ void sim_scheduler_begin(cluster *c)
     const uint64_t kept = scheduler_core_kept_term(s->disk.bytes, s->disk.size);
     s->disk.term = is_first ? (uint64_t)TERM : 1 + (kept > s->disk.term ? kept : s->disk.term);
     net_listen(c, &s->listener, NET_CONTROL, "scheduler");
+    sim_memory_hold(true);
     if (scheduler_core_create(&set, s->disk.term, "sim", &actions, now(s), &s->core, &why) !=
             PEN_OK ||
         (s->disk.bytes != NULL &&
          scheduler_core_load(s->core, s->disk.bytes, s->disk.size, now(s), &why) != PEN_OK))
         sim_wrong(c, "%s", why.text);
+    sim_memory_hold(false);
 }
 
 /* ---- a turn ---------------------------------------------------------------------------------- */

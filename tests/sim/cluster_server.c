@@ -24,9 +24,11 @@ static void say(sim_server *s, const wire_control *message)
 
 void sim_server_report(sim_server *s, const pen_error *error)
 {
-    wire_control c = {.kind = WIRE_FAILURE, .u.verdict = *error};
     sim_note(s->c, "%s reports: %s", s->control.name, error->text);
-    say(s, &c);
+    if (s->member.incarnation != 0 && s->member.is_up)
+        membership_report(&s->member, error);
+    else
+        s->why = *error;
 }
 
 void sim_server_caught_up(sim_server *s, uint32_t number, int32_t server)
@@ -180,7 +182,8 @@ static void try_to_seal(sim_server *s)
     const membership_seal *seal = &s->member.seal;
     if (!is_sealing(s) || !sim_copies_seal(s, now(s) >= s->level_ms)) return;
     if (membership_sealed(&s->member, seal->term, seal->epoch, s->report, s->n_reports) != PEN_OK)
-        abort();
+        sim_server_report(s, &(pen_error){.status = PEN_NO_MEMORY,
+                                          .text   = "no memory for the report of a sealed shard"});
 }
 
 /* ---- messages of the scheduler --------------------------------------------------------------- */
@@ -386,10 +389,11 @@ bool sim_server_turn(sim_server *s)
         check_incarnation(s->c, s->control.name, &s->incarnation, s->member.incarnation);
         any = true;
     }
-    if (s->life == LIFE_RUNS) any |= sim_copies_turn(s);
+    if (s->life == LIFE_RUNS && s->why.status == PEN_OK) any |= sim_copies_turn(s);
     if (s->life == LIFE_RUNS && membership_due(&s->member) <= now(s))
         membership_tick(&s->member, now(s));
     if (s->life == LIFE_RUNS) do_what_is_due(s);
+    if (s->life == LIFE_RUNS && s->why.status != PEN_OK) fail(s, &s->why);
     return any;
 }
 

@@ -4,6 +4,7 @@
 
 #include "tests/sim/cluster.h"
 #include "tests/sim/draw.h"
+#include "tests/sim/memory.h"
 #include "tests/support/clock_simulated.h"
 
 #include "common/base/crc.h"
@@ -137,6 +138,7 @@ struct sim_copy {     /* of a shard */
     int32_t role;         /* wire_replica_role, as installed */
     uint64_t term, epoch; /* as installed                    */
     bool is_sealed, is_authority;
+    bool has_failed;          /* it has ended the job, and its values are not used again */
     uint64_t *version;        /* [chunks] as last checked   */
     uint32_t *crc;            /* [chunks] likewise          */
     const wire_data *message; /* as sent; NULL: none is being handled */
@@ -338,7 +340,8 @@ void sim_wrong(cluster *c, const char *format, ...) __attribute__((format(printf
 void sim_note(cluster *c, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* in traces only */
 bool sim_is_over(const cluster *c);
-void *sim_need(void *memory);          /* aborts for NULL */
+void *sim_need(void *memory); /* aborts for NULL */
+bool sim_program_has_begun(sim_worker *w, bool has_memory);
 double sim_mark(uint32_t rank);        /* sums of any ranks are exact, and differ for other ranks */
 sim_shards sim_all_shards(uint32_t n); /* the first n */
 bool sim_is_free_rule(const cluster *c); /* ssp, async */

@@ -24,6 +24,12 @@ void sim_worker_end(sim_worker *w, life how)
     hang_up(w);
 }
 
+static void fail_calls(sim_worker *w, const pen_error *why)
+{
+    for (int i = 0; i < SIM_CALLS_MAX; i++)
+        if (w->call[i].is_pending) sim_call_end(&w->call[i], why);
+}
+
 /* ---- actions of the ps client ----------------------------------------------------------------- */
 static sim_lane *lane_of(sim_worker *w, uint32_t number, uint32_t lane)
 {
@@ -247,7 +253,8 @@ void sim_worker_exchange(sim_worker *w)
     pen_error why;
     w->ps_client = ps_client_create(&setup, &actions, w, &why);
     if (w->ps_client == NULL) {
-        sim_wrong(w->c, "%s", why.text);
+        if (!sim_memory_has_refused()) sim_wrong(w->c, "%s", why.text);
+        fail_calls(w, &why);
         return;
     }
     for (uint32_t s = 0; s < w->n_shards; s++)
@@ -371,9 +378,8 @@ static void failed(void *user, const pen_error *why)
     sim_worker_remember(w, why);
     unanswered_fail(w->unanswered, why);
     if (w->ps_client != NULL) ps_client_fail(w->ps_client, why, now_of(w));
-    for (int i = 0; i < SIM_CALLS_MAX;
-         i++) /* pen_init and pen_commit: no other worker waits for them */
-        if (w->call[i].is_pending && w->ps_client == NULL) sim_call_end(&w->call[i], why);
+    if (w->ps_client == NULL)
+        fail_calls(w, why); /* pen_init and pen_commit: no other worker waits for them */
 }
 
 static void fill_beat(void *user, wire_control *beat)
@@ -638,8 +644,10 @@ void sim_worker_begin(cluster *c, uint32_t rank)
     snprintf(name, sizeof name, "worker%u", rank);
     snprintf(scheduler, sizeof scheduler, "sim://%u/scheduler", net_control_id(c));
     net_dial(c, &w->control, scheduler, name);
+    sim_memory_hold(true);
     make_membership_client(w);
     make_requests(w);
+    sim_memory_hold(false);
 }
 
 void sim_worker_crash(sim_worker *w)

@@ -27,7 +27,7 @@ uint64_t runs_seeds_of(uint64_t usual)
 
 uint64_t runs_seed(void)
 {
-    return environment("SIM_SEED", 1);
+    return environment("SIM_SEED", environment("SIM_FIRST", 1));
 }
 
 bool runs_is_replay(void)
@@ -104,7 +104,7 @@ runs_totals runs_check(const char *test, uint64_t n, runs_ending how, runs_plan_
 {
     runs_totals t        = {0};
     const uint64_t only  = environment("SIM_SEED", 0);
-    const uint64_t first = only > 0 ? only : environment("SIM_FIRST", 1);
+    const uint64_t first = runs_seed();
     for (uint64_t seed = first; seed < first + (only > 0 ? 1 : n); seed++) {
         sim_plan p      = sim_plan_calm(seed, (model_mode)(seed % (MODEL_ASYNC + 1)));
         uint64_t chance = draw_mix(seed);

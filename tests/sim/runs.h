@@ -23,7 +23,7 @@ typedef enum {
 typedef void (*runs_plan_fn)(sim_plan *p, uint64_t *chance);
 
 uint64_t runs_seeds_of(uint64_t usual); /* this many, or as many as requested */
-uint64_t runs_seed(void);               /* of a replay */
+uint64_t runs_seed(void);               /* the first one: of a replay, or SIM_FIRST */
 bool runs_is_replay(void);
 
 /* One run; a failure fails the test and prints how to replay it. */
