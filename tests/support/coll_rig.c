@@ -82,7 +82,8 @@ void rig_start(rig *r, int n, const char *const *settings, const coll_job *job)
         members[i].address = coll_engine_addresses(r->ctx[i]->coll, &members[i].n_addresses);
     }
     share(r, members, n);
-    for (int i = 0; i < n && n > 1; i++) coll_engine_joined(r->ctx[i]->coll, members, n, 4711);
+    for (int i = 0; i < n && n > 1; i++)
+        (void)coll_engine_joined(r->ctx[i]->coll, members, n, 4711, &why);
 }
 
 typedef struct {

@@ -48,6 +48,7 @@ struct tls {
     bool may_read, is_refused; /* one call to recv(); it was asked for more */
     bool holds, has_alert;     /* of the other end */
     bool has_read, speaks_zmq; /* its first byte has come; and was that of ZeroMQ */
+    bool lacks_memory;         /* for what is to be sent */
     const char *fault;
     transport_identity is;
     uint32_t records;
@@ -68,6 +69,7 @@ static bool make_room(tls *t, size_t more)
     if (size > OUT_BYTES_MAX) return false;
     if (size < t->out_expected) size = t->out_expected;
     uint8_t *larger = realloc(t->out, size);
+    t->lacks_memory = larger == NULL;
     if (larger == NULL) return false;
     t->out      = larger;
     t->out_size = size;
@@ -549,6 +551,6 @@ ssize_t tls_send(tls *t, const struct iovec *of, int n)
     ERR_pop_to_mark();
     tls_flush(t);
     if (taken > 0) return (ssize_t)taken;
-    errno = is_fit ? EAGAIN : EPROTO;
+    errno = is_fit ? EAGAIN : t->lacks_memory ? ENOMEM : EPROTO;
     return -1;
 }

@@ -300,6 +300,16 @@ static ssize_t push(line *l, struct iovec *of, int n)
     return sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+/* After a push that took nothing.  True: nothing can be sent any more, and the connection ends. */
+static bool is_broken(line *l)
+{
+    if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS) return false;
+    l->lacks_memory = errno == ENOMEM;
+    if (l->lacks_memory && l->note == NULL) l->note = "no memory to send on it";
+    line_cut(l);
+    return true;
+}
+
 void line_greet(line *l)
 {
     struct iovec all = {(void *)(uintptr_t)greeting, GREETING_BYTES};
@@ -336,7 +346,7 @@ pen_status line_send(line *l, const void *head, size_t head_size, buf *body)
                           {body != NULL ? body->data : NULL, body_bytes}};
     const size_t all   = FRAME_BYTES + head_size + body_bytes;
     ssize_t sent       = l->queue == NULL ? push(l, of, body_bytes > 0 ? 3 : 2) : 0;
-    if (sent < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS) return PEN_PEER_LOST;
+    if (sent < 0 && is_broken(l)) return PEN_PEER_LOST;
     if (sent < 0) sent = 0;
     if ((size_t)sent < all && !queue_rest(l, of, (size_t)sent, body)) {
         if (sent > 0) line_cut(l); /* half a message has left */
@@ -378,7 +388,10 @@ void line_flush(line *l)
     struct iovec of[2 * GATHER];
     while (l->queue != NULL) {
         const ssize_t sent = push(l, of, gather(l, of));
-        if (sent < 0) return;
+        if (sent < 0) {
+            (void)is_broken(l);
+            return;
+        }
         note_sent(l, (size_t)sent);
     }
     if (l->tls != NULL) tls_flush(l->tls);

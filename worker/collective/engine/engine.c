@@ -298,25 +298,26 @@ static void choose_spin(coll_engine *e)
     e->has_core = here <= cores;
 }
 
-void coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint64_t job)
+pen_status coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint64_t job,
+                              pen_error *why)
 {
-    pen_error why;
-    if (e->is_alone) return;
+    if (e->is_alone) return PEN_OK;
     coll_member *by_rank = calloc((size_t)n, sizeof *by_rank);
     pen_status status    = PEN_OK;
     if (by_rank == NULL)
-        status = why_set(&why, PEN_NO_MEMORY, "no memory for %d members", n);
+        status = why_set(why, PEN_NO_MEMORY, "no memory for %d members", n);
     else if (n != e->world_size)
-        status = why_set(&why, PEN_INTERNAL, "%d members in a world of %d", n, e->world_size);
+        status = why_set(why, PEN_INTERNAL, "%d members in a world of %d", n, e->world_size);
     for (int i = 0; i < n && status == PEN_OK; i++)
         if (members[i].rank >= 0 && members[i].rank < n) by_rank[members[i].rank] = members[i];
-    if (status == PEN_OK) status = copy_members(e, by_rank, n, &why);
-    if (status == PEN_OK) status = set_peers(e, by_rank, n, job, &why);
+    if (status == PEN_OK) status = copy_members(e, by_rank, n, why);
+    if (status == PEN_OK) status = set_peers(e, by_rank, n, job, why);
     if (status == PEN_OK) choose_spin(e);
-    if (status == PEN_OK) status = group_connect(e, *e->setup.world, &why);
+    if (status == PEN_OK) status = group_connect(e, *e->setup.world, why);
     if (status == PEN_OK && e->setup.settings->servers <= 0)
-        status = group_reach(e, *e->setup.world, &why); /* training needs it */
-    if (status == PEN_OK) status = engine_compare_agreed(by_rank, n, &why);
-    if (status != PEN_OK) coll_engine_fail(e, &why);
+        status = group_reach(e, *e->setup.world, why); /* training needs it */
+    if (status == PEN_OK) status = engine_compare_agreed(by_rank, n, why);
+    if (status != PEN_OK) coll_engine_fail(e, why);
     free(by_rank);
+    return status;
 }

@@ -86,8 +86,9 @@ uint64_t coll_engine_number(const coll_engine *engine);
 uint32_t coll_engine_prove(const coll_engine *engine, const coll_member *members, int n,
                            int32_t *rank, uint64_t *number);
 
-/* From the thread "pen-io". */
-void coll_engine_joined(coll_engine *engine, const coll_member *members, int n, uint64_t job);
+/* From the thread "pen-io".  A failure is that of every call from here on. */
+pen_status coll_engine_joined(coll_engine *engine, const coll_member *members, int n, uint64_t job,
+                              pen_error *why);
 /* The job continues without this member. */
 void coll_engine_lost(coll_engine *engine, int rank, const pen_error *why);
 /* A call failed because the members have changed: the scheduler decides whether the job can continue.  Any thread. */

@@ -221,6 +221,7 @@ bool mesh_drain_link(mesh_link *l)
             break;
         case TRANSPORT_REFUSED:
             stat_add(l->m->o.stats, STAT_REFUSED, 1);
+            l->m->is_starved |= event.lacks_memory;
             reach_refused(&l->reach, event.note);
             break;
         }

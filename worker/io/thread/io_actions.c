@@ -143,8 +143,10 @@ static void epoch_came(void *user, const wire_control *m)
         snprintf(c->ctx->job, sizeof c->ctx->job, "%.47s", m->u.epoch.job);
     c->is_late = m->u.epoch.epoch > 1 || !io_is_member(c);
     io_on_place(c, m);
-    if (!c->is_late) io_coll_joined(c, m);
-    io_end(&c->join, NULL);
+    if (!c->is_late && io_coll_joined(c, m, &why) != PEN_OK)
+        io_report(c, &why);
+    else
+        io_end(&c->join, NULL);
 }
 
 static pen_status on_plan(io_thread *c, const wire_control *m, pen_error *why)

@@ -177,18 +177,18 @@ uint32_t io_prove(void *user, const wire_member *worker, uint32_t n, int32_t *ra
     return read;
 }
 
-void io_coll_joined(io_thread *c, const wire_control *m)
+pen_status io_coll_joined(io_thread *c, const wire_control *m, pen_error *why)
 {
     const uint32_t n     = m->u.epoch.n_workers;
     coll_member *members = list_members(m->u.epoch.worker, n);
-    if (members == NULL) {
-        pen_error why;
-        why_set(&why, PEN_NO_MEMORY, "no memory for %u members", n);
-        coll_engine_fail(c->ctx->coll, &why);
-        return;
-    }
-    coll_engine_joined(c->ctx->coll, members, (int)n, m->u.epoch.term);
+    pen_status status    = PEN_NO_MEMORY;
+    if (members != NULL)
+        status = coll_engine_joined(c->ctx->coll, members, (int)n, m->u.epoch.term, why);
+    else
+        why_set(why, PEN_NO_MEMORY, "no memory for %u members", n);
     free(members);
+    /* Others are told by the calls that they concern, but would wait here for one without memory. */
+    return status == PEN_NO_MEMORY ? status : PEN_OK;
 }
 
 void io_lost(void *user, int32_t rank, const pen_error *why)

@@ -171,7 +171,7 @@ void io_answer(job_link *l, command_call *call); /* any thread */
 /* io_coll.c */
 typedef struct io_coll_request io_coll_request;
 extern const coll_job io_coll_job; /* its user is the io_thread */
-void io_coll_joined(io_thread *c, const wire_control *epoch);
+pen_status io_coll_joined(io_thread *c, const wire_control *epoch, pen_error *why);
 void io_coll_fini(io_thread *c);
 uint32_t io_prove(void *user, const wire_member *worker, uint32_t n, int32_t *rank,
                   uint64_t *number);
