@@ -1,3 +1,4 @@
+/* membership.c - HELLO to BYE: what a member sends when, and when it gives its scheduler up. */
 #include "membership/membership.h"
 
 #include "common/base/log.h"

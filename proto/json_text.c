@@ -1,3 +1,4 @@
+/* json_text.c - replaces what is not UTF-8 before jansson sees it. */
 #include "proto/json_text.h"
 
 #include "common/base/utf8.h"

@@ -1,4 +1,4 @@
-/* rows.c - see rows.h. */
+/* rows.c - lays out and checks the bytes of a part's rows, and of the calls around them. */
 #include "proto/rows.h"
 
 #include "common/base/utf8.h"

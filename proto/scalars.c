@@ -1,4 +1,4 @@
-/* scalars.c - see scalars.h. */
+/* scalars.c - names, adds and compares the scalars of a step. */
 #include "proto/scalars.h"
 
 #include <math.h>

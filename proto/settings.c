@@ -1,4 +1,4 @@
-/* settings.c - see settings.h. */
+/* settings.c - the words of settings that have several. */
 #include "proto/settings.h"
 
 const char *const settings_loss_rules[] = {"fail", "continue", "wait", NULL};

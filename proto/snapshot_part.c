@@ -1,4 +1,4 @@
-/* snapshot_part.c - see snapshot_part.h. */
+/* snapshot_part.c - opens, begins and ends a part; compares a kept model with the present one. */
 #include "proto/snapshot_part.h"
 
 #include "common/base/why.h"

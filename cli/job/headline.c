@@ -1,3 +1,4 @@
+/* headline.c - a job in one line: its step, its rate, its scalars, and who is missing. */
 #include "cli/job/headline.h"
 
 #include "proto/status_json.h"

@@ -1,4 +1,4 @@
-/* job_note.c - see job_note.h. */
+/* job_note.c - writes, reads and lists the notes of jobs, and removes those of jobs that are gone. */
 #include "cli/job/job_note.h"
 
 #include "common/base/why.h"

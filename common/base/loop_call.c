@@ -1,3 +1,4 @@
+/* loop_call.c - a question to a loop's thread: the caller waits for the answer, at most so long. */
 #include "common/base/loop_call.h"
 
 #include <time.h>

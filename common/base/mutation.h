@@ -1,4 +1,4 @@
-/* Planted bugs: rules of the protocol that a test can switch off, to see that the simulator notices.
+/* mutation.h - planted bugs: rules of the protocol that a test can switch off, to see that the simulator notices.
  *
  * Not in the product: without PENSTOCK_MUTATION, mutation() is the constant false and the compiler drops the branch. The
  * simulator (tests/sim) compiles the pure cores again with PENSTOCK_MUTATION and sets `mutation_active` to one bug at a

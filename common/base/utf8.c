@@ -1,3 +1,4 @@
+/* utf8.c - finds letters of UTF-8, and replaces or refuses what cannot be shown. */
 #include "common/base/utf8.h"
 
 #include "common/base/why.h"

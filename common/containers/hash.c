@@ -1,4 +1,4 @@
-/* hash.c - see hash.h. */
+/* hash.c - hashes bytes and numbers with xxHash. */
 #include "common/containers/hash.h"
 
 #define XXH_INLINE_ALL

@@ -1,3 +1,4 @@
+/* value_table.c - values by key, with a bound of their bytes. */
 #include "common/containers/value_table.h"
 #include "common/base/why.h"
 #include "common/containers/hash.h"

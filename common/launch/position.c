@@ -1,3 +1,4 @@
+/* position.c - a shared page with one word for the step and one for the call. */
 #include "common/launch/position.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* http_gate.c - checks host, origin and token of a request, from its text alone. */
 #include "common/net/http_gate.h"
 
 #include "common/base/why.h"

@@ -1,3 +1,4 @@
+/* http_places.c - time limits of connections, and which one ends to make room. */
 #include "common/net/http_places.h"
 
 enum { ALL = HTTP_PLACES + HTTP_PLACES_SPARE };

@@ -1,3 +1,4 @@
+/* local_socket.c - makes, finds and removes Unix-domain sockets in the user's folder. */
 #include "common/net/local_socket.h"
 
 #include "common/base/clock.h"

@@ -1,3 +1,4 @@
+/* metrics.c - writes families and samples in the text that the reader asked for. */
 #include "common/net/metrics.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* monitor.c - routes requests for the pages of a process, and answers them from its loop. */
 #include "common/net/monitor.h"
 
 #include "common/base/log.h"

@@ -1,4 +1,4 @@
-/* name_lookup.c - see name_lookup.h. */
+/* name_lookup.c - asks the resolver in a thread, and keeps the answer until it is taken. */
 #include "common/net/name_lookup.h"
 
 #include "common/system/side_thread.h"

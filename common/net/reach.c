@@ -1,3 +1,4 @@
+/* reach.c - tries a connection in a thread of its own, and puts what it found into words. */
 #include "common/net/reach.h"
 
 #include "common/net/local_socket.h"

@@ -1,4 +1,4 @@
-/* tcp_address.c - see tcp_address.h. */
+/* tcp_address.c - writes and reads "tcp://HOST:PORT", and finds free ports. */
 #include "common/net/tcp_address.h"
 
 #include <netdb.h>

@@ -1,3 +1,4 @@
+/* state.c - writes beside the old state, flushes, and takes its name; checks on reading. */
 #include "common/snapshot/state.h"
 #include "common/base/crc.h"
 #include "common/base/why.h"

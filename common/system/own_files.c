@@ -1,3 +1,4 @@
+/* own_files.c - opens folders step by step without following links, and files inside them. */
 #include "common/system/own_files.h"
 
 #include "common/base/why.h"

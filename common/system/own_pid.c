@@ -1,3 +1,4 @@
+/* own_pid.c - the process id, cached, and renewed after a fork. */
 #include "common/system/own_pid.h"
 
 #include <pthread.h>

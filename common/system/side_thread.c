@@ -1,3 +1,4 @@
+/* side_thread.c - starts a small thread without signals. */
 #include "common/system/side_thread.h"
 
 #include <pthread.h>

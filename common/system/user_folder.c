@@ -1,4 +1,4 @@
-/* user_folder.c - see user_folder.h. */
+/* user_folder.c - chooses, makes and checks the user's folder. */
 #include "common/system/user_folder.h"
 
 #include "common/base/config.h"

@@ -1,3 +1,4 @@
+/* core.c - messages and ticks to the parts of the core, in one order of follow-ups. */
 #include "scheduler/core/core.h"
 #include "scheduler/core/core_state.h"
 

@@ -1,3 +1,4 @@
+/* member_sentence.c - the scheduler's sentences: each is written here once. */
 #include "scheduler/core/member_sentence.h"
 #include "common/base/why.h"
 #include "proto/status_json.h"

@@ -1,3 +1,4 @@
+/* outbox.c - queues messages that a connection does not take now, with a bound for each peer. */
 #include "scheduler/shell/outbox.h"
 #include "common/containers/list.h"
 #include <stdlib.h>

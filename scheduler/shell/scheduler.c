@@ -1,3 +1,4 @@
+/* scheduler.c - the scheduler's process: its address, its socket, its state file, and its loop around the core. */
 #include "scheduler/shell/scheduler.h"
 #include "common/net/auth/auth.h"
 #include "common/base/clock.h"

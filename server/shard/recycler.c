@@ -1,4 +1,4 @@
-/* recycler.c - see recycler.h. */
+/* recycler.c - hands out kept buffers that fit, and takes them back when they are released. */
 #include "server/shard/recycler_test.h"
 
 #include "common/containers/list.h"

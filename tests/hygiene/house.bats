@@ -148,6 +148,13 @@ no_include() {
     done
 }
 
+@test "the first line of every source has its name and says what it is" {
+    # shellcheck disable=SC2046
+    run awk 'FNR == 1 { n = split(FILENAME, part, "/") }
+             FNR == 1 && (index($0, "/* " part[n] " - ") != 1 || / - see [a-z_]*\.h\. \*\/$/) { print FILENAME ": " $0 }' $(sources)
+    [ -z "$output" ] || { echo "$output"; return 1; }
+}
+
 @test "nothing in the tree looks unfinished" {
     run bash -c "git ls-files -co --exclude-standard '*.c' '*.h' '*.inc' '*.sh' '*.md' '*.txt' Makefile | grep -v '^tests/hygiene/' | xargs grep -nE '\b(TODO|FIXME|XXX|HACK)\b'"
     [ -z "$output" ] || { echo "$output"; false; }

@@ -1,4 +1,4 @@
-/* memory.c - see memory.h. */
+/* memory.c - the names by which the cores ask for memory, and the count that refuses some. */
 #include "tests/sim/memory.h"
 
 #include "common/containers/arrays.h"

@@ -1,3 +1,4 @@
+/* step_log.c - appends a line or an event record for each step to a file. */
 #include "worker/data/step_log.h"
 
 #include "common/base/crc.h"

@@ -1,4 +1,4 @@
-/* hosted.c - see hosted.h. */
+/* hosted.c - settings of a hosted scheduler, and the one that only says why rank 0 cannot start. */
 #include "worker/io/hosted.h"
 
 #include "common/base/config.h"

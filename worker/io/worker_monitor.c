@@ -1,3 +1,4 @@
+/* worker_monitor.c - answers for the HTTP pages of a worker. */
 #include "worker/io/worker_monitor.h"
 
 #include "common/base/why.h"

@@ -1,4 +1,4 @@
-/* table_request.c - see table_request.h. */
+/* table_request.c - checks, deals, sorts and writes the keys of a call, and puts the answers back. */
 #include "worker/tensor/table_request.h"
 
 #include "common/base/why.h"

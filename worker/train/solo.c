@@ -1,4 +1,4 @@
-/* solo.c - see solo.h. */
+/* solo.c - weighs a gradient into a buffer, or hands it on as it is. */
 #include "worker/train/solo.h"
 
 #include "common/base/why.h"

@@ -1,4 +1,4 @@
-/* lend.c - see lend.h. */
+/* lend.c - the note of a lent body, and reading or mapping it in another process. */
 #include "common/net/transport/lend.h"
 
 #include "common/containers/hash.h"

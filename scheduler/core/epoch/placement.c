@@ -1,3 +1,4 @@
+/* placement.c - deals shards to servers, and moves copies one step at a time. */
 #include "scheduler/core/epoch/placement.h"
 #include "common/base/why.h"
 #include "common/containers/arrays.h"

@@ -1,3 +1,4 @@
+/* resolve.c - compares the reports of a change, and chooses each shard's primary. */
 #include "scheduler/core/epoch/resolve.h"
 #include "common/base/mutation.h"
 #include "common/base/why.h"

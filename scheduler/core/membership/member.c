@@ -1,3 +1,4 @@
+/* member.c - the table of a member's states and events. */
 #include "scheduler/core/membership/member.h"
 #include <assert.h>
 

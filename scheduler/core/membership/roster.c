@@ -1,3 +1,4 @@
+/* roster.c - finds, adds and removes member slots. */
 #include "scheduler/core/membership/roster.h"
 #include "common/containers/list.h"
 #include "common/containers/arrays.h"

@@ -1,3 +1,4 @@
+/* kv.c - the key-value store of a job: sets, adds, waiting gets, and answers kept for a repeat. */
 #include "scheduler/core/services/kv.h"
 #include "common/containers/arrays.h"
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* handler_guard.c - see handler_guard.h. */
+/* handler_guard.c - a seat for each thread, and a signal handler that waits for its sentence. */
 #include "server/process/plugin/handler_guard.h"
 
 #include "common/base/clock.h"

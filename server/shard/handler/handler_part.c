@@ -1,4 +1,4 @@
-/* handler_part.c - see handler_part.h. */
+/* handler_part.c - requests of ranks to a handler, the answers that are kept, and its state saved and loaded. */
 #include "server/shard/handler/handler_part.h"
 
 #include "common/base/why.h"

@@ -1,4 +1,4 @@
-/* row_store.c - see row_store.h. */
+/* row_store.c - blocks of rows, the hash table that finds them, and updates of a batch. */
 #include "server/shard/table/row_store.h"
 
 #include "common/base/crc.h"
