@@ -179,7 +179,7 @@ pen_group *context_group(pen_ctx *ctx, pen_group_kind kind, pen_error *why);
 uint64_t context_deadline(const pen_ctx *ctx);
 
 /* A step begins: updates the world and the step's flags to its members. */
-void context_follow_members(pen_ctx *ctx); /* world.c */
+void context_follow_members(pen_ctx *ctx); /* makes the world anew when members came or went */
 
 /* Every call begins with it: refuses NULL, a forked child, an earlier failure.  Sets
  * pen_last_error(). */

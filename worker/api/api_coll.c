@@ -17,7 +17,8 @@ pen_status api_coll_enter(const pen_group *g, const char *function, const pen_op
 {
     if (g == NULL)
         return last_error_report(PEN_INVALID_ARGUMENT, "%s: the group is NULL", function);
-    if (g->engine == NULL && g->has_failed) return members_changed(g, &g->failure); /* world.c */
+    if (g->engine == NULL && g->has_failed)
+        return members_changed(g, &g->failure); /* context_follow_members() */
     pen_status status = api_check_opts(o);
     return status == PEN_OK ? context_enter(g->ctx, function, waits) : status;
 }
