@@ -72,6 +72,13 @@ line_of() { # FILE: its line of the list
     esac
 }
 
+# With a sanitizer all run beside each other: the limits of these tests are long enough.
+if [ "$kind" = sanitize ]; then
+    for file in $files; do line_of "$file"; done >>"$list"
+    files=
+    jobs=$((jobs + 1)) # some sleep
+fi
+
 # What measures no time may run beside others.  Files that do measure time say "# alone: why": one after the other, they
 # run beside the rest too, which is nice, so they find a processor whenever they want one.
 if [ "$kind" = all ]; then
@@ -83,8 +90,8 @@ if [ "$kind" = all ]; then
     jobs=$((jobs + 2)) # jobs of many processes wait for each other much of the time
 fi
 
-# Random tries are few in `all`; `sanitize`, which finds more by each, has the others.
-export TRIES=${TRIES:-$([ "$kind" = all ] && echo 1 || echo 3)}
+# Random tries are few in `all`; the address sanitizer, which finds more by each, has the others.
+export TRIES=${TRIES:-$([ "$kind" = all ] || [ "$kind$has_address" = sanitize ] && echo 1 || echo 3)}
 fuzz() { # NAME TARGETS
     echo "$1 300 env FUZZ_SEED=${FUZZ_SEED:-1} FUZZ_TARGETS=$2 tests/fuzz/run.sh $build/$1 ${FUZZ_SECONDS:-10}"
 }
@@ -100,6 +107,9 @@ longest="gpu_tensors cluster_hostile gpu_waits cluster_sharing conformance_coll_
     cluster_liar cluster_restarts cluster_reach cluster_snapshot cluster_gpt2 cluster_hosts_docs sim_mutation_test cli_run gpu_nccl cli_output
     cluster_leave cluster_scalars cluster_order cluster_units cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage
     cluster_failover cluster_loss conformance_transport_test cluster_disk cluster_state unit_transport_limit_test"
+[ "$kind" != sanitize ] || longest="gpu_tensors sim_lively_test unit_shard_offload_test unit_sharded_test unit_mesh_test unit_node_test fuzz_foreign
+    sim_mutation_test unit_worker_strategy_test conformance_coll_test unit_tls_test cluster_shells fuzz_files sim_sim_test fuzz_wire
+    conformance_coll_fault_test unit_reduce_test cluster_memory sim_memory_test python_training_test conformance_store_crash_test unit_schedule_test"
 {
     for name in $longest; do grep "^$name " "$list"; done
     grep -vE "^($(echo $longest | tr ' ' '|')) " "$list"
