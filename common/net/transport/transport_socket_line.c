@@ -300,12 +300,14 @@ static ssize_t push(line *l, struct iovec *of, int n)
     return sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* After a push that took nothing.  True: nothing can be sent any more, and the connection ends. */
+/* After a push that took nothing.  True: nothing can be sent any more.  What the peer has sent may still be read, except
+ * where encryption lacks memory: nothing else would end that connection. */
 static bool is_broken(line *l)
 {
     if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS) return false;
-    l->lacks_memory = errno == ENOMEM;
-    if (l->lacks_memory && l->note == NULL) l->note = "no memory to send on it";
+    if (l->tls == NULL || errno != ENOMEM) return true;
+    l->lacks_memory = true;
+    if (l->note == NULL) l->note = "no memory to send on it";
     line_cut(l);
     return true;
 }
