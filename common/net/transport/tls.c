@@ -69,8 +69,10 @@ static bool make_room(tls *t, size_t more)
     if (size > OUT_BYTES_MAX) return false;
     if (size < t->out_expected) size = t->out_expected;
     uint8_t *larger = realloc(t->out, size);
-    t->lacks_memory = larger == NULL;
-    if (larger == NULL) return false;
+    if (larger == NULL) {
+        t->lacks_memory = true; /* for good: OpenSSL has begun a record that it cannot end */
+        return false;
+    }
     t->out      = larger;
     t->out_size = size;
     return true;

@@ -315,7 +315,7 @@ static bool is_broken(line *l)
 void line_greet(line *l)
 {
     struct iovec all = {(void *)(uintptr_t)greeting, GREETING_BYTES};
-    (void)push(l, &all, 1); /* a new connection has room for it */
+    if (push(l, &all, 1) < 0) (void)is_broken(l); /* a new connection has room for it */
 }
 
 /* The part of a message that the kernel did not take. */

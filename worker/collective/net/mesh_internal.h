@@ -82,6 +82,7 @@ struct mesh {
     transport *listener;
     bool copies;     /* the transport passes references to the receiver: data is copied, not lent */
     bool is_starved; /* a message was lost for want of memory: end_without_memory() */
+    bool tears_next; /* it may have been of a group that is not made yet, whose first call fails */
     int epoll_fd, wake_fd;
     atomic_uint news; /* counts the turns that have read something */
     int self, n_peers;

@@ -180,6 +180,7 @@ static bool drain_links(mesh *m)
 static void end_without_memory(mesh *m)
 {
     m->is_starved = false;
+    m->tears_next = true;
     for (wire_team *t = m->teams; t != NULL; t = t->next) {
         wire_starve(t);
         for (int i = 0; i < t->size; i++)

@@ -81,6 +81,8 @@ pen_status wire_team_create(mesh *m, uint64_t id, const int *ranks, int size, in
     wire_team *t = make_team(m, id, ranks, size, rank);
     if (t == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", size);
     LIST_PREPEND(m->teams, t);
+    t->run.next_is_torn = m->tears_next;
+    m->tears_next       = false;
     /* Delivers messages that arrived before their group existed. */
     mesh_early_queue all = m->early;
     m->early             = NULL;
