@@ -72,22 +72,16 @@ line_of() { # FILE: its line of the list
     esac
 }
 
-# With a sanitizer all run beside each other: the limits of these tests are long enough.
-if [ "$kind" = sanitize ]; then
-    for file in $files; do line_of "$file"; done >>"$list"
-    files=
-    jobs=$((jobs + 1)) # some sleep
-fi
-
-# What measures no time may run beside others.  Files that do measure time say "# alone: why": one after the other, they
-# run beside the rest too, which is nice, so they find a processor whenever they want one.
-if [ "$kind" = all ]; then
+# What measures no time may run beside others.  Files that do measure time say "# alone: why", and run one after the other:
+# with a sanitizer after the rest, else beside it, for it is nice, so that they find a processor whenever they want one.
+if [[ $kind = @(all|sanitize) ]]; then
     # shellcheck disable=SC2086
     beside=$(grep -L '^# alone:' $files)
     # shellcheck disable=SC2086
     files=$(grep -l '^# alone:' $files)
     for file in $beside; do line_of "$file"; done >>"$list"
-    jobs=$((jobs + 2)) # jobs of many processes wait for each other much of the time
+    # Jobs of many processes wait for each other much of the time.
+    jobs=$((jobs + $([ "$kind" = all ] && echo 2 || echo 1)))
 fi
 
 # Random tries are few in `all`; the address sanitizer, which finds more by each, has the others.
