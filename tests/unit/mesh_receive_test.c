@@ -480,12 +480,36 @@ static void a_part_without_a_place_fails_the_call(void **unused)
     rig_close(r);
 }
 
+/* It may have been of a group that is not made yet, which then would wait for it. */
+static void a_message_lost_for_want_of_memory_fails_the_first_call_of_the_next_group(void **unused)
+{
+    static const int ranks[] = {0, 1};
+    (void)unused;
+    rig *r        = rig_open(2, schemes[0]);
+    float in[FEW] = {0}, out[FEW];
+    pen_error why;
+    r->member[0].m->is_starved = true;
+    mesh_advance(r->member[0].m);
+    r->seq = 1;
+    for (int next = 1; next <= 2; next++) { /* the second one has lost nothing */
+        must(wire_team_create(r->member[0].m, GROUP + (uint64_t)next, ranks, 2, 0,
+                              &r->member[0].team, &why),
+             &why);
+        begin_sum(r, 0, FEW, in, out, "loss");
+        for (int i = 0; i < 100; i++) advance(r, 0);
+        assert_int_equal(r->member[0].state, next == 1 ? COLL_FAILED : COLL_RUNNING);
+        if (next == 1) assert_int_equal(r->member[0].why.status, PEN_NO_MEMORY);
+    }
+    rig_close(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_that_differ_all_get_the_same_sentence),
         cmocka_unit_test(a_difference_that_no_neighbour_sees_gives_all_the_same_sentence),
         cmocka_unit_test(data_counts_only_when_its_sender_has_shown_itself),
+        cmocka_unit_test(a_message_lost_for_want_of_memory_fails_the_first_call_of_the_next_group),
         cmocka_unit_test(a_short_call_shows_itself_only_to_those_it_sends_to),
         cmocka_unit_test(a_faster_member_may_be_one_call_ahead),
         cmocka_unit_test(data_that_comes_before_headers_are_compared_is_kept),

@@ -59,6 +59,17 @@ static int connect_to_listener(void)
     return fd;
 }
 
+/* Whatever the listener says of the connection before. */
+static void await_up_again(transport *d)
+{
+    transport_event event;
+    for (const uint64_t until = now_ms() + PATIENCE_MS; now_ms() < until;) {
+        if (next(d, &event, 1) && event.kind == TRANSPORT_UP) return;
+        (void)next(l, &event, 0);
+    }
+    fail_msg("no connection");
+}
+
 static void check_serves(void)
 {
     transport *d = dial_with(worker, AUTH_SERVER, l);
@@ -90,6 +101,37 @@ enum { MEMORY_FACTOR = 8 };
 #else
 enum { MEMORY_FACTOR = 1 };
 #endif
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+static bool refuses; /* the product's realloc(), by the linker's --wrap */
+void *__real_realloc(void *from, size_t size);
+void *__wrap_realloc(void *from, size_t size);
+
+void *__wrap_realloc(void *from, size_t size)
+{
+    return refuses ? NULL : __real_realloc(from, size);
+}
+
+/* What was to be sent then may be in pieces in OpenSSL: nothing else is sent on that connection. */
+static void test_tls_connection_without_memory_to_send_ends_and_is_made_again(void **state)
+{
+    (void)state;
+    transport *d = dial_with(worker, AUTH_SERVER, l);
+    await_up(l, d);
+    refuses                 = true;
+    const pen_status status = transport_send(d, 0, "refused", 7, NULL);
+    refuses                 = false;
+    assert_int_equal(status, PEN_AGAIN);
+    const transport_event event = await(d, TRANSPORT_REFUSED);
+    assert_true(event.lacks_memory);
+    assert_string_equal(event.note, "no memory to send on it");
+    await(d, TRANSPORT_DOWN);
+    await_up_again(d);
+    assert_int_equal(transport_send(d, 0, "served", 6, NULL), PEN_OK);
+    assert_int_equal(await(l, TRANSPORT_MESSAGE).head_size, 6);
+    transport_close(d, 0);
+    await(l, TRANSPORT_DOWN);
+}
 
 /* ---- OpenSSL as the peer ------------------------------------------------------------------------- */
 typedef struct {
@@ -775,6 +817,7 @@ static void test_tls_half_a_message_and_an_end_is_closed_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tls_connection_without_memory_to_send_ends_and_is_made_again),
         cmocka_unit_test(test_tls_openssl_with_the_members_key_is_that_member),
         cmocka_unit_test(test_tls_stranger_is_refused_whatever_it_names_itself),
         cmocka_unit_test(test_tls_other_versions_groups_and_ciphers_are_refused),
