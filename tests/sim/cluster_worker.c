@@ -377,8 +377,9 @@ static void failed(void *user, const pen_error *why)
         check_failure(w->c, why); /* else it concerns this one alone */
     sim_worker_remember(w, why);
     unanswered_fail(w->unanswered, why);
-    if (w->ps_client != NULL) ps_client_fail(w->ps_client, why, now_of(w));
-    if (w->ps_client == NULL)
+    if (w->ps_client != NULL)
+        ps_client_fail(w->ps_client, why, now_of(w));
+    else
         fail_calls(w, why); /* pen_init and pen_commit: no other worker waits for them */
 }
 

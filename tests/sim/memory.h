@@ -12,7 +12,7 @@
 void sim_memory_begin(long at, long many);
 long sim_memory_asked(void); /* requests since then */
 bool sim_memory_has_refused(void);
-void sim_memory_hold(
-    bool holds); /* until false: none is counted or refused, as while a process starts */
+/* true: none is counted or refused until false, as while a process starts. */
+void sim_memory_hold(bool holds);
 
 #endif

@@ -215,7 +215,7 @@ static call_state time_out(engine_call *c, const engine_call *due)
         at += (size_t)snprintf(who + at, sizeof who - at, "%srank %d (%.40s)", i > 0 ? ", " : "",
                                missing[i], e->host != NULL ? e->host[missing[i]] : "unknown");
     if (n > SENTENCE_NAMES && at < sizeof who) snprintf(who + at, sizeof who - at, " and others");
-    /* As the program gave it: the call began a little after the deadline was computed. */
+    /* To a hundredth of a second: the call began a little after its deadline was computed. */
     const uint64_t hundredths = (due->deadline_ms - due->begun_ms + 9) / 10;
     why_set(&c->why, PEN_TIMED_OUT, "%s waited %.4g s for %s", name, (double)hundredths / 100,
             n > 0 ? who : "what others send");

@@ -82,10 +82,11 @@ static inline void *device_copies_grad_of(const pen_tensor *t)
 }
 
 /* ---- the step: functions of a tensor that becomes ready are called with its lock ----------------- */
-typedef enum {                      /* where a gradient is after pen_ready() */
-               DEVICE_COPIES_HERE,  /* where the strategy works */
-               DEVICE_COPIES_COMES, /* it is being copied to the host: deliver() follows */
-               DEVICE_COPIES_ADDED  /* in the sum of the micro-batches, on its device */
+/* Where a gradient is after pen_ready(). */
+typedef enum {
+    DEVICE_COPIES_HERE,  /* where the strategy works */
+    DEVICE_COPIES_COMES, /* it is being copied to the host: deliver() follows */
+    DEVICE_COPIES_ADDED  /* in the sum of the micro-batches, on its device */
 } device_copies_way;
 
 /* pen_ready(): brings a gradient, made by work enqueued on *stream (NULL: on the program's newest), to where the strategy

@@ -54,7 +54,7 @@ static pen_status take_roots(const update_state *r, uint32_t n, pen_error *why)
 static pen_status update_whole(const update_state *r, launch *l, uint32_t n, pen_error *why)
 {
     /* The sums of a tensor's blocks, first those of the parameters; a part has its own blocks, the others are zeros,
-     * which change no sum.  Returns the number of doubles. */
+     * which change no sum. */
     size_t sums = 0;
     for (uint32_t i = 0; i < n; i++) {
         const pen_tensor *t    = r->model->tensor[r->alike[i]];
