@@ -128,6 +128,43 @@ static void test_ps_client_backs_off_when_a_shard_has_no_room(void **state)
     world_destroy(w);
 }
 
+/* The shard has no room for a message, or misses what was sent before it. */
+static void refuse_for_now(world *w, const sent *s)
+{
+    wire_data d = from_shard(w, s->shard, WIRE_REFUSED, s->step);
+    d.status    = PEN_AGAIN;
+    d.n         = s->n;
+    d.chunk     = s->chunk;
+    d.seq       = s->seq;
+    ps_client_receive(w->x, s->shard, &d, NULL, w->now);
+}
+
+static void
+test_ps_client_sends_rows_that_were_refused_behind_lost_ones_again_with_these(void **state)
+{
+    (void)state;
+    enum { PUSHES = 20 };
+    static const uint64_t rows[2];
+    world *w             = world_of(&(world_shape){
+                    .rule = STEP_ASYNC, .sync = {"async", "async"}, .wire = "raw", .table = true});
+    ps_client_request *r = ps_client_open(w->x, w->now);
+    for (int i = 0; i < PUSHES; i++) {
+        ps_client_add_rows(w->x, r, PS_PUSH, w->plan->first_chunk[1], rows, sizeof rows, NULL);
+        if (i % 4 == 0) ps_client_flush(w->x, w->now); /* several messages */
+    }
+    ps_client_close(w->x, r, w, 0, w->now);
+    ps_client_flush(w->x, w->now);
+    const int n = w->n_sent;
+    assert_true(n > 1);
+    for (int i = 1; i < n; i++) refuse_for_now(w, &w->sent[i]); /* the first is lost */
+    while (w->n_sent == n) sleep_until_due(w);
+    uint64_t next = 0;
+    for (int m = n; m < w->n_sent; m++)
+        for (uint32_t i = 0; i < w->sent[m].n; i++) assert_int_equal(w->sent[m].seq[i], next++);
+    assert_int_equal(next, PUSHES);
+    world_destroy(w);
+}
+
 static void test_ps_client_sends_unanswered_again_when_a_connection_is_back(void **state)
 {
     (void)state;
@@ -358,6 +395,8 @@ int main(void)
         cmocka_unit_test(
             test_ps_client_sends_nothing_of_a_push_whose_values_came_while_its_repeat_was_queued),
         cmocka_unit_test(test_ps_client_backs_off_when_a_shard_has_no_room),
+        cmocka_unit_test(
+            test_ps_client_sends_rows_that_were_refused_behind_lost_ones_again_with_these),
         cmocka_unit_test(test_ps_client_sends_unanswered_again_when_a_connection_is_back),
         cmocka_unit_test(test_ps_client_sends_again_after_a_full_queue),
         cmocka_unit_test(test_ps_client_keeps_a_bounded_lead_over_a_shard_that_does_not_answer),

@@ -149,6 +149,7 @@ typedef struct {
     const char *sync[2], *wire; /* of group 0, which has 'w', and 1, which has 'b' */
     bool one_group, one_tensor; /* one_tensor: only 'b', so that a shard is idle */
     bool many;                  /* TENSORS like 'b' instead; every third is in group 0 */
+    bool table;                 /* 'b' is a table of 8 parts */
     bool large;                 /* 'w' has LARGE elements, which must not be touched */
 } world_shape;
 
@@ -167,6 +168,11 @@ static inline world *world_of(const world_shape *shape)
     for (int g = 0; g < 2; g++)
         w->group[g] = (wire_group){"default", "sgd lr=1", shape->sync[g], shape->wire, "constant"};
     w->tensor[1].group = !shape->one_group;
+    if (shape->table) {
+        w->tensor[1].ndim     = 2;
+        w->tensor[1].shape[1] = 1;
+        w->tensor[1].flags    = PEN_FROZEN | WIRE_TABLE;
+    }
     if (shape->large) w->tensor[0].shape[0] = LARGE;
     for (uint32_t t = 0; t < TENSORS && shape->many; t++) {
         w->tensor[t]       = w->tensor[1];

@@ -254,6 +254,17 @@ static bool speaks_for_partition(const ps_client *self, const op *o)
     return true;
 }
 
+/* A shard takes the pushes of a part of a table in their order.  So the oldest that is not answered goes again with all
+ * behind it, which would be refused without it, and these wait for that. */
+static void send_again(ps_client *self, op *o)
+{
+    const op *oldest = self->chunk[o->chunk].head;
+    while (oldest->state != OP_SENT) oldest = oldest->chunk_next;
+    o->due_ms = oldest->due_ms;
+    for (op *each = o; oldest == o && each != NULL; each = each->chunk_next)
+        if (each->state == OP_SENT) ps_client_send_later(self, each);
+}
+
 static void tick_op(ps_client *self, op *o, uint64_t now_ms)
 {
     if (o->due_ms <= now_ms) {
@@ -263,7 +274,7 @@ static void tick_op(ps_client *self, op *o, uint64_t now_ms)
             o->due_ms =
                 now_ms + retry_wait_ms(&self->setup.retry, RETRY_RECEIPT, o->tries, &self->draws);
         } else if (o->state == OP_SENT)
-            ps_client_send_later(self, o);
+            send_again(self, o);
     }
     if (o->due_ms < self->tick_ms) self->tick_ms = o->due_ms;
 }
