@@ -145,7 +145,8 @@ void ps_client_step_vote(ps_client *self, uint32_t shard, const wire_data *d, co
 {
     const plan *p    = self->setup.plan;
     step_state *step = &self->step;
-    if (self->n_decided == 0 || step->request == NULL || step->decided || d->step != step->index)
+    if (self->n_decided == 0 || step->request == NULL || step->in == NULL || step->decided ||
+        d->step != step->index)
         return;
 
     size_t left = body != NULL ? body->size / sizeof(double) : 0, at = 0;
