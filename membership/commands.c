@@ -165,7 +165,10 @@ void commands_receive(commands *self, const wire_control *c)
     }
     call = add_call(a, c);
     if (call == NULL) return;
-    if (self->act.run(self->user, call, c->u.command.body, c->u.command.body_size)) return;
+    const pen_status ran =
+        self->act.run(self->user, call, c->u.command.body, c->u.command.body_size);
+    if (ran == PEN_NO_MEMORY) drop(a, &a->calls); /* the newest */
+    if (ran != PEN_NOT_FOUND) return;
     call->status         = PEN_NOT_FOUND;
     call->has_no_handler = true;
     commands_answer(self, call);

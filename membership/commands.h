@@ -35,8 +35,9 @@ typedef struct command_call {
 typedef struct {
     void (*send)(void *user, const wire_control *message); /* may be lost */
 
-    /* Runs the program's function; body is BORROWED for the call.  False: there is none. */
-    bool (*run)(void *user, command_call *call, const void *body, size_t size);
+    /* Runs the program's function; body is BORROWED for the call.  PEN_NOT_FOUND: there is none.  PEN_NO_MEMORY: it did
+     * not run, and will when the asker sends the command again. */
+    pen_status (*run)(void *user, command_call *call, const void *body, size_t size);
 } commands_actions;
 
 commands *commands_create(pen_role role, int32_t rank, const commands_actions *actions, void *user);

@@ -193,8 +193,8 @@ void shard_resend(shard *self, uint64_t now_ms);
 bool shard_receive(shard *self, uint32_t peer, const wire_data *d, buf *payload);
 
 /* Runs a command in the handlers of all parts here; its token is the number of the part's chunk.  Returns the number of
- * answers that come, now or later, in any thread. */
-uint32_t shard_command(shard *self, handler_command *command);
+ * answers that come, now or later, in any thread.  *refused: why other parts do not answer, if it was PEN_OK. */
+uint32_t shard_command(shard *self, handler_command *command, pen_status *refused);
 void shard_handler_answered(handler_call *call); /* its shard may be gone */
 bool shard_has_handlers(const shard *self);
 

@@ -25,7 +25,7 @@ typedef struct {
     commands *commands;
     sent sent[SENT_MAX];
     int n_sent, n_run;
-    bool has_handler;
+    bool has_handler, lacks_memory;
     command_call *call;
     char body[64];
 } end;
@@ -51,14 +51,15 @@ static void on_send(void *user, const wire_control *m)
     snprintf(s->text, sizeof s->text, "%s", m->u.reply.text);
 }
 
-static bool on_run(void *user, command_call *call, const void *body, size_t size)
+static pen_status on_run(void *user, command_call *call, const void *body, size_t size)
 {
     end *e = user;
-    if (!e->has_handler) return false;
+    if (e->lacks_memory) return PEN_NO_MEMORY;
+    if (!e->has_handler) return PEN_NOT_FOUND;
     e->n_run++;
     e->call = call;
     copy(e->body, sizeof e->body, body, size);
-    return true;
+    return PEN_OK;
 }
 
 static void open_end(end *e, int32_t rank)
@@ -199,6 +200,22 @@ static void test_commands_bound_what_one_asker_can_leave_behind(void **state)
     commands_destroy(e.commands);
 }
 
+static void test_commands_run_when_they_come_again_if_there_was_no_memory(void **state)
+{
+    (void)state;
+    end e;
+    open_end(&e, 1);
+    e.lacks_memory = true;
+    hear_command(&e, ME, 5, 5, "do");
+    assert_int_equal(e.n_run + e.n_sent, 0);
+    e.lacks_memory = false;
+    hear_command(&e, ME, 5, 5, "do");
+    assert_int_equal(e.n_run, 1);
+    answer(&e, e.call, PEN_OK, "done");
+    assert_int_equal(e.n_sent, 1);
+    commands_destroy(e.commands);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +225,7 @@ int main(void)
         cmocka_unit_test(test_commands_without_a_handler_are_reported),
         cmocka_unit_test(test_commands_send_a_refusal_without_its_data),
         cmocka_unit_test(test_commands_are_ignored_after_the_job_failed),
+        cmocka_unit_test(test_commands_run_when_they_come_again_if_there_was_no_memory),
         cmocka_unit_test(test_commands_bound_what_one_asker_can_leave_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

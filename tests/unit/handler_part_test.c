@@ -489,16 +489,19 @@ static struct {
     int n;
     pen_status status;
     uint32_t value;
+    bool lacks_memory;
 } told;
 
-static void on_told(void *user, uint32_t token, pen_status status, void *data, size_t size)
+static bool on_told(void *user, uint32_t token, pen_status status, void *data, size_t size)
 {
     assert_ptr_equal(user, &told);
     assert_int_equal(token, 77);
+    if (told.lacks_memory) return false;
     told.n++;
     told.status = status;
     if (size == sizeof told.value) memcpy(&told.value, data, size);
     free(data);
+    return true;
 }
 
 static void test_commands_are_answered_once_at_the_latest_when_the_part_is_closed(void **state)
@@ -510,12 +513,15 @@ static void test_commands_are_answered_once_at_the_latest_when_the_part_is_close
          .head = 1, .body = "body", .size = 4, .user = &told, .token = 77, .answered = on_told};
     told.n = 0;
     ask(part, 0, 9, 0, 0, ROWS_PUSHES);
-    assert_true(handler_part_command(part, &c));
+    assert_int_equal(handler_part_command(part, &c), PEN_OK);
     assert_int_equal(told.n, 1);
     assert_int_equal(told.value, 1);
     c.head = 2;
-    for (int i = 0; i < 3; i++) assert_true(handler_part_command(part, &c));
+    for (int i = 0; i < 3; i++) assert_int_equal(handler_part_command(part, &c), PEN_OK);
     assert_int_equal(answer(seen.call[0], PEN_OK, much, sizeof much, NULL), PEN_UNSUPPORTED);
+    told.lacks_memory = true;
+    assert_int_equal(answer(seen.call[0], PEN_OK, much, 8, NULL), PEN_NO_MEMORY);
+    told.lacks_memory = false;
     in_another_thread(seen.call[0]);
     assert_int_equal(answer(seen.call[0], PEN_OK, NULL, 0, NULL), PEN_WRONG_STATE);
     assert_int_equal(told.n, 2);

@@ -17,13 +17,24 @@ typedef struct {
     size_t size;
 } piece;
 
+typedef struct { /* to one thread; its task goes there and back */
+    struct server_gather *gather;
+    server_shard *place;
+    loop_task task;
+    uint32_t expected; /* answers of its parts, once it is back */
+    pen_status refused;
+} question;
+
 typedef struct server_gather {
     struct server_gather *next;
     server *server;
     command_call *call; /* of commands.h, which keeps it until it is answered */
-    uint32_t threads_left, expected, n;
-    piece *piece; /* [n] */
-    size_t capacity;
+    uint32_t threads_left, expected, n_heard, n;
+    pen_status refused; /* why some parts do not answer */
+    piece *piece;       /* [n] */
+    size_t capacity, size;
+    void *body;          /* [size], behind the questions */
+    question question[]; /* of each thread */
 } gather;
 
 /* ---- answers, in main's thread --------------------------------------------------------------- */
@@ -57,10 +68,10 @@ static void join(const gather *g, command_call *call)
 
 static void finish_if_whole(gather *g)
 {
-    if (g->threads_left > 0 || g->n < g->expected) return;
+    if (g->threads_left > 0 || g->n_heard < g->expected) return;
     command_call *call = g->call;
     if (g->n > 0) qsort(g->piece, g->n, sizeof *g->piece, by_chunk);
-    call->status = PEN_OK;
+    call->status = g->refused;
     call->size   = 0;
     for (uint32_t i = 0; i < g->n; i++) {
         if (call->status == PEN_OK) call->status = g->piece[i].status;
@@ -76,53 +87,53 @@ static void finish_if_whole(gather *g)
 typedef struct {
     gather *gather;
     piece piece;
-    uint32_t expected; /* of a thread that has asked all its parts */
-    bool is_thread;
 } said;
 
-static void hear(void *user)
+static void hear_part(void *user)
 {
     const said *a = user;
     gather *g     = a->gather;
-    if (a->is_thread) {
-        g->threads_left--;
-        g->expected += a->expected;
-    } else if (VEC_ROOM(g->piece, g->capacity, g->n + 1)) {
+    g->n_heard++;
+    if (VEC_ROOM(g->piece, g->capacity, g->n + 1)) {
         g->piece[g->n++] = a->piece;
     } else {
-        free(a->piece.data); /* the asker waits until its deadline */
-        return;
+        free(a->piece.data);
+        g->refused = PEN_NO_MEMORY;
     }
     finish_if_whole(g);
 }
 
+static void hear_thread(void *user)
+{
+    const question *q = user;
+    gather *g         = q->gather;
+    g->threads_left--;
+    g->expected += q->expected;
+    if (q->refused != PEN_OK) g->refused = q->refused;
+    finish_if_whole(g);
+}
+
 /* ---- in other threads ------------------------------------------------------------------------ */
-static void answered(void *user, uint32_t token, pen_status status, void *data, size_t size)
+static bool answered(void *user, uint32_t token, pen_status status, void *data, size_t size)
 {
     gather *g    = user;
     const said a = {.gather = g, .piece = {token, status, data, size}};
-    if (!server_post(g->server->loop, hear, &a, sizeof a)) free(data);
+    return server_post(g->server->loop, hear_part, &a, sizeof a);
 }
-
-typedef struct {
-    gather *gather;
-    server_shard *place;
-    int32_t head;
-    size_t size;
-    uint8_t body[];
-} question;
 
 static void ask(void *user)
 {
     question *q       = user;
-    handler_command c = {
-        .head = q->head, .body = q->body, .size = q->size, .user = q->gather, .answered = answered};
-    said a = {.gather = q->gather, .is_thread = true};
+    const gather *g   = q->gather;
+    handler_command c = {.head     = g->call->head,
+                         .body     = g->body,
+                         .size     = g->size,
+                         .user     = q->gather,
+                         .answered = answered};
     for (uint32_t i = 0; i < q->place->n_hosted; i++)
-        a.expected += shard_command(q->place->hosted[i]->shard, &c);
-    server *s = q->gather->server;
-    free(q);
-    (void)server_post(s->loop, hear, &a, sizeof a);
+        q->expected += shard_command(q->place->hosted[i]->shard, &c, &q->refused);
+    q->task = (loop_task){.fn = hear_thread, .user = q};
+    loop_post(g->server->loop, &q->task);
 }
 
 /* ---- commands -------------------------------------------------------------------------------- */
@@ -133,24 +144,27 @@ static bool takes_commands(const server *s)
     return false;
 }
 
-static bool run_command(void *user, command_call *call, const void *body, size_t size)
+static pen_status run_command(void *user, command_call *call, const void *body, size_t size)
 {
-    server *s = user;
-    gather *g = takes_commands(s) ? calloc(1, sizeof *g) : NULL;
-    if (g == NULL) return false;
-    *g         = (gather){.next = s->gathers, .server = s, .call = call};
+    server *s        = user;
+    const uint32_t n = s->settings.shards;
+    if (!takes_commands(s)) return PEN_NOT_FOUND;
+    gather *g = calloc(1, sizeof *g + n * sizeof *g->question + size);
+    if (g == NULL) return PEN_NO_MEMORY;
+    g->next         = s->gathers;
+    g->server       = s;
+    g->call         = call;
+    g->threads_left = n;
+    g->size         = size;
+    g->body         = &g->question[n];
+    if (size > 0) memcpy(g->body, body, size);
     s->gathers = g;
-    for (uint32_t i = 0; i < s->settings.shards; i++) {
-        question *q = malloc(sizeof *q + size);
-        if (q == NULL) continue;
-        *q = (question){.gather = g, .place = &s->shard[i], .head = call->head, .size = size};
-        if (size > 0) memcpy(q->body, body, size);
-        g->threads_left++;
-        if (server_post(s->shard[i].loop, ask, q, 0)) continue;
-        g->threads_left--;
-        free(q);
+    for (uint32_t i = 0; i < n; i++) {
+        question *q = &g->question[i];
+        *q = (question){.gather = g, .place = &s->shard[i], .task = {.fn = ask, .user = q}};
+        loop_post(s->shard[i].loop, &q->task);
     }
-    return true;
+    return PEN_OK;
 }
 
 static void send_reply(void *user, const wire_control *message)

@@ -146,7 +146,7 @@ static void drop_answered_commands(handler_part *p, bool all)
         part_command *c = *at;
         int state       = COMMAND_WAITS;
         if (all && atomic_compare_exchange_strong(&c->state, &state, COMMAND_IS_OVER))
-            c->of.answered(c->of.user, c->of.token, PEN_AGAIN, NULL, 0);
+            (void)c->of.answered(c->of.user, c->of.token, PEN_AGAIN, NULL, 0);
         if (atomic_load(&c->state) == COMMAND_IS_OVER) {
             *at = c->next;
             free(c);
@@ -568,24 +568,25 @@ static pen_status reply_command(pen_call *call, pen_status status, const void *d
                        (int)c->of.head);
     }
     if (n > 0) memcpy(copy, data, n);
-    c->of.answered(c->of.user, c->of.token, status, copy, n);
+    if (!c->of.answered(c->of.user, c->of.token, status, copy, n)) {
+        free(copy);
+        atomic_store(&c->state, COMMAND_WAITS);
+        return why_set(why, PEN_NO_MEMORY, "pen_reply: no memory to pass an answer on");
+    }
     atomic_store(&c->state, COMMAND_IS_OVER);
     return PEN_OK;
 }
 
-bool handler_part_command(handler_part *p, const handler_command *of)
+pen_status handler_part_command(handler_part *p, const handler_command *of)
 {
-    if (p->setup.handler->command == NULL) return false;
+    if (p->setup.handler->command == NULL) return PEN_NOT_FOUND;
     drop_answered_commands(p, false);
     part_command *c = calloc(1, sizeof *c);
-    if (c == NULL) {
-        of->answered(of->user, of->token, PEN_NO_MEMORY, NULL, 0);
-        return true;
-    }
+    if (c == NULL) return PEN_NO_MEMORY;
     *c          = (part_command){.call.reply = reply_command, .next = p->commands, .of = *of};
     p->commands = c;
     enter(p, "command");
     p->setup.handler->command(p->state, &c->call, of->head, of->body, of->size);
     leave(p);
-    return true;
+    return PEN_OK;
 }

@@ -106,11 +106,11 @@ typedef struct {
     size_t size;
     void *user;
     uint32_t token;
-    /* In any thread, once; data is OWNED, malloc. */
-    void (*answered)(void *user, uint32_t token, pen_status status, void *data, size_t size);
+    /* In any thread, once; data is OWNED, malloc.  False: no memory to pass it on; data stays the caller's. */
+    bool (*answered)(void *user, uint32_t token, pen_status status, void *data, size_t size);
 } handler_command;
 
-/* False: this handler takes no commands, and nothing follows. */
-bool handler_part_command(handler_part *part, const handler_command *c);
+/* PEN_OK: the handler has it, and its answer comes.  PEN_NOT_FOUND: it takes no commands.  PEN_NO_MEMORY. */
+pen_status handler_part_command(handler_part *part, const handler_command *c);
 
 #endif

@@ -201,7 +201,7 @@ void shard_handler_capture(shard_capture_chunk *to, const shard_chunk *k)
 }
 
 /* ---- commands -------------------------------------------------------------------------------- */
-uint32_t shard_command(shard *s, handler_command *c)
+uint32_t shard_command(shard *s, handler_command *c, pen_status *refused)
 {
     uint32_t n = 0;
     if (s->role != SHARD_PRIMARY) return 0;
@@ -209,12 +209,11 @@ uint32_t shard_command(shard *s, handler_command *c)
         const shard_chunk *k = &s->chunk[i];
         if (k->handler == NULL) continue;
         c->token = k->number;
-        if (!shard_is_sealed(s)) {
-            n += handler_part_command(k->handler, c);
-        } else { /* its state may be on its way to another server */
-            c->answered(c->user, c->token, PEN_AGAIN, NULL, 0);
-            n++;
-        }
+        /* Of a sealed shard the state may be on its way to another server. */
+        const pen_status status =
+            shard_is_sealed(s) ? PEN_AGAIN : handler_part_command(k->handler, c);
+        n += status == PEN_OK;
+        if (*refused == PEN_OK && status != PEN_NOT_FOUND) *refused = status;
     }
     return n;
 }

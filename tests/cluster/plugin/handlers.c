@@ -41,6 +41,10 @@ static void *open_state(int part, int parts, void *user)
     (void)part, (void)parts, (void)user;
     if (s == NULL) return NULL;
     s->row = calloc(ROOM, sizeof *s->row);
+    if (s->row == NULL) {
+        free(s);
+        return NULL;
+    }
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->done, NULL);
     return s;
@@ -91,7 +95,7 @@ static pen_status answer(state *s, pen_call *call, const pen_kv_msg *m)
     float *out     = malloc((m->n * LENGTH_MAX + 1) * sizeof *out);
     uint32_t *lens = malloc((m->n + 1) * sizeof *lens);
     size_t n       = 0;
-    for (size_t i = 0; i < m->n; i++) {
+    for (size_t i = 0; i < m->n && out != NULL && lens != NULL; i++) {
         const row *r = find(s, m->keys[i], 0);
         lens[i]      = r != NULL ? r->length : s->n > 0 && m->cmd == 5 ? s->row[0].length : 0;
         if (r != NULL)
@@ -100,8 +104,10 @@ static pen_status answer(state *s, pen_call *call, const pen_kv_msg *m)
             memset(out + n, 0, lens[i] * sizeof *out);
         n += lens[i];
     }
-    const pen_status status = pen_reply(call, PEN_OK, m->pull ? out : NULL,
-                                        m->pull ? n * sizeof *out : 0, m->pull ? lens : NULL);
+    const pen_status status = out == NULL || lens == NULL
+                                  ? PEN_NO_MEMORY
+                                  : pen_reply(call, PEN_OK, m->pull ? out : NULL,
+                                              m->pull ? n * sizeof *out : 0, m->pull ? lens : NULL);
     free(out);
     free(lens);
     return status;
@@ -114,8 +120,10 @@ static void add(void *of, pen_call *call, const pen_kv_msg *m)
         return;
     }
     add_up(of, m);
-    /* An answer that does not fit is refused, and the call can still be answered. */
-    if (answer(of, call, m) != PEN_OK) (void)pen_reply(call, PEN_TOO_SMALL, NULL, 0, NULL);
+    /* An answer that does not fit, or that there is no memory for, leaves the call open. */
+    const pen_status status = answer(of, call, m);
+    if (status != PEN_OK)
+        (void)pen_reply(call, status == PEN_NO_MEMORY ? status : PEN_TOO_SMALL, NULL, 0, NULL);
 }
 
 /* ---- later ----------------------------------------------------------------------------------- */
@@ -127,6 +135,13 @@ typedef struct {
     float vals[ROOM];
 } job;
 
+/* Without memory for the answer, the sender is told. */
+static void reply(pen_call *call, const void *data, size_t size)
+{
+    if (pen_reply(call, PEN_OK, data, size, NULL) == PEN_NO_MEMORY)
+        (void)pen_reply(call, PEN_NO_MEMORY, NULL, 0, NULL);
+}
+
 static void answer_late(state *s, pen_call *call, const pen_kv_msg *m)
 {
     float out[ROOM];
@@ -137,7 +152,7 @@ static void answer_late(state *s, pen_call *call, const pen_kv_msg *m)
         const row *r = find(s, m->keys[i], 0);
         for (uint32_t e = 0; e < length && n < ROOM; e++) out[n++] = r != NULL ? r->value[e] : 0;
     }
-    (void)pen_reply(call, PEN_OK, n > 0 ? out : NULL, n * sizeof *out, NULL);
+    reply(call, n > 0 ? out : NULL, n * sizeof *out);
 }
 
 static void *work(void *user)
@@ -149,7 +164,7 @@ static void *work(void *user)
     if (j->msg.keys != NULL)
         answer_late(s, j->call, &j->msg);
     else
-        (void)pen_reply(j->call, PEN_OK, &s->n, sizeof s->n, NULL);
+        reply(j->call, &s->n, sizeof s->n);
     s->threads--;
     pthread_cond_broadcast(&s->done);
     pthread_mutex_unlock(&s->lock);
@@ -161,7 +176,11 @@ static void start_thread(state *s, pen_call *call, const pen_kv_msg *m)
 {
     pthread_t thread;
     job *j = calloc(1, sizeof *j);
-    *j     = (job){.of = s, .call = call};
+    if (j == NULL) {
+        (void)pen_reply(call, PEN_NO_MEMORY, NULL, 0, NULL);
+        return;
+    }
+    *j = (job){.of = s, .call = call};
     if (m != NULL) {
         j->msg = *m;
         memcpy(j->keys, m->keys, m->n * sizeof *m->keys);
@@ -187,8 +206,7 @@ static void gather(void *of, pen_call *call, const pen_kv_msg *m)
     for (size_t i = 0; i < m->vals_n && i < LENGTH_MAX; i++) s->sum[i] += value[i];
     s->waiting[s->n_waiting++] = call;
     if (s->n_waiting < m->cmd) return;
-    for (int i = 0; i < s->n_waiting; i++)
-        (void)pen_reply(s->waiting[i], PEN_OK, s->sum, m->vals_n * sizeof *s->sum, NULL);
+    for (int i = 0; i < s->n_waiting; i++) reply(s->waiting[i], s->sum, m->vals_n * sizeof *s->sum);
     s->n_waiting = 0;
     memset(s->sum, 0, sizeof s->sum);
 }
@@ -197,7 +215,7 @@ static void command(void *of, pen_call *call, int head, const void *body, size_t
 {
     state *s = of;
     (void)body, (void)size;
-    if (head == 1) (void)pen_reply(call, PEN_OK, &s->n, sizeof s->n, NULL);
+    if (head == 1) reply(call, &s->n, sizeof s->n);
     if (head == 2) start_thread(s, call, NULL);
     if (head == 3) (void)pen_reply(call, PEN_UNSUPPORTED, NULL, 0, NULL);
 }

@@ -71,16 +71,16 @@ void io_begin_store(io_thread *c, request *r, uint64_t now_ms)
 }
 
 /* ---- commands for the program ------------------------------------------------------------ */
-static bool run_call(void *user, command_call *call, const void *body, size_t size)
+static pen_status run_call(void *user, command_call *call, const void *body, size_t size)
 {
     io_thread *c = user;
     void *own;
     pen_command_fn fn = context_command(c->ctx, &own);
     call->owner       = c->ctx;
     call->call.reply  = command_reply;
-    if (fn == NULL) return false;
+    if (fn == NULL) return PEN_NOT_FOUND;
     fn(c->ctx, &call->call, call->head, body, size, own);
-    return true;
+    return PEN_OK;
 }
 
 static void on_answer(void *user)
