@@ -11,14 +11,15 @@ setup() {
 }
 teardown() { job_teardown; }
 
-# Runs the job of FLAGS with linear: its process ROLE (a worker: rank 1) gets no memory at allocation AT.
+# Runs the job of FLAGS with linear, or with $program: its process ROLE (a worker: rank 1) gets no memory at allocation AT.
 run_without() { # ROLE AT FLAGS
     local role=$1 at=$2
     shift 2
     rm -f "$tmp/note"
+    # shellcheck disable=SC2086
     env MARK="$mark" LD_PRELOAD="$preload" MEMFAULT_NOTE="$tmp/note" MEMFAULT_AT="$at" \
         MEMFAULT_IN="$role" $([ "$role" != worker ] || echo MEMFAULT_RANK=1) PENSTOCK_RETRY_MS=300 \
-        timeout 30 "$penstock" run --standalone --nproc-per-node 2 "$@" "$examples/linear" >"$tmp/out" 2>&1
+        timeout 30 "$penstock" run --standalone --nproc-per-node 2 "$@" ${program:-$examples/linear} >"$tmp/out" 2>&1
 }
 
 # Nothing crashed, nothing waited for ever, and a sanitizer found nothing.
@@ -60,6 +61,25 @@ each_fails() { # ROLE FLAGS
     # encrypts by itself.
     export PENSTOCK_SHARED_MEMORY=no PENSTOCK_LOCAL_SOCKETS=no EVERY=$((${EVERY:-7} * 3)) # of 630 allocations
     each_fails worker --mode zero2 --encryption on
+}
+
+@test "a worker without memory for one allocation, whose node adds up before servers do" {
+    each_fails worker --mode ps-hier --servers 1
+}
+
+@test "a worker without memory for one allocation, whose state is on a device" {
+    [ -e "$build/tests/gpu/driver/libcuda.so.1" ] || skip "built without CUDA"
+    export LD_LIBRARY_PATH=$build/tests/gpu/driver:$build/lib CUDA_ON_HOST_DEVICES=2 EVERY=$((${EVERY:-7} * 3)) # of 640
+    each_fails worker --device cuda --servers 1
+    each_fails worker --device cuda --mode zero2
+}
+
+@test "a server without memory for one allocation, whose tables have rules, or handlers of the program's" {
+    local program="$programs/table dim=2 keys=50 batch=10 rounds=6"
+    export EVERY=$((${EVERY:-7} * 3)) # of 730
+    each_fails server --servers 2
+    program+=" handler=add"
+    each_fails server --servers 2 --plugin "$programs/handlers.so"
 }
 
 @test "a server without memory for one allocation, beside one that has copies of its shards" {

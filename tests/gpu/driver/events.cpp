@@ -43,8 +43,8 @@ static bool leaves_out(site_order order, CUevent event)
     return order == SITE_IS_DROPPED;
 }
 
-static std::set<CUevent> events;
-static int table_file = -1;
+static std::set<CUevent> &events = *new std::set<CUevent>();
+static int table_file            = -1;
 static event_words *table;
 static std::atomic<bool> is_taken[SLOTS];
 

@@ -191,8 +191,8 @@ struct CUfunc_st {
     bool is_loaded;
 };
 
-static std::list<CUmod_st> modules; /* until the process ends */
-static std::list<CUfunc_st> functions;
+static std::list<CUmod_st> &modules    = *new std::list<CUmod_st>(); /* until the process ends */
+static std::list<CUfunc_st> &functions = *new std::list<CUfunc_st>();
 
 /* The magic number of nvcc -fatbin; the machine code behind it is not read. */
 API cuModuleLoadData(CUmodule *module, const void *image)

@@ -17,10 +17,12 @@ enum { OPENINGS = 1 << 16 };
 static uintptr_t range, next_place;
 static int file = -1;
 static uint64_t file_inode, ids;
-static bool reuses;                       /* CUDA_ON_HOST_REUSE: freed addresses at once */
-static std::map<uintptr_t, block> blocks; /* by their beginning; they do not overlap */
+static bool reuses; /* CUDA_ON_HOST_REUSE: freed addresses at once */
+/* By their beginning; they do not overlap.  Never destroyed: work goes on while exit() runs. */
+static std::map<uintptr_t, block> &blocks = *new std::map<uintptr_t, block>();
 static size_t used[DEVICES_MAX];
-static extents opened; /* what the device's work can touch now, but for blocks made since */
+/* What the device's work can touch now, but for blocks made since. */
+static extents &opened = *new extents();
 static bool has_new_block;
 
 static size_t whole_pages(size_t bytes)
