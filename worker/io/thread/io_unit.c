@@ -201,7 +201,7 @@ pen_status ps_units_use(strategy *s, const pen_unit *unit, pen_phase phase, int6
     if (!has_unit(u, unit->index) && check_unsent(u, unit, why) != PEN_OK) return why->status;
     pthread_mutex_lock(&u->lock);
     u->slot[unit->index].has_failed = false;
-    residency_use(u->residency, unit->index, phase, step);
+    (void)residency_use(u->residency, unit->index, phase, step); /* unrecorded: not fetched ahead */
     settle(u);
     const pen_status status = wait_for_unit(u, unit->index, why);
     if (status != PEN_OK) {

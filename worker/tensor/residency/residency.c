@@ -161,21 +161,23 @@ static void begin_step(residency *self, int64_t step)
     follow_best(self);
 }
 
-static void note_use(residency *self, uint32_t unit, pen_phase phase, int64_t step)
+static bool note_use(residency *self, uint32_t unit, pen_phase phase, int64_t step)
 {
-    if (step < 0) return;
+    if (step < 0) return true;
     if (step != self->step) begin_step(self, step);
-    order *recorded = &self->order[self->recording];
-    if (self->at == recorded->n && recorded->n < TRACE_MAX &&
-        VEC_ROOM(recorded->entry, recorded->capacity, recorded->n + 1))
-        recorded->entry[recorded->n++] = (order_entry){unit, phase};
+    order *recorded    = &self->order[self->recording];
+    const bool is_next = self->at == recorded->n && recorded->n < TRACE_MAX,
+               has_room =
+                   !is_next || VEC_ROOM(recorded->entry, recorded->capacity, recorded->n + 1);
+    if (is_next && has_room) recorded->entry[recorded->n++] = (order_entry){unit, phase};
     for (order *o = self->order; o < self->order + ORDERS; o++)
         o->fits = o->fits && self->at < o->n && o->entry[self->at].unit == unit &&
                   o->entry[self->at].phase == phase;
     self->at++;
-    if (followed(self) == NULL || followed(self)->fits) return;
+    if (followed(self) == NULL || followed(self)->fits) return has_room;
     forget_guesses(self);
     follow_best(self);
+    return has_room;
 }
 
 /* The uses were in a known order, or theirs is known from now on, instead of the one with the lowest score. */
@@ -267,15 +269,15 @@ static void need(residency *self, uint32_t unit)
     if (self->waiting == unit) self->waiting = NO_UNIT;
 }
 
-void residency_use(residency *self, uint32_t unit, pen_phase phase, int64_t step)
+bool residency_use(residency *self, uint32_t unit, pen_phase phase, int64_t step)
 {
-    note_use(self, unit, phase, step);
+    const bool is_noted = note_use(self, unit, phase, step);
     self->unit[unit].uses++;
     if (self->moving[unit] > 0) need(self, unit);
-    if (step < 0) return;
     const bool is_ahead_wanted =
         phase == PEN_FORWARD ? self->setup.forward : self->setup.backward == PREFETCH_PRE;
-    if (is_ahead_wanted) fetch_ahead(self, phase);
+    if (step >= 0 && is_ahead_wanted) fetch_ahead(self, phase);
+    return is_noted;
 }
 
 /* ---- release --------------------------------------------------------------------------------- */

@@ -53,8 +53,9 @@ residency *residency_create(const residency_setup *setup, const residency_action
 void residency_destroy(residency *self); /* drops nothing; NULL is fine */
 
 /* The unit is needed; the caller waits until residency_has().  step: the one in progress; -1: outside a step, where
- * nothing is recorded or fetched ahead. */
-void residency_use(residency *self, uint32_t unit, pen_phase phase, int64_t step);
+ * nothing is recorded or fetched ahead.  False: no memory to record it, so in later steps this rank may
+ * fetch and keep other units than the other ranks. */
+bool residency_use(residency *self, uint32_t unit, pen_phase phase, int64_t step);
 /* A release without a use does nothing. */
 void residency_release(residency *self, uint32_t unit, pen_phase phase);
 bool residency_has(const residency *self, uint32_t unit);

@@ -143,9 +143,12 @@ pen_status sharded_units_use(strategy *s, const pen_unit *unit, pen_phase phase,
     pen_status status = PEN_OK;
     if (u == NULL || unit->moving == 0) return PEN_OK;
     pthread_mutex_lock(&u->calls);
-    residency_use(u->residency, unit->index, phase, step);
-    while (!residency_has(u->residency, unit->index) && u->n_begun > 0) notify_arrival(u);
-    if (!residency_has(u->residency, unit->index)) {
+    if (!residency_use(u->residency, unit->index, phase, step))
+        status =
+            why_set(why, PEN_NO_MEMORY, "no memory to record the use of unit '%s'", unit->name);
+    while (status == PEN_OK && !residency_has(u->residency, unit->index) && u->n_begun > 0)
+        notify_arrival(u);
+    if (status == PEN_OK && !residency_has(u->residency, unit->index)) {
         *why   = u->slot[unit->index].failure;
         status = why->status != PEN_OK
                      ? why->status
