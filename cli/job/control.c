@@ -235,8 +235,9 @@ pen_status control_receive(control *c, uint64_t timeout_ms, wire_control *messag
                 snprintf(c->refusal, sizeof c->refusal, "%s", event.note);
             if (event.kind != TRANSPORT_MESSAGE) continue;
             wire_arena_reset(c->arena);
-            if (wire_control_decode(event.head, event.head_size, c->arena, message, why) == PEN_OK)
-                return PEN_OK;
+            const pen_status status =
+                wire_control_decode(event.head, event.head_size, c->arena, message, why);
+            if (status == PEN_OK || status == PEN_NO_MEMORY) return status;
         }
         uint64_t spent = clock_ms(&clock_real) - start;
         if (spent >= timeout_ms) return PEN_AGAIN;

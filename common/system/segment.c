@@ -454,7 +454,7 @@ static pen_status mapping_open(const segment_ref *ref, mapping **made, pen_error
     close(fd);
     if (m == NULL || m->base == NULL) {
         free(m);
-        return why_set(why, PEN_NO_MEMORY, "no room to map %llu bytes of process %d",
+        return why_set(why, PEN_NO_MEMORY, "no memory to map %llu bytes of process %d",
                        (unsigned long long)ref->size, (int)ref->pid);
     }
     m->ref = *ref;
