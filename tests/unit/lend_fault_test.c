@@ -181,6 +181,37 @@ static void a_reader_is_not_taken_for_dead_because_no_file_can_be_opened(void **
 }
 
 /* Written by another process: refused, and the connection stays up. */
+/* A segment of its own, which this process maps only by opening another file. */
+static void a_body_that_cannot_be_mapped_is_refused_and_given_back(void **state)
+{
+    (void)state;
+    enum { LARGE = 40 << 20 };
+    pair p = open_pair(true, true);
+    acquaint(&p);
+    uint8_t *data = segment_alloc(LARGE, NULL);
+    assert_non_null(data);
+    watched w;
+    watch(&w, data, LARGE);
+    const int next = dup(STDERR_FILENO);
+    struct rlimit as_it_was;
+    assert_true(next >= 0 && close(next) == 0 && getrlimit(RLIMIT_NOFILE, &as_it_was) == 0);
+    const struct rlimit none = {.rlim_cur = (rlim_t)next, .rlim_max = as_it_was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    assert_int_equal(transport_send(p.dialler, 0, "large", 5, w.body), PEN_OK);
+    const transport_event event = await_with(p.listener, TRANSPORT_REFUSED, p.dialler);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &as_it_was), 0);
+    assert_string_equal(event.note, "cannot map a lent body");
+    for (int i = 0; i < 1000 && atomic_load(&w.released) == 0; i++) {
+        transport_event none_is_left;
+        assert_int_not_equal(transport_recv(p.listener, &none_is_left), PEN_OK);
+        assert_int_not_equal(transport_recv(p.dialler, &none_is_left), PEN_OK);
+        nap(p.dialler);
+    }
+    assert_int_equal(atomic_load(&w.released), 1);
+    segment_free(data);
+    close_pair(&p);
+}
+
 static void nonsense_about_lent_bodies_is_refused(void **state)
 {
     (void)state;
@@ -363,6 +394,7 @@ int main(void)
         cmocka_unit_test(bodies_of_a_killed_peer_are_taken_back_and_stay_lendable),
         cmocka_unit_test(a_reader_whose_first_thread_has_ended_is_not_taken_for_dead),
         cmocka_unit_test(a_reader_is_not_taken_for_dead_because_no_file_can_be_opened),
+        cmocka_unit_test(a_body_that_cannot_be_mapped_is_refused_and_given_back),
         cmocka_unit_test(nonsense_about_lent_bodies_is_refused),
         cmocka_unit_test(a_stranger_proves_nothing_and_lends_nothing),
         cmocka_unit_test(a_member_that_lies_about_places_is_refused),

@@ -403,6 +403,19 @@ static bool return_some(lend *self)
     return true;
 }
 
+/* A body that could not be borrowed: its lender keeps it until then. */
+static void give_back_unread(lend *self, const peer_row *row, uint64_t token)
+{
+    const struct {
+        preface p;
+        uint64_t token;
+    } message = {{.mark = MARK, .kind = RETURN, .n = 1}, token};
+    if (VEC_ROOM(self->due, self->due_capacity, self->n_due + 1))
+        self->due[self->n_due++] = (returned){row->number, row->generation, token};
+    else
+        (void)send_head(self, row->number, &message, sizeof message);
+}
+
 static void settle(lend *self)
 {
     /* Appends newly released tokens to the unsent ones. */
@@ -489,9 +502,13 @@ pen_status lend_send(lend *self, uint32_t peer, const void *head, size_t head_si
 }
 
 /* ---- borrowing -------------------------------------------------------------------------------------------- */
+static const char NO_MEMORY[] = "no memory for a lent body";
+
 static void refuse(lend *self, transport_event *event, const char *note)
 {
-    if (self->ops->blame != NULL) self->ops->blame(self->state, event->peer);
+    event->lacks_memory = note == NO_MEMORY;
+    if (self->ops->blame != NULL && !event->lacks_memory)
+        self->ops->blame(self->state, event->peer);
     event->kind      = TRANSPORT_REFUSED;
     event->head      = NULL;
     event->head_size = 0;
@@ -505,10 +522,14 @@ static const char *borrow(lend *self, const peer_row *row, const lent_head *lent
     void *at       = NULL;
     borrowed *mine = malloc(sizeof *mine);
     *made          = mine;
-    if (mine == NULL || !book_enter(self->book)) return "no memory for a lent body";
+    if (mine == NULL || !book_enter(self->book)) {
+        give_back_unread(self, row, lent->token);
+        return NO_MEMORY;
+    }
     if (segment_map(&lent->place, lent->bytes, &at, NULL) != PEN_OK) {
         const mapped_head no = {.p = {.mark = MARK, .kind = MAPPED}};
         (void)send_head(self, row->number, &no, sizeof no);
+        give_back_unread(self, row, lent->token);
         pthread_mutex_lock(&self->book->lock);
         book_leave(self->book);
         return "cannot map a lent body";
