@@ -299,7 +299,6 @@ struct server {
     uint32_t answers_due;
 
     handler_set handlers; /* of the program or of its plugin */
-    void *plugin;         /* of dlopen(); NULL: none */
     int crash_fd;         /* an eventfd */
     loop_timer watching;  /* of handlers */
     bool is_stuck;        /* a handler hangs or has crashed; threads cannot be joined */

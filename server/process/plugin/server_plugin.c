@@ -20,11 +20,12 @@ static pen_status load(server *s, pen_error *why)
     char path[CONFIG_TEXT_BYTES + 2];
     const pen_handler *(*plugin)(int *n);
     int n = 0;
+    /* Stays loaded until the process ends: a thread of the plugin's own may be on its way out after close(). */
     snprintf(path, sizeof path, "%s%s", strchr(name, '/') == NULL ? "./" : "", name);
-    s->plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (s->plugin == NULL)
+    void *code = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (code == NULL)
         return why_set(why, PEN_BAD_SETTING, "cannot load the plugin: %.400s", dlerror());
-    *(void **)(&plugin) = dlsym(s->plugin, "pen_plugin");
+    *(void **)(&plugin) = dlsym(code, "pen_plugin");
     if (plugin == NULL)
         return why_set(why, PEN_BAD_SETTING,
                        "the plugin %.200s has no function pen_plugin(); penstock.h describes it",
@@ -111,6 +112,5 @@ pen_status server_plugin_open(server *s, pen_error *why)
 void server_plugin_close(server *s)
 {
     handler_guard_watch(-1);
-    if (s->plugin != NULL) dlclose(s->plugin);
     if (s->handlers.n > 0 && s->crash_fd >= 0) close(s->crash_fd);
 }
