@@ -147,7 +147,7 @@ static int find_nics(const doctor *d, nic *nics)
         if (doctor_line(d, folder, state, sizeof state) && strcmp(state, "down") == 0) continue;
         snprintf(folder, sizeof folder, "/sys/class/net/%.31s/device", e->d_name);
         if (!pci_look(d, folder, &nics[n].place)) continue;
-        snprintf(nics[n++].name, sizeof nics[0].name, "%s", e->d_name);
+        memcpy(nics[n++].name, e->d_name, strlen(e->d_name) + 1);
     }
     if (all != NULL) closedir(all);
     qsort(nics, (size_t)n, sizeof *nics, by_name);

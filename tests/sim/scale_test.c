@@ -41,7 +41,7 @@ typedef struct {
 } rig;
 
 static wire_tensor tensor[TENSORS];
-static char name[TENSORS][16];
+static char name[TENSORS][24];
 static wire_group group = {
     .name = "g", .optim = "sgd lr=0.1", .sync = "bsp", .wire = "raw", .schedule = "constant"};
 static wire_model model = {.n_tensors = TENSORS, .n_groups = 1, .tensor = tensor, .group = &group};
