@@ -180,7 +180,6 @@ static void a_reader_is_not_taken_for_dead_because_no_file_can_be_opened(void **
     a_reader_that_lives_keeps_what_it_was_lent(false, true);
 }
 
-/* Written by another process: refused, and the connection stays up. */
 /* A segment of its own, which this process maps only by opening another file. */
 static void a_body_that_cannot_be_mapped_is_refused_and_given_back(void **state)
 {
@@ -212,6 +211,7 @@ static void a_body_that_cannot_be_mapped_is_refused_and_given_back(void **state)
     close_pair(&p);
 }
 
+/* Written by another process: refused, and the connection stays up. */
 static void nonsense_about_lent_bodies_is_refused(void **state)
 {
     (void)state;

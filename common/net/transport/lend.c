@@ -403,7 +403,7 @@ static bool return_some(lend *self)
     return true;
 }
 
-/* A body that could not be borrowed: its lender keeps it until then. */
+/* The lender keeps a body that could not be borrowed until it gets this. */
 static void give_back_unread(lend *self, const peer_row *row, uint64_t token)
 {
     const struct {
