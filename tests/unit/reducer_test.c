@@ -30,6 +30,7 @@ typedef struct {
     begun queue[RANKS][CALLS_MAX];
     int n[RANKS], run;        /* run: calls begun by all; done: calls that have ended */
     int fails_at, refuses_at; /* number of a call; -1: none */
+    bool is_idle;             /* calls run only when somebody attends */
 } fake_group;
 
 typedef struct {
@@ -85,8 +86,16 @@ static pen_status submit(void *user, const coll_call *call, coll_done_fn done, v
     *b = (begun){.call = *call, .done = done, .user = done_user};
     snprintf(b->label, sizeof b->label, "%s", call->label);
     g->n[m->rank]++;
-    run_what_is_whole(g);
+    if (!g->is_idle) run_what_is_whole(g);
     return PEN_OK;
+}
+
+static bool attend(void *user, const atomic_ullong *news, unsigned long long seen)
+{
+    const member *m = user;
+    assert_true(atomic_load(news) == seen);
+    run_what_is_whole(m->group);
+    return false;
 }
 
 static const int owners[GRADIENTS] = {0, 1, 2, 0, 1, 2};
@@ -114,6 +123,7 @@ static void open_all(member *m, fake_group *g, uint64_t first_bytes, uint64_t bu
                                      .size         = RANKS,
                                      .rank         = r,
                                      .submit       = submit,
+                                     .attend       = attend,
                                      .summed       = note_sum,
                                      .user         = &m[r]};
         assert_int_equal(reducer_create(&setup, &m[r].r, &why), PEN_OK);
@@ -310,6 +320,24 @@ static void the_first_failure_is_reported_after_every_call_has_ended(void **stat
     close_members(m);
 }
 
+static void whoever_waits_for_sums_drives_them(void **state)
+{
+    member m[RANKS];
+    fake_group g;
+    pen_error why;
+    (void)state;
+    open_members(m, &g, 1000, 1 << 20);
+    begin_all(m, &g);
+    g.is_idle = true;
+    for (int r = 0; r < RANKS; r++)
+        for (uint32_t i = 0; i < GRADIENTS; i++) put(&m[r], i);
+    assert_int_equal(g.run, 0);
+    assert_int_equal(reducer_wait(m[0].r, &why), PEN_OK);
+    assert_true(g.run > 0);
+    assert_sums(m, NULL);
+    close_members(m);
+}
+
 static void a_call_that_cannot_begin_is_reported_at_the_end(void **state)
 {
     (void)state;
@@ -470,6 +498,7 @@ int main(void)
         cmocka_unit_test(an_order_that_all_agree_on_holds_from_the_next_step),
         cmocka_unit_test(an_order_with_a_repeat_is_refused_and_changes_nothing),
         cmocka_unit_test(the_first_failure_is_reported_after_every_call_has_ended),
+        cmocka_unit_test(whoever_waits_for_sums_drives_them),
         cmocka_unit_test(a_call_that_cannot_begin_is_reported_at_the_end),
         cmocka_unit_test(buckets_are_in_memory_that_peers_can_map),
         cmocka_unit_test(with_buffers_gradients_have_memory_only_until_their_sum_was_reported),

@@ -28,6 +28,7 @@
 #include "common/base/stat.h"
 #include "common/compute/device/device.h"
 #include "penstock.h"
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -159,6 +160,12 @@ extern const coll_path coll_path_node, coll_path_wire, coll_path_device, coll_pa
 typedef void (*coll_done_fn)(void *user, pen_status status, const pen_error *why);
 pen_status coll_submit(pen_group *g, const coll_call *call, uint64_t deadline_ms, coll_done_fn done,
                        void *user, pen_error *why);
+
+/* A thread that waits for calls of n groups of one engine drives them: until *news, which their callbacks change, differs
+ * from `seen`, or until until_ms (0: no limit).  False: no call is left to drive; a callback may be about to run on another
+ * thread. */
+bool coll_attend(pen_group *const *group, int n, const atomic_ullong *news, unsigned long long seen,
+                 uint64_t until_ms);
 
 /* A word in host memory that kernels of the device can read: 0 until a call of the group has failed or the group can make
  * no more calls, then nonzero for good.  It is valid as long as the group: enqueued kernels that read it must have ended

@@ -243,7 +243,7 @@ static bool drive(request_table *table, pen_group *group, uint64_t until_ms)
 {
     const unsigned long long seen = atomic_load(&table->n_tells);
     pthread_mutex_unlock(&table->lock);
-    const bool has_more = engine_attend(group, &table->n_tells, seen, until_ms);
+    const bool has_more = coll_attend(&group, 1, &table->n_tells, seen, until_ms);
     pthread_mutex_lock(&table->lock);
     return has_more || atomic_load(&table->n_tells) != seen;
 }

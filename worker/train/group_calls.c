@@ -63,6 +63,14 @@ pen_status group_calls_sum(void *user, const coll_call *call, coll_done_fn done,
     return submit_on(t, is_second ? t->second : t->group, call, done, done_user, why);
 }
 
+bool group_calls_attend(void *user, const atomic_ullong *news, unsigned long long seen)
+{
+    const group_calls *t     = user;
+    pen_group *const group[] = {t->group, t->second};
+    const int n              = t->group == NULL ? 0 : t->second == NULL ? 1 : 2;
+    return n > 0 && coll_attend(group, n, news, seen, 0);
+}
+
 void group_calls_count(group_calls *t)
 {
     pthread_mutex_lock(&t->lock);
@@ -79,6 +87,7 @@ void group_calls_end(void *user, pen_status status, const pen_error *why)
         t->failure.status = status;
     }
     t->in_progress--;
+    atomic_fetch_add(&t->n_ended, 1);
     pthread_cond_signal(&t->ended);
     pthread_mutex_unlock(&t->lock);
 }
@@ -94,7 +103,13 @@ void group_calls_begin(group_calls *t, const coll_call *call)
 pen_status group_calls_wait(group_calls *t, pen_error *why)
 {
     pthread_mutex_lock(&t->lock);
-    while (t->in_progress > 0) pthread_cond_wait(&t->ended, &t->lock);
+    while (t->in_progress > 0) {
+        const unsigned long long seen = atomic_load(&t->n_ended);
+        pthread_mutex_unlock(&t->lock);
+        const bool has_more = group_calls_attend(t, &t->n_ended, seen);
+        pthread_mutex_lock(&t->lock);
+        if (!has_more && atomic_load(&t->n_ended) == seen) pthread_cond_wait(&t->ended, &t->lock);
+    }
     const pen_status status = t->failure.status;
     if (status != PEN_OK) *why = t->failure;
     t->failure.status = PEN_OK;

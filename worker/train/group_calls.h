@@ -20,7 +20,8 @@ typedef struct {
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t ended;
     uint32_t in_progress;
-    pen_error failure; /* the first one since the last wait */
+    atomic_ullong n_ended; /* calls; changed under the lock */
+    pen_error failure;     /* the first one since the last wait */
 } group_calls;
 
 void group_calls_init(group_calls *t, pen_ctx *ctx);
@@ -40,6 +41,9 @@ pen_status group_calls_submit(void *user, const coll_call *call, coll_done_fn do
  * in the order of a stream. */
 pen_status group_calls_sum(void *user, const coll_call *call, coll_done_fn done, void *done_user,
                            pen_error *why);
+
+/* A reducer_attend_fn: coll_attend() on its groups. */
+bool group_calls_attend(void *user, const atomic_ullong *news, unsigned long long seen);
 
 /* The buffers of call are BORROWED until group_calls_wait(). */
 void group_calls_begin(group_calls *t, const coll_call *call);

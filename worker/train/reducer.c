@@ -57,6 +57,7 @@ struct reducer {
     pthread_mutex_t lock; /* of all below, written by the thread that ends a call */
     pthread_cond_t ended;
     uint32_t in_progress, n_made; /* calls; buffers */
+    atomic_ullong n_ended;        /* calls; changed under the lock */
     buffer *free;
     pen_error failure; /* the first one */
 };
@@ -116,12 +117,22 @@ static buffer *make_buffers(reducer *r, pen_error *why)
     return first;
 }
 
+/* Until another sum has ended.  Call with the lock, which is released meanwhile. */
+static void await_end(reducer *r)
+{
+    const unsigned long long seen = atomic_load(&r->n_ended);
+    pthread_mutex_unlock(&r->lock);
+    const bool has_more =
+        r->setup.attend != NULL && r->setup.attend(r->setup.user, &r->n_ended, seen);
+    pthread_mutex_lock(&r->lock);
+    if (!has_more && atomic_load(&r->n_ended) == seen) pthread_cond_wait(&r->ended, &r->lock);
+}
+
 static void take_buffer(reducer *r, bucket *b)
 {
     pen_error why;
     pthread_mutex_lock(&r->lock);
-    while (r->free == NULL && r->n_made >= r->setup.n_buffers && r->in_progress > 0)
-        pthread_cond_wait(&r->ended, &r->lock);
+    while (r->free == NULL && r->n_made >= r->setup.n_buffers && r->in_progress > 0) await_end(r);
     buffer *x = r->free;
     if (x != NULL) {
         r->free = x->next;
@@ -418,6 +429,7 @@ static void end_call(void *user, pen_status status, const pen_error *why)
     b->is_summed = status == PEN_OK;
     return_buffer(r, b);
     r->in_progress--;
+    atomic_fetch_add(&r->n_ended, 1);
     pthread_cond_broadcast(&r->ended);
     pthread_mutex_unlock(&r->lock);
 }
@@ -501,7 +513,7 @@ pen_status reducer_join(reducer *r, device_stream stream, pen_error *why)
 pen_status reducer_wait(reducer *r, pen_error *why)
 {
     pthread_mutex_lock(&r->lock);
-    while (r->in_progress > 0) pthread_cond_wait(&r->ended, &r->lock);
+    while (r->in_progress > 0) await_end(r);
     const pen_status status = r->failure.status;
     if (status != PEN_OK) *why = r->failure;
     pthread_mutex_unlock(&r->lock);
@@ -529,7 +541,7 @@ pen_status reducer_wait_bucket(reducer *r, uint32_t i, const uint32_t **gradient
     *gradient       = r->laid + b->first;
     *n              = b->n;
     pthread_mutex_lock(&r->lock);
-    while (!b->is_summed && r->failure.status == PEN_OK) pthread_cond_wait(&r->ended, &r->lock);
+    while (!b->is_summed && r->failure.status == PEN_OK) await_end(r);
     const pen_status status = r->failure.status;
     if (status != PEN_OK) *why = r->failure;
     pthread_mutex_unlock(&r->lock);

@@ -33,6 +33,9 @@ typedef struct reducer reducer;
 typedef pen_status (*reducer_submit_fn)(void *user, const coll_call *call, coll_done_fn done,
                                         void *done_user, pen_error *why);
 
+/* A waiting thread drives the calls that submit() got user for, as coll_attend() does. */
+typedef bool (*reducer_attend_fn)(void *user, const atomic_ullong *news, unsigned long long seen);
+
 typedef struct {
     uint32_t n;               /* gradients */
     const uint64_t *elements; /* [n] */
@@ -42,6 +45,7 @@ typedef struct {
     int size, rank;            /* of the group; only used with owners */
     const memory_space *space; /* of the buckets; NULL: the host; copied */
     reducer_submit_fn submit;
+    reducer_attend_fn attend; /* NULL: other threads drive them */
     /* 0: every bucket has its own memory, and reducer_sum() is valid after the wait */
     uint32_t n_buffers;
     stat_set *stats; /* counts memory; NULL: not counted */

@@ -295,7 +295,8 @@ static void choose_spin(coll_engine *e)
         here += strcmp(e->host[i], e->host[e->rank]) == 0;
     }
     if (e->place != NULL && sharing > cores) node_set_spin(e->place, 0);
-    e->has_core = here <= cores;
+    e->has_core   = here <= cores;
+    e->is_crowded = here > ENGINE_CROWD * cores;
 }
 
 pen_status coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint64_t job,

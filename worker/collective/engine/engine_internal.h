@@ -28,6 +28,7 @@ enum {
     ENGINE_POLL_US      = 500,   /* how long a device is asked again and again, before naps */
     ENGINE_NAP_POLL_US  = 100,   /* with two kinds of link (a thread sleeps on one), or a device */
     ENGINE_SPIN_US      = 50,    /* on the mesh, before a sleep */
+    ENGINE_CROWD        = 4,     /* workers for each core: more do not spin */
     ENGINE_ECHO_MS      = 200,   /* time for a peer that gave up to report why */
     ENGINE_FAULT_MS     = 500,   /* minimum wait for the scheduler's verdict */
     ENGINE_LOGGED_CALLS = 10,    /* after a failure */
@@ -109,7 +110,8 @@ struct coll_engine {
     /* to sleep on; news_fd: an eventfd that wakes threads asleep on the mesh */
     int mesh_fd, news_fd;
     atomic_int mesh_sleepers;
-    bool has_core; /* the workers of this host do not outnumber its cores */
+    bool has_core;   /* the workers of this host do not outnumber its cores */
+    bool is_crowded; /* they do by far */
     schedule_table *table;
     node_place *place;          /* NULL: no shared memory */
     device_place *device_place; /* NULL: a build without devices, or no shared memory */
@@ -210,10 +212,6 @@ void engine_call_free(engine_call *c);
 /* ---- engine_wait.c ------------------------------------------------------------------------------------------- */
 /* Begins a call, and drives its group until it has ended. */
 pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why);
-/* Drives the group's calls until *news, which callbacks change, differs from `seen`, or until until_ms (0: no limit).
- * False: no call is left to drive; a callback may be about to run on another thread. */
-bool engine_attend(pen_group *g, const atomic_ullong *news, unsigned long long seen,
-                   uint64_t until_ms);
 /* OK: the stream waits for the call that coll_submit() got `user` for, whose done() is never called; a later failure is
  * the group's.  AGAIN: done() has been or will be called.  First drives the group until the call is enqueued. */
 pen_status engine_follow(pen_group *g, const void *user, device_stream stream, pen_error *why);

@@ -92,7 +92,7 @@ void engine_nap(coll_engine *e, engine_seen seen, engine_links links)
         if (on_wire) sleep_on_mesh(e, seen.mesh, 0);
         node_sleep(e->place, seen.node, (uint64_t)us);
     } else if (on_wire) {
-        if (links.may_spin) {
+        if (links.may_spin && !e->is_crowded) {
             /* What is awaited is often there before a sleeping thread would be awake.  With more workers than cores,
              * another one may have to run first. */
             const uint64_t until = clock_ns(&clock_real) + ENGINE_SPIN_US * 1000;
