@@ -74,6 +74,31 @@ static void test_buf_is_unshared_with_one_reference_only(void **state)
     buf_release(b);
 }
 
+/* Under sanitizers none is kept. */
+static void test_buf_keeps_large_bytes_for_the_next_of_their_size(void **state)
+{
+    enum { N = 40, BYTES = 1 << 20, KEPT_AT_MOST = 16 << 20 };
+    (void)state;
+    buf *b[N];
+    void *freed[N];
+    int n_kept = 0;
+    for (int i = 0; i < N; i++) assert_non_null(b[i] = buf_new(BYTES));
+    for (int i = 0; i < N; i++) {
+        freed[i] = b[i]->data;
+        buf_release(b[i]);
+    }
+    for (int i = N; i-- > 0;) { /* the newest first */
+        assert_non_null(b[i] = buf_new(BYTES));
+        n_kept += b[i]->data == freed[i];
+    }
+    for (int i = 0; i < N; i++) buf_release(b[i]);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    (void)n_kept;
+#else
+    assert_true(n_kept >= KEPT_AT_MOST / BYTES);
+#endif
+}
+
 static void test_buf_null_is_fine(void **state)
 {
     (void)state;
@@ -137,6 +162,7 @@ int main(void)
         cmocka_unit_test(test_buf_wrap_gives_foreign_bytes_back_at_the_last_release),
         cmocka_unit_test(test_buf_wrap_of_static_bytes_needs_no_done),
         cmocka_unit_test(test_buf_is_unshared_with_one_reference_only),
+        cmocka_unit_test(test_buf_keeps_large_bytes_for_the_next_of_their_size),
         cmocka_unit_test(test_buf_null_is_fine),
         cmocka_unit_test(test_buf_embedded_runs_the_release_of_its_owner),
         cmocka_unit_test(test_buf_is_released_once_by_many_threads),
