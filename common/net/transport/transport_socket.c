@@ -306,9 +306,10 @@ static bool take_event(socket_endpoint *e)
 static pen_status endpoint_recv(void *state, transport_event *event)
 {
     socket_endpoint *e = state;
+    bool has_moved     = false;
     if (is_foreign(e)) return PEN_WRONG_STATE;
     for (int i = 0; i < ROUND || e->reading != NULL; i++) {
-        *event = (transport_event){0};
+        *event = (transport_event){.has_moved = has_moved};
         if (!e->listens && e->state == DIAL_UP && !e->told_up) {
             e->told_up  = true;
             event->kind = TRANSPORT_UP;
@@ -316,6 +317,7 @@ static pen_status endpoint_recv(void *state, transport_event *event)
         }
         if (e->reading != NULL && read_on(e, event)) return PEN_OK;
         if (e->reading == NULL && !take_event(e)) return PEN_AGAIN;
+        has_moved = true;
     }
     return PEN_AGAIN;
 }

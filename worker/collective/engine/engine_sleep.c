@@ -67,6 +67,22 @@ static void sleep_on_mesh(coll_engine *e, uint32_t seen, long timeout_us)
     atomic_fetch_sub(&e->mesh_sleepers, 1);
 }
 
+/* What is awaited is often there before a sleeping thread would be awake, all the more while parts of it come.  With more
+ * workers than cores, another one may have to run first. */
+static void spin_on_mesh(coll_engine *e, uint32_t seen)
+{
+    const uint64_t spin_ns = (e->has_core ? ENGINE_SPIN_US : ENGINE_SPIN_BUSY_US) * 1000;
+    uint32_t moves         = mesh_moves(e->mesh);
+    uint64_t now = clock_ns(&clock_real), until = now + spin_ns;
+    while (mesh_news(e->mesh) == seen && now < until) {
+        if (!e->has_core) sched_yield();
+        (void)engine_mesh_advance(e);
+        now = clock_ns(&clock_real);
+        if (mesh_moves(e->mesh) != moves) until = now + spin_ns;
+        moves = mesh_moves(e->mesh);
+    }
+}
+
 /* Half of the time that it has waited: many members on few cores would otherwise spend their time on it. */
 static long nap_us(engine_links links)
 {
@@ -92,15 +108,7 @@ void engine_nap(coll_engine *e, engine_seen seen, engine_links links)
         if (on_wire) sleep_on_mesh(e, seen.mesh, 0);
         node_sleep(e->place, seen.node, (uint64_t)us);
     } else if (on_wire) {
-        if (links.may_spin && !e->is_crowded) {
-            /* What is awaited is often there before a sleeping thread would be awake.  With more workers than cores,
-             * another one may have to run first. */
-            const uint64_t until = clock_ns(&clock_real) + ENGINE_SPIN_US * 1000;
-            while (mesh_news(e->mesh) == seen.mesh && clock_ns(&clock_real) < until) {
-                if (!e->has_core) sched_yield();
-                (void)engine_mesh_advance(e);
-            }
-        }
+        if (links.may_spin && !e->is_crowded) spin_on_mesh(e, seen.mesh);
         sleep_on_mesh(e, seen.mesh, us);
     } else {
         nanosleep(&(struct timespec){.tv_nsec = ENGINE_NAP_POLL_US * 1000}, NULL);

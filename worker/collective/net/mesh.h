@@ -74,9 +74,10 @@ void mesh_look(mesh *m);
 /* Receives what has arrived and sends what can be sent.  True if it did anything.  Call it before each advance() of the
  * wire path, which does neither.  It may receive what another thread sleeps for: if several sleep, take short naps. */
 bool mesh_advance(mesh *m);
-uint32_t mesh_news(const mesh *m); /* differs after mesh_advance() did anything; any thread */
-int mesh_poll_fd(mesh *m);         /* an epoll descriptor: readable when mesh_advance() has work */
-void mesh_wake(mesh *m);           /* makes it readable once; any thread */
+uint32_t mesh_news(const mesh *m);  /* differs after mesh_advance() did anything; any thread */
+uint32_t mesh_moves(const mesh *m); /* differs after it has moved a part of a message */
+int mesh_poll_fd(mesh *m);          /* an epoll descriptor: readable when mesh_advance() has work */
+void mesh_wake(mesh *m);            /* makes it readable once; any thread */
 
 /* ---- point to point: matched by group, sender, tag, in the order sent -------------------------------------------- */
 typedef struct mesh_message mesh_message; /* a send or a receive in progress */

@@ -84,7 +84,8 @@ struct mesh {
     bool is_starved; /* a message was lost for want of memory: end_without_memory() */
     bool tears_next; /* it may have been of a group that is not made yet, whose first call fails */
     int epoll_fd, wake_fd;
-    atomic_uint news; /* counts the turns that have read something */
+    atomic_uint news;  /* counts the turns that have read something */
+    atomic_uint moves; /* and those that have moved a part of a message */
     int self, n_peers;
     uint64_t n_lanes; /* in use: the first of o.lanes */
     uint64_t job;

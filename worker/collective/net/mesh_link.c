@@ -208,8 +208,8 @@ static void link_down(mesh_link *l)
 
 bool mesh_drain_link(mesh_link *l)
 {
-    transport_event event;
-    bool any = false;
+    transport_event event = {0};
+    bool any              = false;
     while (l->t != NULL && transport_recv(l->t, &event) == PEN_OK) {
         any = true;
         switch (event.kind) {
@@ -226,6 +226,7 @@ bool mesh_drain_link(mesh_link *l)
             break;
         }
     }
+    if (event.has_moved) atomic_fetch_add(&l->m->moves, 1);
     return any;
 }
 

@@ -139,8 +139,8 @@ static void caller_gone(mesh *m, uint32_t number)
 
 static bool drain_listener(mesh *m)
 {
-    transport_event event;
-    int n = 0;
+    transport_event event = {0};
+    int n                 = 0;
     for (; n < MESH_BATCH && transport_recv(m->listener, &event) == PEN_OK; n++) {
         switch (event.kind) {
         case TRANSPORT_MESSAGE:
@@ -158,6 +158,7 @@ static bool drain_listener(mesh *m)
         if (event.kind == TRANSPORT_MESSAGE) buf_release(event.body);
     }
     if (n == MESH_BATCH) mesh_wake(m); /* the descriptor may become readable only once */
+    if (event.has_moved) atomic_fetch_add(&m->moves, 1);
     return n > 0;
 }
 
@@ -208,6 +209,11 @@ bool mesh_advance(mesh *m)
 uint32_t mesh_news(const mesh *m)
 {
     return atomic_load(&m->news);
+}
+
+uint32_t mesh_moves(const mesh *m)
+{
+    return atomic_load(&m->moves);
 }
 
 int mesh_poll_fd(mesh *m)
