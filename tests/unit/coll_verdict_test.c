@@ -103,7 +103,7 @@ static void a_verdict_does_not_fail_a_call_that_has_all_it_needs(void **state)
         why_set(&why, PEN_PEER_LOST, "worker 7 is gone");
         coll_engine_fault(r.ctx[other]->coll, r.ctx[other]->world->id, 2, &why);
         const atomic_ullong no_news = 0;
-        pen_group *world = r.ctx[other]->world;
+        pen_group *world            = r.ctx[other]->world;
         assert_false(coll_attend(&world, 1, &no_news, 0, 0));
         assert_int_equal(c[other].status, PEN_OK);
         assert_true(out[0] == 3 && out[1] == 3);
