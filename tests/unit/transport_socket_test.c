@@ -193,6 +193,32 @@ static void test_transport_socket_half_a_message_is_none(void **state)
     transport_close(l, 0);
 }
 
+static bool tells_of_parts(transport *l, uint64_t ms)
+{
+    transport_event event;
+    for (const uint64_t until = now_ms() + ms; now_ms() < until; rest(l))
+        if (transport_recv(l, &event) == PEN_AGAIN && event.has_moved) return true;
+    return false;
+}
+
+/* Whoever waits for a message spins on then. */
+static void test_transport_socket_parts_of_a_message_are_told_if_its_peer_is_known(void **state)
+{
+    (void)state;
+    transport *l    = listen_here();
+    const int known = greeted(l), stranger = greeted(l);
+    put_message(known, "first", -1);
+    assert_hears(l, "first");
+    put_message(stranger, "half", 1000);
+    put(stranger, "of the body", 11);
+    assert_false(tells_of_parts(l, 100));
+    put_message(known, "half", 1000);
+    assert_true(tells_of_parts(l, PATIENCE_MS));
+    close(known);
+    close(stranger);
+    transport_close(l, 0);
+}
+
 /* ---- places ------------------------------------------------------------------------------------ */
 enum { LARGE = 200000 };
 typedef struct {
@@ -649,6 +675,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_transport_socket_dialler_outlives_a_stranger_at_its_address),
         cmocka_unit_test(test_transport_socket_messages_arrive_in_whatever_pieces),
         cmocka_unit_test(test_transport_socket_half_a_message_is_none),
+        cmocka_unit_test(test_transport_socket_parts_of_a_message_are_told_if_its_peer_is_known),
         cmocka_unit_test(test_transport_socket_body_arrives_at_its_place),
         cmocka_unit_test(test_transport_socket_withdrawn_place_is_written_no_more),
         cmocka_unit_test(test_transport_socket_place_is_free_when_the_connection_ends),

@@ -317,7 +317,7 @@ static pen_status endpoint_recv(void *state, transport_event *event)
         }
         if (e->reading != NULL && read_on(e, event)) return PEN_OK;
         if (e->reading == NULL && !take_event(e)) return PEN_AGAIN;
-        has_moved = true;
+        has_moved |= !e->listens || (e->reading != NULL && e->reading->number != 0);
     }
     return PEN_AGAIN;
 }
