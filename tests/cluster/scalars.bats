@@ -63,20 +63,24 @@ same() {
     nothing_is_left
 }
 
-# After the death the lines have 2 ranks, and the survivors print the same lines.
+# The survivors print the same lines, and at least this many of the last ones have 2 ranks:  goes_on_without NAME LEAST
 goes_on_without() {
     [ "$code" -eq 0 ]
     [ "$(lines "$1" 0 | wc -l)" -eq 10 ]
     diff <(lines "$1" 0) <(lines "$1" 2)
-    [ "$(lines "$1" 0 | grep -c 'of 2: loss')" -ge 4 ]
+    [ "$(lines "$1" 0 | grep -c 'of 2: loss')" -ge "$2" ]
 }
 
+# A worker that dies in step 5 once its gradients have left is missed in step 6 at the latest.  Survivors may have begun
+# that step by then, and see the change in the next one.
 @test "a worker is killed before or after it gave its number: the survivors continue with equal sums" {
+    local when least
     for when in before after; do
+        least=$([ "$when" = before ] && echo 4 || echo 3)
         sum "ddp-$when" 3 --on-worker-loss continue -- 10 1 5 "$when"
-        goes_on_without "ddp-$when"
+        goes_on_without "ddp-$when" "$least"
         sum "bsp-$when" 3 --servers 2 --on-worker-loss continue -- 10 1 5 "$when"
-        goes_on_without "bsp-$when"
+        goes_on_without "bsp-$when" "$least"
     done
     nothing_is_left
 }
