@@ -278,15 +278,13 @@ static void on_line(socket_endpoint *e, line *l, uint32_t events)
     e->reading = l;
 }
 
-/* False: none, or those that there were are taken.  What came meanwhile makes the descriptor readable, and is for the next
- * turn of the owner: to ask again here would be a call of the kernel for each message. */
+/* False: none. */
 static bool take_event(socket_endpoint *e)
 {
     if (e->next_ready == e->n_ready) {
-        const bool were_all = e->n_ready > 0 && e->n_ready < ENDPOINT_EVENTS;
-        const int n         = were_all ? 0 : epoll_wait(e->epoll_fd, e->ready, ENDPOINT_EVENTS, 0);
-        e->next_ready       = 0;
-        e->n_ready          = n > 0 ? n : 0;
+        const int n   = epoll_wait(e->epoll_fd, e->ready, ENDPOINT_EVENTS, 0);
+        e->next_ready = 0;
+        e->n_ready    = n > 0 ? n : 0;
         if (n <= 0) return false;
     }
     const struct epoll_event *event = &e->ready[e->next_ready++];
