@@ -13,8 +13,8 @@
 enum {
     ALIGNMENT  = 64,       /* a cache line, and the widest vector */
     KEPT_FROM  = 64 << 10, /* bytes of a buffer that is kept */
-    KEPT_MAX   = 4 << 20,
-    KEPT_BYTES = 16 << 20, /* of all kept */
+    KEPT_MAX   = 1 << 20,  /* more than a piece of a collective */
+    KEPT_BYTES = 8 << 20,  /* of all kept */
     KEPT_BUFS  = 32
 };
 

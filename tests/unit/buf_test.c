@@ -77,7 +77,7 @@ static void test_buf_is_unshared_with_one_reference_only(void **state)
 /* Under sanitizers none is kept. */
 static void test_buf_keeps_large_bytes_for_the_next_of_their_size(void **state)
 {
-    enum { N = 40, BYTES = 1 << 20, KEPT_AT_MOST = 16 << 20 };
+    enum { N = 40, BYTES = 1 << 20, KEPT_AT_MOST = 8 << 20 };
     (void)state;
     buf *b[N];
     void *freed[N];
