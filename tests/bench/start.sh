@@ -5,26 +5,13 @@
 # Prints one JSON object for each: medians in milliseconds, and the median, smallest and largest of the ratios B / A.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-a=$1 b=$2 pairs=${3:-7}
+a=$1 b=$2 pairs=${3:-7} unit=ms
+source tests/bench/by_turns.bash
 
 took() { # BUILD FLAGS...: milliseconds
     local begun=${EPOCHREALTIME/[.,]/}
     "$1/bin/penstock" run --standalone "${@:2}" "$1/bin/examples/linear" >/dev/null 2>&1 || { echo "a job of $1 failed" >&2; return 1; }
     echo $(((${EPOCHREALTIME/[.,]/} - begun) / 1000))
-}
-
-compare() { # NAME FLAGS...
-    local one other
-    for _ in $(seq "$pairs"); do
-        one=$(took "$a" "${@:2}")
-        other=$(took "$b" "${@:2}")
-        echo "$one $other"
-    done | python3 -c '
-import json, sys, statistics
-rows = [tuple(map(float, line.split())) for line in sys.stdin]
-ratio = [b / a for a, b in rows]
-print(json.dumps({"bench": "start", "job": sys.argv[1], "pairs": len(rows), "a_ms": statistics.median(a for a, _ in rows), "b_ms": statistics.median(b for _, b in rows),
-    "ratio": round(statistics.median(ratio), 3), "ratio_min": round(min(ratio), 3), "ratio_max": round(max(ratio), 3)}))' "$1"
 }
 
 compare "1 server, 2 workers" --nproc-per-node 2 --servers 1

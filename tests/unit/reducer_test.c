@@ -30,7 +30,7 @@ typedef struct {
     begun queue[RANKS][CALLS_MAX];
     int n[RANKS], run;        /* run: calls begun by all; done: calls that have ended */
     int fails_at, refuses_at; /* number of a call; -1: none */
-    bool is_idle;             /* calls run only when somebody attends */
+    bool is_idle;             /* calls run only when somebody waits */
 } fake_group;
 
 typedef struct {
@@ -90,12 +90,16 @@ static pen_status submit(void *user, const coll_call *call, coll_done_fn done, v
     return PEN_OK;
 }
 
-static bool attend(void *user, const atomic_ullong *news, unsigned long long seen)
+static void run_and_await(void *user, const atomic_ullong *ended, pthread_mutex_t *lock,
+                          pthread_cond_t *changed)
 {
     const member *m = user;
-    assert_true(atomic_load(news) == seen);
+    (void)changed;
+    const unsigned long long seen = atomic_load(ended);
+    pthread_mutex_unlock(lock);
     run_what_is_whole(m->group);
-    return false;
+    pthread_mutex_lock(lock);
+    assert_true(atomic_load(ended) > seen);
 }
 
 static const int owners[GRADIENTS] = {0, 1, 2, 0, 1, 2};
@@ -123,7 +127,7 @@ static void open_all(member *m, fake_group *g, uint64_t first_bytes, uint64_t bu
                                      .size         = RANKS,
                                      .rank         = r,
                                      .submit       = submit,
-                                     .attend       = attend,
+                                     .await        = run_and_await,
                                      .summed       = note_sum,
                                      .user         = &m[r]};
         assert_int_equal(reducer_create(&setup, &m[r].r, &why), PEN_OK);
@@ -388,6 +392,7 @@ static uint64_t step_with_buffers(const uint32_t order[RANKS][GRADIENTS], uint32
                                      .first_bytes  = 1,
                                      .bucket_bytes = 1,
                                      .submit       = submit,
+                                     .await        = run_and_await,
                                      .n_buffers    = n_buffers,
                                      .stats        = &held[r],
                                      .summed       = check_sum_now,
@@ -480,7 +485,7 @@ static void a_model_without_gradients_needs_no_bucket(void **state)
     (void)state;
     pen_error why;
     reducer *r;
-    const reducer_setup setup = {.submit = submit};
+    const reducer_setup setup = {.submit = submit, .await = run_and_await};
     assert_int_equal(reducer_create(&setup, &r, &why), PEN_OK);
     reducer_begin(r);
     assert_int_equal(reducer_wait(r, &why), PEN_OK);

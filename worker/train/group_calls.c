@@ -63,12 +63,17 @@ pen_status group_calls_sum(void *user, const coll_call *call, coll_done_fn done,
     return submit_on(t, is_second ? t->second : t->group, call, done, done_user, why);
 }
 
-bool group_calls_attend(void *user, const atomic_ullong *news, unsigned long long seen)
+void group_calls_await(void *user, const atomic_ullong *ended, pthread_mutex_t *lock,
+                       pthread_cond_t *changed)
 {
-    const group_calls *t     = user;
-    pen_group *const group[] = {t->group, t->second};
-    const int n              = t->group == NULL ? 0 : t->second == NULL ? 1 : 2;
-    return n > 0 && coll_attend(group, n, news, seen, 0);
+    const group_calls *t          = user;
+    pen_group *const group[]      = {t->group, t->second};
+    const int n                   = t->group == NULL ? 0 : t->second == NULL ? 1 : 2;
+    const unsigned long long seen = atomic_load(ended);
+    pthread_mutex_unlock(lock);
+    const bool has_more = n > 0 && coll_attend(group, n, ended, seen, 0);
+    pthread_mutex_lock(lock);
+    if (!has_more && atomic_load(ended) == seen) pthread_cond_wait(changed, lock);
 }
 
 void group_calls_count(group_calls *t)
@@ -103,13 +108,7 @@ void group_calls_begin(group_calls *t, const coll_call *call)
 pen_status group_calls_wait(group_calls *t, pen_error *why)
 {
     pthread_mutex_lock(&t->lock);
-    while (t->in_progress > 0) {
-        const unsigned long long seen = atomic_load(&t->n_ended);
-        pthread_mutex_unlock(&t->lock);
-        const bool has_more = group_calls_attend(t, &t->n_ended, seen);
-        pthread_mutex_lock(&t->lock);
-        if (!has_more && atomic_load(&t->n_ended) == seen) pthread_cond_wait(&t->ended, &t->lock);
-    }
+    while (t->in_progress > 0) group_calls_await(t, &t->n_ended, &t->lock, &t->ended);
     const pen_status status = t->failure.status;
     if (status != PEN_OK) *why = t->failure;
     t->failure.status = PEN_OK;

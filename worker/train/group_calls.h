@@ -42,14 +42,17 @@ pen_status group_calls_submit(void *user, const coll_call *call, coll_done_fn do
 pen_status group_calls_sum(void *user, const coll_call *call, coll_done_fn done, void *done_user,
                            pen_error *why);
 
-/* A reducer_attend_fn: coll_attend() on its groups. */
-bool group_calls_attend(void *user, const atomic_ullong *news, unsigned long long seen);
+/* A reducer_await_fn: drives the calls of its groups meanwhile; without any it sleeps on `changed`. */
+void group_calls_await(void *user, const atomic_ullong *ended, pthread_mutex_t *lock,
+                       pthread_cond_t *changed);
 
 /* The buffers of call are BORROWED until group_calls_wait(). */
 void group_calls_begin(group_calls *t, const coll_call *call);
 /* A coll_done_fn; user is a group_calls. */
 void group_calls_end(void *user, pen_status status, const pen_error *why);
-void group_calls_count(group_calls *t); /* counts a call that ends by group_calls_end() */
+/* Counts a call that ends by group_calls_end().  If that is no call of its group, the group has none meanwhile: whoever
+ * waits for it drives that, and would not be woken. */
+void group_calls_count(group_calls *t);
 
 pen_status group_calls_wait(group_calls *t, pen_error *why);
 

@@ -5,7 +5,6 @@
 #include "common/containers/arrays.h"
 #include "common/trace/trace.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,22 +116,12 @@ static buffer *make_buffers(reducer *r, pen_error *why)
     return first;
 }
 
-/* Until another sum has ended.  Call with the lock, which is released meanwhile. */
-static void await_end(reducer *r)
-{
-    const unsigned long long seen = atomic_load(&r->n_ended);
-    pthread_mutex_unlock(&r->lock);
-    const bool has_more =
-        r->setup.attend != NULL && r->setup.attend(r->setup.user, &r->n_ended, seen);
-    pthread_mutex_lock(&r->lock);
-    if (!has_more && atomic_load(&r->n_ended) == seen) pthread_cond_wait(&r->ended, &r->lock);
-}
-
 static void take_buffer(reducer *r, bucket *b)
 {
     pen_error why;
     pthread_mutex_lock(&r->lock);
-    while (r->free == NULL && r->n_made >= r->setup.n_buffers && r->in_progress > 0) await_end(r);
+    while (r->free == NULL && r->n_made >= r->setup.n_buffers && r->in_progress > 0)
+        r->setup.await(r->setup.user, &r->n_ended, &r->lock, &r->ended);
     buffer *x = r->free;
     if (x != NULL) {
         r->free = x->next;
@@ -513,7 +502,7 @@ pen_status reducer_join(reducer *r, device_stream stream, pen_error *why)
 pen_status reducer_wait(reducer *r, pen_error *why)
 {
     pthread_mutex_lock(&r->lock);
-    while (r->in_progress > 0) await_end(r);
+    while (r->in_progress > 0) r->setup.await(r->setup.user, &r->n_ended, &r->lock, &r->ended);
     const pen_status status = r->failure.status;
     if (status != PEN_OK) *why = r->failure;
     pthread_mutex_unlock(&r->lock);
@@ -541,7 +530,8 @@ pen_status reducer_wait_bucket(reducer *r, uint32_t i, const uint32_t **gradient
     *gradient       = r->laid + b->first;
     *n              = b->n;
     pthread_mutex_lock(&r->lock);
-    while (!b->is_summed && r->failure.status == PEN_OK) await_end(r);
+    while (!b->is_summed && r->failure.status == PEN_OK)
+        r->setup.await(r->setup.user, &r->n_ended, &r->lock, &r->ended);
     const pen_status status = r->failure.status;
     if (status != PEN_OK) *why = r->failure;
     pthread_mutex_unlock(&r->lock);

@@ -27,14 +27,18 @@
 #include "worker/collective/coll.h"
 #include "worker/tensor/device_copy/space.h"
 
+#include <pthread.h>
+
 typedef struct reducer reducer;
 
 /* Begins one call on the group; coll_submit() with the owner's group and deadline. */
 typedef pen_status (*reducer_submit_fn)(void *user, const coll_call *call, coll_done_fn done,
                                         void *done_user, pen_error *why);
 
-/* A waiting thread drives the calls that submit() got user for, as coll_attend() does. */
-typedef bool (*reducer_attend_fn)(void *user, const atomic_ullong *news, unsigned long long seen);
+/* Waits until *ended, the number of calls that have, differs.  It changes under the lock, which is held by the caller and
+ * released meanwhile; then `changed` is signalled. */
+typedef void (*reducer_await_fn)(void *user, const atomic_ullong *ended, pthread_mutex_t *lock,
+                                 pthread_cond_t *changed);
 
 typedef struct {
     uint32_t n;               /* gradients */
@@ -45,7 +49,7 @@ typedef struct {
     int size, rank;            /* of the group; only used with owners */
     const memory_space *space; /* of the buckets; NULL: the host; copied */
     reducer_submit_fn submit;
-    reducer_attend_fn attend; /* NULL: other threads drive them */
+    reducer_await_fn await;
     /* 0: every bucket has its own memory, and reducer_sum() is valid after the wait */
     uint32_t n_buffers;
     stat_set *stats; /* counts memory; NULL: not counted */

@@ -195,7 +195,7 @@ static pen_status make_reducer(pen_ctx *ctx, two_level *l, pen_error *why)
                                  .rank         = l->rank,
                                  .space        = &l->space,
                                  .submit       = group_calls_submit,
-                                 .attend       = group_calls_attend,
+                                 .await        = group_calls_await,
                                  .summed       = push_piece,
                                  .user         = &l->group_calls};
     return reducer_create(&setup, &l->reducer, why);

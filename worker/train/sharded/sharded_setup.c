@@ -206,7 +206,7 @@ static pen_status make_reducer(sharded *s, pen_error *why)
                             .rank         = s->rank,
                             .space        = &s->space,
                             .submit       = group_calls_submit,
-                            .attend       = group_calls_attend,
+                            .await        = group_calls_await,
                             .n_buffers    = BUFFERS,
                             .stats        = &s->ctx->stats,
                             .summed       = sharded_take_sum,
