@@ -47,9 +47,10 @@ static bool is_kept_size(size_t room)
 #endif
 }
 
+/* Nobody waits for the lock: a forked child may find it taken for good. */
 static own_bytes *take_kept(size_t room)
 {
-    pthread_mutex_lock(&kept.lock);
+    if (pthread_mutex_trylock(&kept.lock) != 0) return NULL;
     own_bytes **at = &kept.newest;
     while (*at != NULL && ((*at)->room < room || (*at)->room / 2 > room)) at = &(*at)->next;
     own_bytes *found = *at;
@@ -65,8 +66,7 @@ static own_bytes *take_kept(size_t room)
 static void free_with_bytes(buf *self)
 {
     own_bytes *o = (own_bytes *)self, *oldest = o;
-    if (is_kept_size(o->room)) {
-        pthread_mutex_lock(&kept.lock);
+    if (is_kept_size(o->room) && pthread_mutex_trylock(&kept.lock) == 0) {
         o->next     = kept.newest;
         kept.newest = o;
         kept.bytes += o->room;
