@@ -292,6 +292,23 @@ def test_zero_redundancy_optimizer_and_join_work_unchanged():
     )
 
 
+def test_a_program_that_ends_while_a_callback_of_a_future_runs_ends_well():
+    passes(
+        job(
+            """
+    import torch, torch.distributed as dist, penstock.torch
+    dist.init_process_group("penstock")
+    opts = dist.distributed_c10d.AllreduceOptions()
+    work = dist.distributed_c10d._get_default_group().allreduce([torch.ones(3)], opts)
+    work.get_future().then(lambda _: [time.sleep(0.0005) for _ in range(1000)])
+    work.wait()
+    time.sleep(0.2)
+""",
+            2,
+        )
+    )
+
+
 def test_a_dead_rank_is_named_through_ddp_and_the_interpreter_ends():
     outcome = job(
         """

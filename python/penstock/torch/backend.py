@@ -1,4 +1,5 @@
 """backend.py - torch.distributed's backend "penstock": a ProcessGroup in Python over the collectives of the library."""
+import atexit
 import sys
 import threading
 from collections import deque
@@ -35,6 +36,7 @@ _OPS = [
 # C++ keeps no reference to the Python part of a Work, which waits.  Of those whose caller may be C++ the group keeps
 # some: DDP asks for the future at once, and broadcasts have two in flight.
 _KEPT = 64
+_LAST_CALLBACKS_S = 10  # that callbacks may take when the program ends
 # On 0 and 1 these are sums, products and the like whose results are 0 and 1 too.
 _OF_BOOL = {Op.SUM: Op.MAX, Op.PROD: Op.MIN, Op.BOR: Op.MAX, Op.BAND: Op.MIN}
 
@@ -200,11 +202,20 @@ class Work(c10d.Work):  # type: ignore
 
 
 class _Completer:
-    """Waits for calls in their order, in a thread, and completes their futures: DDP's reducer waits for these."""
+    """Waits for calls in their order, in a thread, and completes their futures: DDP's reducer waits for these.
+
+    While a future runs its callbacks the thread is in C++.  If the interpreter ends then, the process aborts, so its end
+    waits for the callbacks, and no other future begins.
+    """
 
     def __init__(self) -> None:
         self._queue: "SimpleQueue[Any]" = SimpleQueue()
+        self._completing = threading.Lock()
+        atexit.register(self._stop)
         threading.Thread(target=self._run, name="penstock-torch", daemon=True).start()
+
+    def _stop(self) -> None:
+        self._completing.acquire(timeout=_LAST_CALLBACKS_S)
 
     def add(self, work: Work, ended: Any) -> None:
         self._queue.put((work, ended))
@@ -213,11 +224,13 @@ class _Completer:
         while True:
             item = self._queue.get()
             if item is None:
-                return
+                break
             work, ended = item
             work._complete()
-            ended.set_result(None)
-            del item, work, ended
+            with self._completing:
+                ended.set_result(None)
+                del item, work, ended
+        atexit.unregister(self._stop)
 
     def close(self) -> None:
         self._queue.put(None)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # train.sh - steps of PyTorch over Penstock beside DDP over Gloo, 2 processes of one thread, in turn:
-#   tests/bench/python/train.sh [BUILD_DIR] [PAIRS]
+#   tests/bench/python/train.sh [BUILD_DIR] [PAIRS] [STEPS]
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 build=$(realpath "${1:-build}")
 pairs=${2:-7}
+steps=${3:-40}
 . "$build/env"
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
@@ -20,7 +21,6 @@ step() { # MODEL HOW STEPS FLAGS...
 spread() { sort -n "$1" | awk -v f="$2" '{v[NR] = $1} END {printf f " (" f " to " f ")", v[int((NR + 1) / 2)], v[1], v[NR]}'; }
 
 for model in gpt cnn; do
-    steps=$([ $model = gpt ] && echo 40 || echo 60)
     rm -f "$tmp"/*
     for ((i = 0; i < pairs; i++)); do
         for how in gloo none penstock hook optimizer; do step $model $how "$steps" >"$tmp/now.$how"; cat "$tmp/now.$how" >>"$tmp/ms.$how"; done
