@@ -37,7 +37,7 @@ static const config_row rows[] = {
     ROW(in_flight, U64,  "8",    1,     FLIGHT_MAX, NULL,     "Requests in flight.")
     ROW(any,       BOOL, "no",   0,     0,        NULL,       "Keys repeat, unsorted (PEN_KEYS_ANY); no: sorted, each once, beforehand.")
     ROW(pairs,     U64,  "7",    1,     PAIRS_MAX, NULL,      "Measurements, alternating with the limit.")
-    ROW(seconds,   F64,  "0.5",  0.001, 60,       NULL,       "Length of each measurement.")
+    ROW(seconds,   F64,  "2",    0.001, 60,       NULL,       "Length of each measurement.")
     ROW(over,      ENUM, "tcp",  0,     0,        bench_transports, BENCH_TRANSPORTS)
     ROW(limit,     BOOL, "yes",  0,     0,        NULL,       "Also measure the limit.")
     ROW(json,      BOOL, "no",   0,     0,        NULL,       "Print JSON, one object per line.")
