@@ -559,8 +559,11 @@ static const config_row *find_flag(const config_row *rows, char key[NAME_BYTES],
 
 bool config_is_switch_value(const config_row *row, const char *word)
 {
-    if (row->type == CONFIG_ENUM) return find_choice(row, word) >= 0;
-    return strcmp(word, "yes") == 0 || strcmp(word, "no") == 0;
+    static const char *const words[] = {"yes", "no", "on", "off"};
+    if (row->type == CONFIG_ENUM && find_choice(row, word) >= 0) return true;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (strcmp(words[i], word) == 0) return true;
+    return false;
 }
 
 /* One flag; if it takes the next word as its value, *i moves to that word. */

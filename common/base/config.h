@@ -83,8 +83,8 @@ pen_status config_from_env(const config_row *rows, void *settings, const config_
 /* A bool, or an enum whose choices begin with no, yes: its flag may stand alone, and means yes. */
 bool config_is_switch(const config_row *row);
 
-/* The words that the flag of a switch takes as its value after a blank: yes, no, or another choice.  Other bool words
- * may be programs, such as "true". */
+/* The words that the flag of a switch takes as its value after a blank: yes, no, on, off, or another choice.  Other bool
+ * words may be programs, such as "true". */
 bool config_is_switch_value(const config_row *row, const char *word);
 
 /* Reads --name=value and --name value (for switches also --name and --no-name) from argv, up to the first word that is

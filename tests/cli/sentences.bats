@@ -93,6 +93,7 @@ listen() {
     pen run --shared-memory no --resume no --print-config true >"$tmp/config"
     tr -d ' \n' <"$tmp/config" | grep -q '"shared_memory":{"source":"flag","value":false}'
     ! grep -q '"resume"' "$tmp/config" || return 1
+    pen run --shared-memory off true
     says 2 "penstock: resume is 'perhaps'; choose yes or no" run --resume=perhaps true
 }
 

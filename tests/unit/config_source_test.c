@@ -250,6 +250,11 @@ static void test_config_from_argv_takes_every_form_of_a_flag(void **state)
     assert_string_equal(flags(&s, "--nesterov yes now", &rest), "");
     assert_true(s.nesterov);
     assert_int_equal(rest, 3);
+    assert_string_equal(flags(&s, "--nesterov off now", &rest), "");
+    assert_false(s.nesterov);
+    assert_int_equal(rest, 3);
+    assert_string_equal(flags(&s, "--nesterov on", &rest), "");
+    assert_true(s.nesterov);
 }
 
 static void test_config_a_choice_that_begins_with_no_and_yes_is_a_switch(void **state)
@@ -258,10 +263,10 @@ static void test_config_a_choice_that_begins_with_no_and_yes_is_a_switch(void **
     static const struct {
         const char *words;
         int order, rest;
-    } rows_of[] = {{"--order", 1, 2},       {"--no-order", 0, 2},    {"--order node", 2, 3},
-                   {"--order no", 0, 3},    {"--order train", 1, 2}, {"--order=node", 2, 2},
-                   {"--order=off", 0, 2},   {"--order=TRUE", 1, 2},  {"--order true", 1, 2},
-                   {"--order yes no", 1, 3}};
+    } rows_of[] = {{"--order", 1, 2},        {"--no-order", 0, 2},     {"--order node", 2, 3},
+                   {"--order no", 0, 3},     {"--order train", 1, 2},  {"--order=node", 2, 2},
+                   {"--order=off", 0, 2},    {"--order=TRUE", 1, 2},   {"--order true", 1, 2},
+                   {"--order yes no", 1, 3}, {"--order off now", 0, 3}};
     for (size_t i = 0; i < sizeof rows_of / sizeof rows_of[0]; i++) {
         settings s = defaults();
         int rest;
