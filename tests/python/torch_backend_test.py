@@ -309,6 +309,23 @@ def test_a_program_that_ends_while_a_callback_of_a_future_runs_ends_well():
     )
 
 
+def test_a_program_may_train_at_its_exit():
+    outcome = job(
+        """
+    import atexit, torch, torch.distributed as dist, penstock.torch
+    def last():
+        model(torch.ones(4, 20)).sum().backward()
+        print("trained")
+    atexit.register(last)
+    dist.init_process_group("penstock")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 5))
+    model(torch.ones(4, 20)).sum().backward()
+""",
+        2,
+    )
+    assert outcome.code == 0 and outcome.out.count("trained") == 2, outcome
+
+
 def test_a_dead_rank_is_named_through_ddp_and_the_interpreter_ends():
     outcome = job(
         """

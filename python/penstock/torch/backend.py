@@ -2,6 +2,7 @@
 import atexit
 import sys
 import threading
+import weakref
 from collections import deque
 from datetime import timedelta
 from queue import SimpleQueue
@@ -202,20 +203,13 @@ class Work(c10d.Work):  # type: ignore
 
 
 class _Completer:
-    """Waits for calls in their order, in a thread, and completes their futures: DDP's reducer waits for these.
-
-    While a future runs its callbacks the thread is in C++.  If the interpreter ends then, the process aborts, so its end
-    waits for the callbacks, and no other future begins.
-    """
+    """Waits for calls in their order, in a thread, and completes their futures: DDP's reducer waits for these."""
 
     def __init__(self) -> None:
         self._queue: "SimpleQueue[Any]" = SimpleQueue()
-        self._completing = threading.Lock()
-        atexit.register(self._stop)
+        self.completing = threading.Lock()
+        _completers.add(self)
         threading.Thread(target=self._run, name="penstock-torch", daemon=True).start()
-
-    def _stop(self) -> None:
-        self._completing.acquire(timeout=_LAST_CALLBACKS_S)
 
     def add(self, work: Work, ended: Any) -> None:
         self._queue.put((work, ended))
@@ -224,16 +218,26 @@ class _Completer:
         while True:
             item = self._queue.get()
             if item is None:
-                break
+                return
             work, ended = item
             work._complete()
-            with self._completing:
+            with self.completing:
                 ended.set_result(None)
                 del item, work, ended
-        atexit.unregister(self._stop)
 
     def close(self) -> None:
         self._queue.put(None)
+
+
+_completers: "weakref.WeakSet[_Completer]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_callbacks() -> None:
+    """While a future runs its callbacks its thread is in C++, and the process aborts if the interpreter ends then.  So the
+    end waits for them, and no other future begins: after the program's own functions of atexit, before the job's end."""
+    for completer in list(_completers):
+        completer.completing.acquire(timeout=_LAST_CALLBACKS_S)
 
 
 class ProcessGroup(dist.ProcessGroup):  # type: ignore
