@@ -121,8 +121,7 @@ typedef struct {
     buf *body;         /* OWNED by the receiver of the event; NULL: none */
     bool is_placed;    /* the body is where options.place said; it must not outlive the event */
     bool lacks_memory; /* REFUSED: there is no memory for it; the peer did nothing wrong */
-    bool
-        has_moved; /* of AGAIN, plain sockets only: parts of messages of a peer with a number came, or left */
+    bool has_moved;    /* AGAIN of plain sockets: parts of a known peer's messages came or left */
     /* Of REFUSED: the fault, and without a number the address if known. */
     char note[96], from[TRANSPORT_FROM_BYTES];
 } transport_event;

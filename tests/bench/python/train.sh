@@ -23,7 +23,10 @@ spread() { sort -n "$1" | awk -v f="$2" '{v[NR] = $1} END {printf f " (" f " to 
 for model in gpt cnn; do
     rm -f "$tmp"/*
     for ((i = 0; i < pairs; i++)); do
-        for how in gloo none penstock hook optimizer; do step $model $how "$steps" >"$tmp/now.$how"; cat "$tmp/now.$how" >>"$tmp/ms.$how"; done
+        for how in gloo none penstock hook optimizer; do
+            step $model $how "$steps" >"$tmp/now.$how" || { echo "a job of $model, $how failed" >&2; exit 1; }
+            cat "$tmp/now.$how" >>"$tmp/ms.$how"
+        done
         paste "$tmp"/now.{gloo,none,penstock,hook,optimizer} |
             awk -v t="$tmp" '{
                 split("penstock hook optimizer", name)
