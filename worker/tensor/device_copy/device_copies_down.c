@@ -14,12 +14,20 @@ static bool is_gradient(const device_copies_job *j)
     return !j->is_up && j->done == NULL;
 }
 
-pen_status device_copies_add_job(device_copies *m, const device_copies_job *job, pen_error *why)
+/* Nobody waits for its end: values that go up, which the timeline shows. */
+static bool is_for_timeline(const device_copies_job *j)
 {
+    return j->is_up && j->done == NULL;
+}
+
+pen_status device_copies_add_job(const pen_ctx *ctx, const device_copies_job *job, pen_error *why)
+{
+    device_copies *m = ctx->memory.device_copies;
     if (m->is_stopping) return why_set(why, PEN_ABORTED, "the context ends");
     device_copies_job *j = malloc(sizeof *j);
     if (j == NULL) return device_copies_no_memory(why);
     *j          = *job;
+    j->step     = atomic_load(&ctx->step_index);
     j->begun_ns = trace_begin();
     LIST_APPEND(m->jobs, j);
     m->n_down += is_gradient(j);
@@ -31,7 +39,8 @@ static device_copies_job *next_job(device_copies *m)
 {
     pthread_mutex_lock(&m->lock);
     while (m->jobs == NULL && !m->is_stopping) pthread_cond_wait(&m->comes, &m->lock);
-    device_copies_job *j = m->is_stopping ? NULL : m->jobs;
+    device_copies_job *j = m->jobs;
+    if (m->is_stopping && j != NULL && !is_for_timeline(j)) j = NULL;
     pthread_mutex_unlock(&m->lock);
     return j;
 }
@@ -66,7 +75,7 @@ static pen_status await_job(const pen_ctx *ctx, device_copies_job *j, pen_error 
     if (status == PEN_OK) return PEN_OK;
     const pen_error found = *why;
     why_set(why, status, "the gradient of '%s': %.400s", name_of(j), found.text);
-    why_culprit(why, PEN_WORKER, ctx->env.rank, atomic_load(&ctx->step_index), name_of(j));
+    why_culprit(why, PEN_WORKER, ctx->env.rank, j->step, name_of(j));
     return status;
 }
 
@@ -79,10 +88,9 @@ static void *copier(void *arg)
     trace_thread("pen-copy", PEN_WORKER, ctx->env.rank);
     for (device_copies_job *j; (j = next_job(m)) != NULL; end_job(m, j)) {
         const pen_status status = await_job(ctx, j, &why);
-        trace_span(j->is_up ? TRACE_COPY_UP : TRACE_COPY_DOWN, j->begun_ns,
-                   &(trace_note){.step  = atomic_load(&ctx->step_index),
-                                 .bytes = j->pinned_pair->bytes,
-                                 .label = name_of(j)});
+        trace_span(
+            j->is_up ? TRACE_COPY_UP : TRACE_COPY_DOWN, j->begun_ns,
+            &(trace_note){.step = j->step, .bytes = j->pinned_pair->bytes, .label = name_of(j)});
         const pen_error *failure = status != PEN_OK ? &why : NULL;
         if (is_gradient(j))
             m->deliver(ctx, j->tensor, j->pinned_pair->host, failure);
@@ -197,7 +205,7 @@ pen_status device_copies_copy(pen_tensor *t, bool with_grad, pen_error *why)
                                   device_copies_stream(t), why);
     if (status == PEN_OK)
         status = device_copies_add_job(
-            m, &(device_copies_job){.tensor = t, .pinned_pair = t->device_copies->grad}, why);
+            t->ctx, &(device_copies_job){.tensor = t, .pinned_pair = t->device_copies->grad}, why);
     pthread_mutex_unlock(&m->lock);
     return status;
 }

@@ -27,6 +27,7 @@ typedef struct device_copies_job { /* a copy in progress */
     bool is_up;
     device_copies_done_fn done; /* of the strategy; NULL: a gradient is handed over */
     void *user;
+    uint64_t step; /* in which it begins */
     uint64_t begun_ns;
 } device_copies_job;
 
@@ -73,8 +74,8 @@ pen_status device_copies_note_reader(device_copies *m, device_stream stream, pen
 /* pen_ready(): the gradient of t, on the device, is made by work on *stream; NULL: on the program's newest. */
 pen_status device_copies_note_stream(pen_tensor *t, const device_stream *stream, pen_error *why);
 
-/* Adds a copy that the thread waits for; call with the lock.  begun_ns is set here. */
-pen_status device_copies_add_job(device_copies *m, const device_copies_job *job, pen_error *why);
+/* Adds a copy that the thread waits for; call with the lock.  step and begun_ns are set here. */
+pen_status device_copies_add_job(const pen_ctx *ctx, const device_copies_job *job, pen_error *why);
 
 pen_status device_copies_begin_thread(pen_ctx *ctx, pen_error *why);
 

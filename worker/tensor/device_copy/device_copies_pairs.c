@@ -37,7 +37,7 @@ pen_status device_copies_take_sum(pen_tensor *t, pinned_pair *w, device_copies_d
     pthread_mutex_lock(&m->lock);
     pen_status status =
         pinned_pair_down(&m->pinned_pairs, w, w->device, TRAFFIC_GRAD, m->work, why);
-    if (status == PEN_OK) status = device_copies_add_job(m, &job, why);
+    if (status == PEN_OK) status = device_copies_add_job(t->ctx, &job, why);
     pthread_mutex_unlock(&m->lock);
     return status;
 }
@@ -67,7 +67,7 @@ pen_status device_copies_take_values(pen_ctx *ctx, pinned_pair *w, pen_error *wh
     const device_copies_job job = {.pinned_pair = w, .is_up = true};
     pthread_mutex_lock(&m->lock);
     pen_status status = pinned_pair_see(&m->pinned_pairs, w, m->work, why);
-    if (status == PEN_OK && trace_on()) status = device_copies_add_job(m, &job, why);
+    if (status == PEN_OK && trace_on()) status = device_copies_add_job(ctx, &job, why);
     pthread_mutex_unlock(&m->lock);
     return status;
 }

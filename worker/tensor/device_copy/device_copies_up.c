@@ -17,7 +17,7 @@ static pen_status bring(device_copies *m, pen_tensor *t, pinned_pair **newest, p
     pen_status status = pinned_pair_up(&m->pinned_pairs, w, why);
     if (status == PEN_OK && trace_on())
         status = device_copies_add_job(
-            m, &(device_copies_job){.tensor = t, .pinned_pair = w, .is_up = true}, why);
+            t->ctx, &(device_copies_job){.tensor = t, .pinned_pair = w, .is_up = true}, why);
     if (newest != NULL) *newest = w;
     return status;
 }
