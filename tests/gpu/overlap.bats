@@ -13,11 +13,12 @@ setup() {
 teardown() { job_teardown; }
 
 # Of a process's log: on each stream that folds, how many folds there are, and the most waits for streams that weigh
-# gradients between two kernels of these:  waits_between PATTERN LOG
+# gradients in a row, without work of a bucket between them: a kernel of these, or a record, as a bucket leaves of which
+# this process folds nothing.  waits_between PATTERN LOG
 waits_between() {
     awk -v between="^($1|update)" '$2 == "runs" && $3 ~ /^weigh/ { writes[$1] = 1 }
          $2 == "waits" && writes[$4] && !writes[$1] { if (++row[$1] > most[$1]) most[$1] = row[$1] }
-         $2 == "runs" && $3 ~ between { row[$1] = 0 }
+         $2 == "records" || ($2 == "runs" && $3 ~ between) { row[$1] = 0 }
          $2 == "runs" && $3 ~ /^fold/ { folds[$1]++ }
          END { for (s in folds) print folds[s], most[s] + 0 }' "$2"
 }
