@@ -17,7 +17,7 @@ int main(void)
     pen_ctx *ctx;
     pen_step step;
     pen_status s;
-    TRY(pen_init((const char *const[]){"optim=sgd lr=0.5", "steps=20", NULL}, &ctx));
+    TRY(pen_init((const char *const[]){"optim=sgd lr=0.2", "steps=20", NULL}, &ctx));
     TRY(pen_register(ctx, &line, NULL));
     TRY(pen_commit(ctx)); /* all ranks agree; w holds rank 0's values */
 

@@ -6,7 +6,7 @@ Two workers:  penstock run --nproc-per-node 2 --servers 1 linear.py
 import numpy as np
 import penstock
 
-with penstock.init(optim="sgd lr=0.5", steps=20) as job:
+with penstock.init(optim="sgd lr=0.2", steps=20) as job:
     w, g = np.zeros(2, "f4"), np.zeros(2, "f4")
     job.register("line", w, g)
     job.commit()  # all ranks agree; w holds rank 0's values
