@@ -34,6 +34,7 @@ enum {
 
 typedef struct {
     size_t offset, bytes;
+    unsigned owners;           /* beside the first */
     bool is_detached, is_dead; /* dead: freed after it was detached; never reused */
 } span;
 
@@ -273,9 +274,22 @@ bool segment_free(void *data)
     pthread_mutex_lock(&lock);
     segment *s = data != NULL ? holder(data) : NULL;
     span *gone = s != NULL ? find_span(s, data) : NULL;
-    if (gone != NULL) give_back(s, gone);
+    if (gone != NULL && gone->owners > 0)
+        gone->owners--;
+    else if (gone != NULL)
+        give_back(s, gone);
     pthread_mutex_unlock(&lock);
     return gone != NULL;
+}
+
+bool segment_keep(const void *data)
+{
+    pthread_mutex_lock(&lock);
+    segment *s = data != NULL ? holder(data) : NULL;
+    span *kept = s != NULL ? find_span(s, data) : NULL;
+    if (kept != NULL) kept->owners++;
+    pthread_mutex_unlock(&lock);
+    return kept != NULL;
 }
 
 /* Large arrays are read completely every step: huge pages help, but none may reach beyond the array. */

@@ -28,8 +28,11 @@ typedef struct {
 void *segment_alloc(size_t bytes, pen_error *why);
 /* The same in its own segment: after the free, peers that have it mapped can still read the last contents. */
 void *segment_alloc_apart(size_t bytes, pen_error *why);
-/* Frees memory of segment_alloc(); false and no effect for other memory.  Peers keep their mapping. */
+/* Frees memory of segment_alloc(), with its last owner; false and no effect for other memory.  Peers keep their
+ * mapping. */
 bool segment_free(void *data);
+/* One more owner, who calls segment_free() too; false for other memory. */
+bool segment_keep(const void *data);
 
 /* Populates the pages now, so that first use is fast.  Only advice. */
 void segment_populate(void *data, size_t bytes);

@@ -16,7 +16,7 @@ from typing import Optional
 
 from . import _c
 from ._library import lib
-from ._memory import DType
+from ._memory import DeviceArray, DType
 from .context import Context, Info, Store as KeyValueStore, init
 from .errors import (
     Aborted,
@@ -89,6 +89,7 @@ __all__ = [
     "DType",
     "Denied",
     "Device",
+    "DeviceArray",
     "DoneError",
     "EVERY",
     "End",

@@ -567,6 +567,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "pen_spawn": (c_int, [c_int, CFUNCTYPE(c_int, c_void_p, c_void_p), c_void_p]),
     "pen_log_set": (None, [pen_log_fn, c_void_p, c_int]),
     "pen_alloc": (c_void_p, [c_void_p, c_size_t, c_int]),
+    "pen_keep": (c_int, [c_void_p]),
     "pen_free": (None, [c_void_p]),
     "pen_group_get": (c_void_p, [c_void_p, c_int]),
     "pen_rank": (c_int, [c_void_p]),

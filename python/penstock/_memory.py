@@ -60,6 +60,7 @@ _KINDS = {
 _NATIVE = "<" if sys.byteorder == "little" else ">"
 _TYPESTRS = {(_NATIVE if size > 1 else "|") + f"{kind}{size}": dtype for (kind, size), dtype in _KINDS.items()}
 _NAMED = {"bfloat16": DType.BF16, "float8_e4m3fn": DType.F8E4M3, "float8_e5m2": DType.F8E5M2}  # of ml_dtypes
+_BITS = {DType.BF16: _NATIVE + "u2", DType.F8E4M3: "|u1", DType.F8E5M2: "|u1"}
 _CODES = {0: "i", 1: "u", 2: "f", 6: "b"}  # of DLPack; 4 is bfloat
 _FORMATS = {
     "f": "f",
@@ -373,6 +374,24 @@ def array(address: int, shape: Tuple[int, ...], dtype: DType, keeps: Any) -> Any
         view = memoryview(block).cast("B")
         return view.cast(_LETTERS[dtype], shape) if size > 0 and shape else view.cast(_LETTERS[dtype])
     return numpy.ndarray(shape, "f2" if dtype == DType.F16 else _LETTERS[dtype], memoryview(block))
+
+
+class DeviceArray:
+    """Memory on a CUDA device, for what reads __cuda_array_interface__: torch.as_tensor(), CuPy, Penstock's own calls.
+
+    Shape      that of the tensor; where the interface has no such type (bf16, f8) elements are the bits, unsigned.
+    Ownership  that of the tensor's memory: of the SDK, it is valid until close(), and with mode=zero3 while its unit is
+               in use.
+    """
+
+    def __init__(self, address: int, shape: Tuple[int, ...], dtype: DType, keeps: Any) -> None:
+        self._keeps = keeps
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": _BITS.get(dtype) or next(text for text, known in _TYPESTRS.items() if known == dtype),
+            "data": (address, False),
+        }
 
 
 def owned(address: Optional[int], shape: Tuple[int, ...], dtype: DType) -> Any:

@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple, TYPE_CHECKING
 
 from . import _c
 from ._library import lib
-from ._memory import DType, Memory, array, borrow, borrow_out
+from ._memory import DeviceArray, DType, Memory, array, borrow, borrow_out, owned
 from .errors import InvalidArgument, check, pointer
 from .group import options
 
@@ -62,11 +62,11 @@ class Tensor:
         self._context._kept[self._handle][1] = None
 
     def view(self, slice: int = ALL) -> Any:
-        """Its values as an array, in memory of the program or of the SDK.
+        """Its values as an array, in memory of the program or of the SDK; a DeviceArray if they lie on a device.
 
         Shape      as registered; slice: one of a stack.
-        Ownership  values in memory of the SDK change in Step.end() and are valid until close(); with mode=zero3 while
-                   their unit is in use.
+        Ownership  values in memory of the SDK change in Step.end(); with mode=zero3 they are those of a unit while it is
+                   in use.  The array keeps that memory: it may be read after the unit's use, and after close().
         Thread     any.
         Errors     WrongState: its unit is not in use.  NoMemory, TimedOut.
         Source     pen_view().
@@ -83,7 +83,12 @@ class Tensor:
     def _view(self, slice: int, what: int, dtype: DType) -> Any:
         context = self._context
         address = context._call(lambda: pointer(lib.pen_view(context._alive(), self._handle, slice, what)))
-        return array(address, self.shape if slice == ALL else self.shape[1:], dtype, context)
+        shape = self.shape if slice == ALL else self.shape[1:]
+        if lib.pen_keep(address) == 0:
+            return owned(address, shape, dtype)
+        given = context._kept[self._handle][what]
+        is_cuda = given.is_cuda if given is not None else context.info.device >= 0
+        return (DeviceArray if is_cuda else array)(address, shape, dtype, given or context)
 
     def ready(self, slice: int = ALL, stream: Optional[int] = None) -> None:
         """Its gradient is final: it is sent while others are still computed.

@@ -135,6 +135,24 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
+@test "a tensor of a device is in Python an array that all calls take, by __cuda_array_interface__" {
+    PYTHONPATH=$root/python LD_LIBRARY_PATH=$LD_LIBRARY_PATH CUDA_ON_HOST_DEVICES=1 /usr/bin/python3 - <<-END
+		import array, penstock
+		with penstock.init(optim="sgd lr=1", steps=2, device="cuda") as job:
+		    one = job.register("one", shape=(4,), init="const v=1", frozen=True)
+		    w = job.register("w", shape=(4,), init="const v=5")
+		    job.commit()
+		    for step in job.steps():
+		        with step:
+		            job.world.all_reduce(one.view(), w.grad())
+		    values = array.array("f", bytes(16))
+		    job.get_slots([(w, "param", values)])
+		    assert list(values) == [3] * 4, values
+		    shown = w.view().__cuda_array_interface__
+		    assert shown["shape"] == (4,) and shown["typestr"] == "<f4", shown
+	END
+}
+
 @test "a gradient that the SDK keeps over micro-batches is cleared after the work that reads it, on whatever stream" {
     local seed
     for seed in 1 2 3 4 5; do

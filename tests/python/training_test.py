@@ -111,6 +111,35 @@ def test_a_model_in_memory_of_the_sdk_trains_alike_in_every_mode():
     assert len(set.union(*digests.values())) == 1, digests
 
 
+def test_arrays_over_memory_of_the_sdk_outlive_the_use_of_their_unit_and_the_job():
+    for flags in ([], ["--servers", "1"], ["--mode", "zero3"]):
+        outcome = passes(
+            job(
+                MODEL
+                + """
+    train(3)
+    with job.unit("h", 0).use():
+        row = stack.view(0)
+    whole = job.unit().use()
+    with whole:
+        first = a.view()
+    grad = a.grad()
+    grad[:] = 7
+    copies = [x.copy() for x in (row, first, grad)]
+    with job.unit("h", 0).use():
+        assert (stack.view(0) == row).all()
+    job.close()
+    for x, copy in zip((row, first, grad), copies):
+        assert (x == copy).all() and x.any()
+    print("kept")
+""",
+                2,
+                flags,
+            )
+        )
+        assert outcome.out.count("kept") == 2, outcome
+
+
 def test_a_snapshot_restores_tensors_states_and_steps():
     with tempfile.TemporaryDirectory() as store:
         first = passes(

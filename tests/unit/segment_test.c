@@ -43,6 +43,30 @@ static void memory_is_zeroed_and_aligned_also_when_used_again(void **state)
     segment_free(NULL);
 }
 
+static void memory_stays_until_each_owner_has_freed_it(void **state)
+{
+    (void)state;
+    for (size_t bytes = 100; bytes <= BIG; bytes *= 20) {
+        unsigned char *data = segment_alloc(bytes, NULL);
+        segment_ref ref;
+        assert_non_null(data);
+        data[bytes - 1] = 7;
+        assert_true(segment_keep(data + bytes / 2));
+        assert_true(segment_keep(data));
+        assert_true(segment_free(data));
+        assert_true(segment_free(data + bytes - 1));
+        assert_int_equal(data[bytes - 1], 7);
+        assert_true(segment_find(data, bytes, &ref));
+        assert_true(segment_free(data));
+        assert_false(segment_find(data, bytes, &ref));
+        assert_false(segment_free(data));
+        assert_false(segment_keep(data));
+    }
+    int other;
+    assert_false(segment_keep(&other));
+    assert_false(segment_keep(NULL));
+}
+
 static void allocations_do_not_overlap_and_share_descriptors(void **state)
 {
     (void)state;
@@ -339,6 +363,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_zeroed_and_aligned_also_when_used_again),
+        cmocka_unit_test(memory_stays_until_each_owner_has_freed_it),
         cmocka_unit_test(allocations_do_not_overlap_and_share_descriptors),
         cmocka_unit_test(only_ranges_within_one_live_allocation_are_found),
         cmocka_unit_test(sizes_beyond_memory_are_refused_in_a_sentence),

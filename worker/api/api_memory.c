@@ -47,6 +47,15 @@ void *pen_alloc(pen_ctx *ctx, size_t bytes, pen_space where)
     return data;
 }
 
+pen_status pen_keep(const void *data)
+{
+    FP_ENV_OURS();
+    if (segment_keep(data)) return PEN_OK;
+    return last_error_report(PEN_INVALID_ARGUMENT,
+                             "pen_keep: %p is not in host memory of pen_alloc() or pen_view()",
+                             data);
+}
+
 void pen_free(void *data)
 {
     FP_ENV_OURS();

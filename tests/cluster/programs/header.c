@@ -122,6 +122,8 @@ static void small_things(pen_ctx *ctx)
     DID(pen_log_set, 1);
     void *memory = pen_alloc(ctx, 100, PEN_HOST);
     DID(pen_alloc, memory != NULL);
+    DO(pen_keep, memory);
+    pen_free(memory);
     pen_free(memory);
     DID(pen_free, 1);
     DO(pen_on_event, ctx, on_event, NULL);
