@@ -459,12 +459,22 @@ class Context:
         return Step(self, step)
 
     def steps(self) -> Iterator[Step]:
-        """All steps that are left, each begun: `for step in context.steps():` with `with step:` inside."""
+        """All steps that are left, each begun: `for step in context.steps():` with `with step:` inside.
+
+        Errors     WrongState: the loop's body left the step before as it was: no `with step:`, ready() or end().
+        """
+        left: Optional[Step] = None
         while True:
             step = self.step()
             if step is None:
                 return
+            if left is not None and not step.is_rewound and not step.has_new_members:
+                raise WrongState(
+                    f"step {left.index} was not ended, so it would begin again for ever: write `with step:` in the "
+                    f"loop, or call step.end()"
+                )
             yield step
+            left = None if self._has_ready or step._is_entered or not step._is_open else step
 
     # ---- state ----------------------------------------------------------------------------------
     def add_state(self, name: str, data: Any, per_rank: bool = False) -> None:

@@ -40,7 +40,7 @@ class Step:
 
     def __init__(self, context: "Context", step: _c.pen_step) -> None:
         self._context, self._step = context, step
-        self._is_open = True
+        self._is_open, self._is_entered = True, False
         self._status = _c.PEN_OK
 
     def __getattr__(self, name: str) -> Any:
@@ -126,6 +126,7 @@ class Step:
         return self.outcome
 
     def __enter__(self) -> "Step":
+        self._is_entered = True
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:

@@ -111,6 +111,32 @@ def test_a_model_in_memory_of_the_sdk_trains_alike_in_every_mode():
     assert len(set.union(*digests.values())) == 1, digests
 
 
+def test_a_loop_that_never_ends_its_step_is_told_so():
+    outcome = alone(
+        """
+    with penstock.init(optim="sgd lr=1", steps=3) as job:
+        w, g = np.zeros(3, "f4"), np.ones(3, "f4")
+        job.register("w", w, g)
+        job.commit()
+        for step in job.steps():
+            with step:
+                pass
+            break
+        try:
+            for step in job.steps():
+                g[:] = 1
+        except penstock.WrongState as error:
+            print(error)
+        for step in job.steps():
+            step.ready()
+            step.end()
+            print("ended", step.index)
+"""
+    )
+    assert "ended 2" in outcome.out, outcome
+    assert "step 1 was not ended" in outcome.out and "with step:" in outcome.out, outcome
+
+
 def test_arrays_over_memory_of_the_sdk_outlive_the_use_of_their_unit_and_the_job():
     for flags in ([], ["--servers", "1"], ["--mode", "zero3"]):
         outcome = passes(
