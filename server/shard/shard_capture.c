@@ -117,7 +117,10 @@ static void hand_over(shard *s, shard_open_capture *open)
     capture->applied = count_applied(s, capture);
     shard_states_give(s, capture);
     open->capture = NULL;
-    s->outside.snapshot(s->outside.user, capture);
+    if (s->has_failed) /* for want of memory, rows or states are missing in it */
+        shard_capture_destroy(capture);
+    else
+        s->outside.snapshot(s->outside.user, capture);
 }
 
 /* Finds or begins the capture of this step.  A third one means that the first will never be complete. */

@@ -49,7 +49,10 @@ void shard_states_take(shard *s, const wire_data *d)
         return;
     forget_before(s, d->rank, step - STEPS_KEPT + 1);
     shard_states *kept = malloc(sizeof *kept + d->inputs.states_bytes);
-    if (kept == NULL) return; /* reading the snapshot reports them as missing */
+    if (kept == NULL) {
+        shard_no_memory(s);
+        return;
+    }
     *kept = (shard_states){.step = step, .rank = d->rank, .size = d->inputs.states_bytes};
     memcpy(kept->bytes, d->inputs.states, kept->size);
     shard_states **at = &s->states;
@@ -60,12 +63,17 @@ void shard_states_take(shard *s, const wire_data *d)
 
 void shard_states_give(shard *s, shard_capture *capture)
 {
-    for (const shard_states *each = s->states; each != NULL; each = each->next)
-        if (each->step == capture->step &&
-            !bundle_merge(&capture->states, &capture->states_bytes, each->bytes, each->size))
+    for (const shard_states *each = s->states; each != NULL; each = each->next) {
+        if (each->step != capture->step ||
+            bundle_merge(&capture->states, &capture->states_bytes, each->bytes, each->size))
+            continue;
+        if (bundle_makes_sense(each->bytes, each->size))
+            shard_no_memory(s);
+        else
             log_warning("the states of rank %d are not in the snapshot of step %lld: they make no "
-                        "sense, or there is no memory for them",
+                        "sense",
                         each->rank, (long long)capture->step);
+    }
     forget_before(s, -1, capture->step);
 }
 

@@ -67,6 +67,17 @@ static void sim_tables_keep_every_push_that_was_acknowledged_when_memory_is_refu
     refuse(__func__, lively_with_rows);
 }
 
+/* 2042780: the chunk that completed a snapshot got no memory to refer to its rows, and the snapshot was handed over. */
+static void sim_seeds_that_failed_once_do_not_fail_again(void **state)
+{
+    (void)state;
+    sim_plan p    = lively_with_rows(2042780);
+    p.memory_at   = 8154;
+    p.memory_many = 5;
+    runs_one("sim_tables_keep_every_push_that_was_acknowledged_when_memory_is_refused", &p,
+             RUNS_EITHER);
+}
+
 static void sim_workers_without_servers_and_without_memory_fail_with_a_sentence(void **state)
 {
     (void)state;
@@ -79,6 +90,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sim_members_without_memory_fail_with_a_sentence_while_others_die_and_come),
         cmocka_unit_test(sim_members_without_memory_fail_with_a_sentence_on_a_bad_network),
         cmocka_unit_test(sim_tables_keep_every_push_that_was_acknowledged_when_memory_is_refused),
+        cmocka_unit_test(sim_seeds_that_failed_once_do_not_fail_again),
         cmocka_unit_test(sim_workers_without_servers_and_without_memory_fail_with_a_sentence),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
