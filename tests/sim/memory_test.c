@@ -67,15 +67,23 @@ static void sim_tables_keep_every_push_that_was_acknowledged_when_memory_is_refu
     refuse(__func__, lively_with_rows);
 }
 
-/* 2042780: the chunk that completed a snapshot got no memory to refer to its rows, and the snapshot was handed over. */
+/* 2042780: the chunk that completed a snapshot got no memory to refer to its rows, and the snapshot was handed over.
+ * 3100001: a worker's death was being looked into, an epoch without it was persisted, and the scheduler died: restarted,
+ *          it did not judge the death, and the job never ended. */
 static void sim_seeds_that_failed_once_do_not_fail_again(void **state)
 {
     (void)state;
-    sim_plan p    = lively_with_rows(2042780);
-    p.memory_at   = 8154;
-    p.memory_many = 5;
-    runs_one("sim_tables_keep_every_push_that_was_acknowledged_when_memory_is_refused", &p,
-             RUNS_EITHER);
+    static const struct {
+        uint64_t seed;
+        long at;
+    } rows[] = {{2042780, 8154}, {3100001, 585}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        sim_plan p    = lively_with_rows(rows[i].seed);
+        p.memory_at   = rows[i].at;
+        p.memory_many = 5;
+        runs_one("sim_tables_keep_every_push_that_was_acknowledged_when_memory_is_refused", &p,
+                 RUNS_EITHER);
+    }
 }
 
 static void sim_workers_without_servers_and_without_memory_fail_with_a_sentence(void **state)

@@ -126,6 +126,24 @@ static void values_set_and_added_survive_a_restart_and_are_not_added_again(void 
     scene_drop(r);
 }
 
+static void a_worker_that_died_while_an_epoch_changed_is_judged_after_a_restart(void **state)
+{
+    (void)state;
+    scene *r = scene_train(2, 3, "replicas=1", "state=here", NULL);
+    scene_server_dies(r, 1);
+    scene_worker_dies(r, 1);
+    scene_must(r, SCENE_SERVER(0), WIRE_ENQUIRE);
+    scene_seals_all(r, 5);
+    scene_restart(r);
+    scene_comes_back(r, SCENE_WORKER(0));
+    scene_comes_back(r, SCENE_SERVER(0));
+    scene_comes_back(r, SCENE_SERVER(2));
+    scene_pass(r, 25000);
+    assert_non_null(
+        strstr(scene_must(r, SCENE_WORKER(0), WIRE_VERDICT)->u.verdict.text, "worker 1"));
+    scene_drop(r);
+}
+
 static void a_verdict_is_the_same_after_a_restart(void **state)
 {
     (void)state;
@@ -180,6 +198,7 @@ int main(void)
         cmocka_unit_test(no_member_is_declared_dead_in_the_first_lease_of_a_restarted_scheduler),
         cmocka_unit_test(a_record_persisted_but_not_sent_is_sent_first),
         cmocka_unit_test(values_set_and_added_survive_a_restart_and_are_not_added_again),
+        cmocka_unit_test(a_worker_that_died_while_an_epoch_changed_is_judged_after_a_restart),
         cmocka_unit_test(a_verdict_is_the_same_after_a_restart),
         cmocka_unit_test(a_job_that_has_ended_leaves_nothing_behind),
         cmocka_unit_test(damaged_state_does_no_harm),

@@ -255,7 +255,8 @@ void core_epoch_advance(scheduler_core *core)
     core_change *c = &core->epoch.change;
     if (!(c->is_wanted || c->is_open) || !core_may_change(core)) return;
     if (c->is_wanted && !c->is_open && c->due_ms <= core->out.now_ms) open_change(core);
-    if (c->is_open && all_sealed(core)) decide(core);
+    /* A worker whose death is about to end the job stays in the view: it tells a restarted scheduler to judge it. */
+    if (c->is_open && all_sealed(core) && !core->members.query.dead) decide(core);
 }
 
 void core_sealed(scheduler_core *core, member_slot *s, const wire_control *message)
