@@ -57,7 +57,7 @@ enum {
 /* clang-format off */
 const struct argp_option run_options_rows[] = {
     {0, 0, 0, 0, "What to start", 1},
-    {"nproc-per-node",     KEY_NPROC,        "N",      0, "Workers per machine (1); gpu: one per CUDA device, cpu: one per core, auto: gpu if there is one, else cpu; MIN:MAX or MIN:N:MAX: elastic, starting with MIN or N", 1},
+    {"nproc-per-node",     KEY_NPROC,        "N",      0, "Workers per machine (1); gpu: one per CUDA device, cpu: one per core, auto: gpu if there is one, else cpu; MIN:MAX or MIN:N:MAX: elastic, starting with MIN or N; also -n and -np, as mpirun has them", 1},
     {"visible-devices",    KEY_VISIBLE,      "WHICH",  0, "CUDA devices each worker sees: own, the one of its local rank, or all (own)", 1},
     {"module",             'm',              0,        0, "PROG is a Python module, which python3 -m starts", 1},
     {"servers",            KEY_SERVERS,      "S",      0, "Parameter servers on all machines together (0); MIN:MAX or MIN:N:MAX: elastic, starting with MIN or N", 1},
@@ -496,18 +496,21 @@ static bool is_yes(const config_row *row, const char *value)
  * argc, or the negative exit code - 1. */
 static int normalise(int argc, char **argv, char **out, char (*spelled)[128], run_options *o)
 {
+    static char per_node[] = "--nproc-per-node";
     int n = 0, i = 1;
     out[n++] = argv[0];
     for (; i < argc; i++) {
         char name[100], setting[100];
-        if (strcmp(argv[i], "--") == 0 || argv[i][0] != '-') break;
-        if (strncmp(argv[i], "--", 2) != 0) { /* -r 3, -t3, -? */
+        char *word = argv[i];
+        if (strcmp(word, "--") == 0 || word[0] != '-') break;
+        if (strcmp(word, "-n") == 0 || strcmp(word, "-np") == 0) word = per_node; /* as mpirun */
+        if (strncmp(word, "--", 2) != 0) { /* -r 3, -t3, -? */
             out[n++]        = argv[i];
             bool takes_next = strlen(argv[i]) == 2 && strchr("rt", argv[i][1]) != NULL;
             if (takes_next && i + 1 < argc) out[n++] = argv[++i];
             continue;
         }
-        char *value                    = split_flag(argv[i], name, setting, sizeof name);
+        char *value                    = split_flag(word, name, setting, sizeof name);
         const struct argp_option *flag = find_flag(name);
         bool builtin                   = strcmp(name, "help") == 0 || strcmp(name, "usage") == 0;
         const config_row *row          = command_setting(setting);

@@ -67,6 +67,11 @@ WORLD_SIZE=2"
     sort "$tmp/dashes.out" | is_text "[0] 0 2 localhost 4 7000
 [1] 1 2 localhost 4 7000"
     cmp <(sort "$tmp/dashes.out") <(sort "$tmp/underscores.out")
+    ends_with 0 mpirun -np 2 sh -c 'echo $WORLD_SIZE -np 3'
+    ends_with 0 short -n 2 sh -c 'echo $WORLD_SIZE -np 3'
+    is_text "[0] 2 -np 3
+[1] 2 -np 3" < <(sort "$tmp/mpirun.out")
+    cmp <(sort "$tmp/mpirun.out") <(sort "$tmp/short.out")
     show='echo "$PENSTOCK_SHARED_MEMORY $PENSTOCK_DETERMINISTIC"'
     ends_with 0 switches --no-prefix --shared-memory no --deterministic yes sh -c "$show"
     ends_with 0 bare --no-prefix --shared-memory=no --deterministic sh -c "$show"
