@@ -65,8 +65,8 @@ class Tensor:
         """Its values as an array, in memory of the program or of the SDK; a DeviceArray if they lie on a device.
 
         Shape      as registered; slice: one of a stack.
-        Ownership  values in memory of the SDK change in Step.end(); with mode=zero3 they are those of a unit while it is
-                   in use.  The array keeps that memory: it may be read after the unit's use, and after close().
+        Ownership  values in memory of the SDK change in Step.end(); with mode=zero3 they are those of a unit while
+                   it is in use.  The array keeps that memory: it may be read after the unit's use, and after close().
         Thread     any.
         Errors     WrongState: its unit is not in use.  NoMemory, TimedOut.
         Source     pen_view().
@@ -76,7 +76,8 @@ class Tensor:
     def grad(self, slice: int = ALL) -> Any:
         """Its gradient as an array, as view(); in memory of the SDK it is zero at its first view in a step.
 
-        Ownership  the program's until ready(); it may move before the next step: ask again.
+        Ownership  the program's until ready(); it may move before the next step: ask again.  An array that is kept
+                   beyond ready() keeps its memory, and the next step takes other memory.
         """
         return self._view(slice, _c.PEN_GRAD, self.grad_dtype)
 
