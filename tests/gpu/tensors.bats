@@ -136,7 +136,9 @@ teardown() { job_teardown; }
 }
 
 @test "a tensor of a device is in Python an array that all calls take, by __cuda_array_interface__" {
-    PYTHONPATH=$root/python LD_LIBRARY_PATH=$LD_LIBRARY_PATH CUDA_ON_HOST_DEVICES=1 /usr/bin/python3 - <<-END
+    local python
+    python=$(BUILD=$build PYTHONPATH=$root/tests/python TMPDIR=$tmp /usr/bin/python3 -c "import tap; print(tap.interpreter())")
+    PYTHONPATH=$root/python LD_LIBRARY_PATH=$LD_LIBRARY_PATH CUDA_ON_HOST_DEVICES=1 "$python" - <<-END
 		import array, penstock
 		with penstock.init(optim="sgd lr=1", steps=2, device="cuda") as job:
 		    one = job.register("one", shape=(4,), init="const v=1", frozen=True)

@@ -266,7 +266,7 @@ def test_an_exception_ends_the_process_at_once_and_the_others_are_told_of_it():
 
 
 def test_ten_thousand_requests_contexts_and_arrays_leave_memory_where_it_was():
-    if tap.is_sanitized():
+    if tap.sanitizers():
         tap.skip("the sanitizer keeps freed memory")
     passes(
         alone(

@@ -1,7 +1,7 @@
 """tap.py - runs the functions test_* of a test program, and prints TAP; starts jobs for them.
 
 A test program ends with tap.main().  Started by itself, it reads BUILD/env (BUILD: build), as a user would.  A test that
-cannot run calls tap.skip(why).  With a build of address sanitizer, Python is started with its run-time before all else.
+cannot run calls tap.skip(why).  With a build of sanitizers, Python is started with their run-times before all else.
 """
 import os
 import re
@@ -24,22 +24,24 @@ def skip(why):
     raise Skipped(why)
 
 
-def is_sanitized():
+def sanitizers():
+    """Names of the run-times of the build's sanitizers."""
     with open(os.path.join(BUILD, "CMakeCache.txt")) as cache:
-        return re.search("^PENSTOCK_SANITIZE.*=.*address", cache.read(), re.MULTILINE) is not None
+        kinds = re.search("^PENSTOCK_SANITIZE.*=(.*)$", cache.read(), re.MULTILINE)[1]
+    return ["lib" + {"address": "a", "thread": "t", "undefined": "ub"}[k] + "san.so" for k in kinds.split(",") if k]
 
 
 def interpreter():
     """This one; or a script that starts it with the run-time of the sanitizers, also as python3 in PATH."""
-    if not is_sanitized():
+    names = sanitizers()
+    if not names:
         return sys.executable
-    names = ["libasan.so", "libubsan.so"]
     found = [subprocess.check_output(["gcc", "-print-file-name=" + name], text=True).strip() for name in names]
     path = os.path.join(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")), "python3")
     with open(path, "w") as file:
-        file.write(f'#!/bin/sh\nLD_PRELOAD="{" ".join(found)}" exec {sys.executable} "$@"\n')
+        options = "detect_leaks=0:abort_on_error=0"  # Python frees little at its end
+        file.write(f'#!/bin/sh\nASAN_OPTIONS={options} LD_PRELOAD="{" ".join(found)}" exec {sys.executable} "$@"\n')
     os.chmod(path, 0o755)
-    os.environ["ASAN_OPTIONS"] = "detect_leaks=0:abort_on_error=0"  # Python frees little at its end
     return path
 
 
