@@ -69,9 +69,9 @@ static shard_capture *new_capture(const shard *s, int64_t step)
 
 static void refer_to_rows(shard_capture_chunk *to, shard *s, const shard_chunk *k)
 {
-    const row_store *all = shard_table_rows(k);
-    to->is_table         = true;
-    to->block            = calloc(row_store_blocks(all) + 1, sizeof *to->block);
+    row_store *all = shard_table_rows(k);
+    to->is_table   = true;
+    to->block      = calloc(row_store_blocks(all) + 1, sizeof *to->block);
     if (to->block == NULL) {
         shard_no_memory(s);
         return;

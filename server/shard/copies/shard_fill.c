@@ -122,7 +122,7 @@ static uint64_t notify_chunk(shard *s, const shard_copy *copy, shard_chunk *k)
     }
     if (k->table != NULL) {
         /* A part of a table: the blocks of its rows follow in place of slots. */
-        const row_store *all = shard_table_rows(k);
+        row_store *all       = shard_table_rows(k);
         const uint32_t all_n = row_store_blocks(all);
         const uint32_t n     = all_n - (all_n > 0 && mutation(MUTATION_ROWS_LEFT_BEHIND));
         shard_fill_array(s, copy->server, k, 0, n == 0);

@@ -41,8 +41,10 @@ struct row_store {
     row_store_rules rules;
     buf **block;
     char **base; /* [n_blocks] data of each */
+    bool *
+        lent; /* [n_blocks] others may hold it; here, where the cache has it, because every update of a row asks */
     uint32_t n_blocks;
-    size_t capacity, base_capacity;
+    size_t capacity, base_capacity, lent_capacity;
     uint64_t n, bytes; /* rows; of blocks */
     entry *table;
     uint64_t mask;  /* size of the table - 1 */
@@ -97,6 +99,7 @@ void row_store_destroy(row_store *self)
     row_store_clear(self);
     free(self->block);
     free(self->base);
+    free(self->lent);
     free(self->table);
     free(self->scratch);
     free(self);
@@ -138,11 +141,13 @@ static bool push_block(row_store *self, buf *block)
 {
     if (block == NULL || self->n_blocks == BLOCKS_MAX ||
         !VEC_ROOM(self->block, self->capacity, self->n_blocks + 1) ||
-        !VEC_ROOM(self->base, self->base_capacity, self->n_blocks + 1)) {
+        !VEC_ROOM(self->base, self->base_capacity, self->n_blocks + 1) ||
+        !VEC_ROOM(self->lent, self->lent_capacity, self->n_blocks + 1)) {
         buf_release(block);
         return false;
     }
     self->base[self->n_blocks]    = block->data;
+    self->lent[self->n_blocks]    = false;
     self->block[self->n_blocks++] = block;
     self->bytes += block->size;
     return true;
@@ -166,14 +171,17 @@ static buf *new_block(const row_store *self, size_t row_bytes)
 /* Copies a block that a snapshot or the log holds. */
 static bool is_writable(row_store *self, uint32_t i)
 {
+    if (!self->lent[i]) return true;
     buf *now = self->block[i];
-    if (buf_is_alone(now)) return true;
-    buf *fresh = new_buf(now->size);
-    if (fresh == NULL) return false;
-    memcpy(fresh->data, now->data, now->size);
-    buf_release(now);
-    self->block[i] = fresh;
-    self->base[i]  = fresh->data;
+    if (!buf_is_alone(now)) {
+        buf *fresh = new_buf(now->size);
+        if (fresh == NULL) return false;
+        memcpy(fresh->data, now->data, now->size);
+        buf_release(now);
+        self->block[i] = fresh;
+        self->base[i]  = fresh->data;
+    }
+    self->lent[i] = false;
     return true;
 }
 
@@ -364,8 +372,9 @@ uint32_t row_store_blocks(const row_store *self)
 {
     return self->n_blocks;
 }
-buf *row_store_block(const row_store *self, uint32_t i)
+buf *row_store_block(row_store *self, uint32_t i)
 {
+    self->lent[i] = true;
     return self->block[i];
 }
 

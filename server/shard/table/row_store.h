@@ -57,7 +57,7 @@ uint64_t row_store_bytes(const row_store *self); /* of blocks and the hash table
 
 /* The blocks; block is BORROWED, keep it with buf_acquire().  Only row_store_used() of it matters. */
 uint32_t row_store_blocks(const row_store *self);
-buf *row_store_block(const row_store *self, uint32_t i);
+buf *row_store_block(row_store *self, uint32_t i);
 size_t row_store_used(const buf *block);
 
 /* Adds a block of a primary or a snapshot, which is checked: CORRUPT says what does not fit. */
