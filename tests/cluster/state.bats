@@ -17,6 +17,9 @@ keep() {
     [ -s "$tmp/$name" ]
 }
 
+# Steps of the complete snapshots in the store: a kill may leave one that is "not complete".
+complete_steps() { pen snapshot list --store "$tmp/store" | awk '/complete/ && !/not complete/ {print $1}'; }
+
 # Both have the same lines from this step on.
 same_from() {
     diff <(awk -v from="$3" '$4 >= from' "$tmp/$1") <(awk -v from="$3" '$4 >= from' "$tmp/$2")
@@ -116,7 +119,7 @@ same_from() {
     kill -9 "$launcher"
     wait_for_end 5
     nothing_is_left
-    kept=$(pen snapshot list --store "$tmp/store" | awk '/complete/ {print $1}' | tail -n 1)
+    kept=$(complete_steps | tail -n 1)
     [ "$kept" -ge 10 ] && [ "$kept" -lt 80 ]
     pen run --standalone --no-prefix --nproc-per-node 2 --store "$tmp/store" --resume "$programs/stepper" steps=80 2>/dev/null | sort >"$tmp/rest"
     same_from whole rest "$kept"
@@ -169,7 +172,7 @@ same_from() {
     says full "no snapshot of step 4: rank 1: .*$tmp/store.*No space left on device"
     says full "no snapshot of step 4: .*; said once"
     ! says full "no snapshot of step 6" || return 1
-    [ "$(pen snapshot list --store "$tmp/store" | awk '/complete/ {print $1}' | tr '\n' ' ')" = "1 2 " ]
+    [ "$(complete_steps | tr '\n' ' ')" = "1 2 " ]
     [ "$(find "$tmp/store" -name '*.mdb' | wc -l)" = 4 ] # and nothing else
     nothing_is_left
 }

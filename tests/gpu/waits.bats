@@ -17,7 +17,7 @@ unit_words=(steps=3 rows=4 clip=60 persistence_threshold=1000)
 
 # Places whose wait alone makes no difference, and why: words of their names.
 covered=(
-    "cuEventQuery await_job device_copies_down.c:61|only the timeline needs to know when a gradient was ready; the copy's own end is awaited next"
+    "cuEventQuery await_gradient|only the timeline needs to know when a gradient was ready; the copy's own end is awaited next"
     "cuEventQuery await has_let_go|nothing is copied any more when tensors are freed, unless a step has failed"
     "cuEventQuery device_copies_unlend|the pair is freed next, which waits for its copy"
     "cuEventQuery test_stage|a link that seems broken is not used: calls go through the host"
@@ -123,7 +123,7 @@ reduce() {
 }
 
 chain() {
-    CUDA_ON_HOST_DEVICES=$4 MARK=$mark timeout 20 "$build/tests/gpu/stream_order" "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" ||
+    CUDA_ON_HOST_DEVICES=$4 MARK=$mark timeout 60 "$build/tests/gpu/stream_order" "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" ||
         { echo "exit $? of job $1:"; return 1; }
 }
 

@@ -60,18 +60,22 @@ static const char *name_of(const device_copies_job *j)
     return j->tensor != NULL ? j->tensor->name : "own share";
 }
 
-/* Waits for the copy.  The timed interval of a gradient's copy begins when the gradient is computed. */
+/* The timed interval of a gradient's copy begins when the gradient is computed. */
+static pen_status await_gradient(const pen_ctx *ctx, device_copies_job *j, pen_error *why)
+{
+    const pen_status status =
+        pinned_pair_wait(&ctx->memory.device_copies->pinned_pairs, j->pinned_pair->used,
+                         ctx->settings.deadline_ms, why);
+    if (j->begun_ns != 0) j->begun_ns = trace_begin();
+    return status;
+}
+
 static pen_status await_job(const pen_ctx *ctx, device_copies_job *j, pen_error *why)
 {
-    const pinned_pair_set *pinned_pairs = &ctx->memory.device_copies->pinned_pairs;
-    const int64_t deadline              = ctx->settings.deadline_ms;
-    pen_status status                   = PEN_OK;
-    if (!j->is_up) {
-        status = pinned_pair_wait(pinned_pairs, j->pinned_pair->used, deadline, why);
-        if (j->begun_ns != 0) j->begun_ns = trace_begin();
-    }
+    pen_status status = j->is_up ? PEN_OK : await_gradient(ctx, j, why);
     if (status == PEN_OK)
-        status = pinned_pair_wait(pinned_pairs, j->pinned_pair->moved, deadline, why);
+        status = pinned_pair_wait(&ctx->memory.device_copies->pinned_pairs, j->pinned_pair->moved,
+                                  ctx->settings.deadline_ms, why);
     if (status == PEN_OK) return PEN_OK;
     const pen_error found = *why;
     why_set(why, status, "the gradient of '%s': %.400s", name_of(j), found.text);
