@@ -41,8 +41,9 @@ export log
 
 list=$log/list
 : >"$list"
-limit=180
-[ "$kind" != sanitize ] || limit=480 # a sanitizer makes some ten times as slow
+limit=180 bats_limit=600
+[ "$kind" != sanitize ] || limit=480 bats_limit=1200 # a sanitizer makes some ten times as slow
+[ "$kind" != fleet ] || bats_limit=1800
 for program in "$build"/tests/*; do
     [[ $kind != @(gpu|fleet|python|only) ]] || break
     [ -x "$program" ] && [ -f "$program" ] && echo "$(basename "$program") $limit $program" >>"$list"
@@ -66,7 +67,7 @@ if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then files="$files tests/gpu/gpu.
 label_of() { local name=${1##*/}; echo "$(basename "$(dirname "$1")")_${name%.*}"; }
 line_of() { # FILE: its line of the list
     case $1 in
-    *.bats) echo "$(label_of "$1") $([ "$kind" = fleet ] && echo 1800 || echo 600) bats --formatter tap $1" ;;
+    *.bats) echo "$(label_of "$1") $bats_limit bats --formatter tap $1" ;;
     *.py) echo "$(label_of "$1") 600 $1" ;;
     *) echo "$(basename "$1") $limit $1" ;;
     esac
