@@ -41,8 +41,7 @@ struct row_store {
     row_store_rules rules;
     buf **block;
     char **base; /* [n_blocks] data of each */
-    bool *
-        lent; /* [n_blocks] others may hold it; here, where the cache has it, because every update of a row asks */
+    bool *lent;  /* [n_blocks] may have another holder; small, because every update of a row asks */
     uint32_t n_blocks;
     size_t capacity, base_capacity, lent_capacity;
     uint64_t n, bytes; /* rows; of blocks */

@@ -55,7 +55,8 @@ void row_store_read(const row_store *self, const rows *asked, const rows *answer
 
 uint64_t row_store_bytes(const row_store *self); /* of blocks and the hash table */
 
-/* The blocks; block is BORROWED, keep it with buf_acquire().  Only row_store_used() of it matters. */
+/* The blocks; block is BORROWED, keep it with buf_acquire(): the store then copies it before it changes it.  Only
+ * row_store_used() of it matters. */
 uint32_t row_store_blocks(const row_store *self);
 buf *row_store_block(row_store *self, uint32_t i);
 size_t row_store_used(const buf *block);
