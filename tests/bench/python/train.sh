@@ -13,15 +13,16 @@ export OMP_NUM_THREADS=1
 echo "load $(cut -d' ' -f1-3 /proc/loadavg)"
 
 step() { # MODEL HOW STEPS: ms.  alone: the optimizer in two jobs of one worker each, at once, which send nothing
-    local workers=2 how=$2 other=
+    local workers=2 how=$2 other= code=0
     if [ "$how" = alone ]; then workers=1 how=optimizer; fi
     local words=(penstock run --no-prefix --nproc-per-node "$workers" /usr/bin/python3 tests/bench/python/train.py "$1" "$how" "$3")
     if [ "$workers" = 1 ]; then
         "${words[@]}" >/dev/null 2>&1 &
         other=$!
     fi
-    "${words[@]}" 2>/dev/null | tail -n 1
-    [ -z "$other" ] || wait "$other"
+    "${words[@]}" 2>/dev/null | tail -n 1 || code=$?
+    [ -z "$other" ] || wait "$other" || code=$?
+    return $code
 }
 
 spread() { sort -n "$1" | awk -v f="$2" '{v[NR] = $1} END {printf f " (" f " to " f ")", v[int((NR + 1) / 2)], v[1], v[NR]}'; }
