@@ -41,9 +41,8 @@ export log
 
 list=$log/list
 : >"$list"
-limit=180 bats_limit=600
-[ "$kind" != sanitize ] || limit=480 bats_limit=1200 # a sanitizer makes some ten times as slow
-[ "$kind" != fleet ] || bats_limit=1800
+limit=180
+[ "$kind" != sanitize ] || limit=480 # a sanitizer makes some ten times as slow
 for program in "$build"/tests/*; do
     [[ $kind != @(gpu|fleet|python|only) ]] || break
     [ -x "$program" ] && [ -f "$program" ] && echo "$(basename "$program") $limit $program" >>"$list"
@@ -52,8 +51,8 @@ case $kind in
 check) files=$(ls tests/hygiene/*.bats) ;;
 all) files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/*.bats tests/python/*_test.py | grep -v -e /gpu.bats -e /torch_) ;;
 python) files=$(ls tests/python/declarations_test.py tests/python/*.bats tests/python/torch_*_test.py) ;;
-gpu) files="tests/gpu/gpu.bats tests/gpu/tensors.bats tests/gpu/train.bats" ;;
-sanitize) files="tests/cluster/nonfinite.bats tests/cluster/shells.bats tests/gpu/tensors.bats" ;;
+gpu) files=$(echo tests/gpu/{gpu,tensors,tensor_updates,train}.bats) ;;
+sanitize) files="tests/cluster/nonfinite.bats tests/cluster/shells.bats $(echo tests/gpu/{tensors,tensor_updates}.bats)" ;;
 fleet) files=$(ls tests/fleet/*.bats) ;;
 only) files=${*:3} ;;
 esac
@@ -67,7 +66,7 @@ if [ "$kind" = all ] && [ -e /dev/nvidiactl ]; then files="$files tests/gpu/gpu.
 label_of() { local name=${1##*/}; echo "$(basename "$(dirname "$1")")_${name%.*}"; }
 line_of() { # FILE: its line of the list
     case $1 in
-    *.bats) echo "$(label_of "$1") $bats_limit bats --formatter tap $1" ;;
+    *.bats) echo "$(label_of "$1") $([ "$kind" = fleet ] && echo 1800 || echo 600) bats --formatter tap $1" ;;
     *.py) echo "$(label_of "$1") 600 $1" ;;
     *) echo "$(basename "$1") $limit $1" ;;
     esac
@@ -97,12 +96,12 @@ if [ -n "$has_address" ]; then
 fi >>"$list"
 
 # The longest first, so that nothing long is left over at the end when all else is done.
-longest="gpu_tensors cluster_hostile gpu_waits cluster_sharing conformance_coll_test fuzz_foreign cli_docs cluster_training fuzz_files gpu_driver
+longest="cluster_hostile gpu_tensors gpu_tensor_updates cluster_sharing conformance_coll_test fuzz_foreign cli_docs cluster_training fuzz_files gpu_driver
     conformance_coll_fault_test fuzz_wire gpu_train sim_lively_test cli_snapshot cluster_modes hygiene_house cluster_elastic cluster_local
     cluster_liar cluster_restarts cluster_reach cluster_snapshot cluster_gpt2 cluster_hosts_docs sim_mutation_test cli_run gpu_nccl cli_output
     cluster_leave cluster_scalars cluster_order cluster_units cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage
     cluster_failover cluster_loss conformance_transport_test cluster_disk cluster_state unit_transport_limit_test"
-[ "$kind" != sanitize ] || longest="gpu_tensors sim_lively_test unit_shard_offload_test unit_sharded_test unit_mesh_test unit_node_test fuzz_foreign
+[ "$kind" != sanitize ] || longest="gpu_tensors sim_lively_test gpu_tensor_updates unit_shard_offload_test unit_sharded_test unit_mesh_test unit_node_test fuzz_foreign
     sim_mutation_test unit_worker_strategy_test conformance_coll_test unit_tls_test cluster_shells fuzz_files sim_sim_test fuzz_wire
     conformance_coll_fault_test unit_reduce_test cluster_memory sim_memory_test python_training_test conformance_store_crash_test unit_schedule_test"
 {

@@ -9,6 +9,7 @@
 # A place is the function that calls the device, its caller, and what the compiler inlined into both. What a place waits
 # for is late from its first call on, so a place that is called once may find its work done: programs do all things
 # several times.
+# alone: a job that hangs for want of a wait is told by the time that it takes.
 
 load ../support/job
 load ../support/units
@@ -123,7 +124,7 @@ reduce() {
 }
 
 chain() {
-    CUDA_ON_HOST_DEVICES=$4 MARK=$mark timeout 60 "$build/tests/gpu/stream_order" "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" ||
+    CUDA_ON_HOST_DEVICES=$4 MARK=$mark timeout 20 "$build/tests/gpu/stream_order" "${@:2}" >"$tmp/$1.out" 2>"$tmp/$1.err" ||
         { echo "exit $? of job $1:"; return 1; }
 }
 
