@@ -161,6 +161,31 @@ static void test_transport_keys_work_in_a_forked_child(void **state)
     auth_close(worker);
 }
 
+/* An encrypted body may be inside the library: not queued any more, and not written yet. */
+static void test_transport_last_body_of_an_end_that_closes_arrives_whole(void **state)
+{
+    (void)state;
+    enum { BYTES = 16 * MIB, ROUNDS = 4, LINGER_MS = 10000 };
+    const transport_options large = {.head_bytes_max = 64, .body_bytes_max = BYTES};
+    auth *server = open_auth(0, AUTH_SERVER, 0), *worker = open_auth(0, AUTH_WORKER, 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        transport *l = listen_with(server, large);
+        transport *d = dial_with(worker, AUTH_SERVER, l);
+        check_talk(l, d);
+        assert_int_equal(transport_send(d, 0, "hello", 5, NULL), PEN_OK);
+        const uint32_t peer = await(l, TRANSPORT_MESSAGE).peer;
+        transport *leaves = i % 2 == 0 ? l : d, *stays = i % 2 == 0 ? d : l;
+        assert_int_equal(transport_send(leaves, leaves == l ? peer : 0, "x", 1, buf_new(BYTES)),
+                         PEN_OK);
+        transport_close(leaves, LINGER_MS);
+        assert_int_equal(await(stays, TRANSPORT_MESSAGE).head_size, 1);
+        await(stays, TRANSPORT_DOWN);
+        transport_close(stays, 0);
+    }
+    auth_close(server);
+    auth_close(worker);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +195,7 @@ int main(void)
         cmocka_unit_test(test_transport_local_peer_of_an_encrypting_listener_has_no_identity),
         cmocka_unit_test(test_transport_keys_work_in_every_context_and_beside_clear_text),
         cmocka_unit_test(test_transport_keys_work_in_a_forked_child),
+        cmocka_unit_test(test_transport_last_body_of_an_end_that_closes_arrives_whole),
     };
     const int failed = cmocka_run_group_tests_name("CURVE", tests, make_secrets, remove_secrets);
     rig_address      = "socket://127.0.0.1:0";

@@ -2,6 +2,7 @@
 #include "transport_tools.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -168,6 +169,46 @@ static void test_transport_zmq_exit_waits_for_lingering_messages_only(void **sta
     transport_close(l, 0);
 }
 
+static atomic_int released;
+
+static void count_release(void *memory)
+{
+    (void)memory;
+    atomic_fetch_add(&released, 1);
+}
+
+/* ZeroMQ's own way to linger aborts the process here: transport_zmq_linger.c. */
+static void test_transport_zmq_closes_beside_a_peer_that_sends_unread_and_breaks(void **state)
+{
+    (void)state;
+    enum { BYTES = 1 << 20, BODIES = 64, HEARTBEAT_MS = 100 };
+    static uint8_t bytes[BYTES];
+    transport *other =
+                  listen_anywhere(), /* the last endpoint of a process waits for what lingers */
+        *l = listen_at("tcp://127.0.0.1:0", &(transport_options){.heartbeat_ms = HEARTBEAT_MS});
+    const int fd = plain_connect(port_of(l));
+    shake_hands(fd, "DEALER", "");
+    plain_send(fd, "\x00\x05hello", 7);
+    const uint32_t peer = expect(l, TRANSPORT_MESSAGE).peer;
+    atomic_store(&released, 0);
+    for (int i = 0; i < BODIES; i++) {
+        buf *body = buf_wrap(bytes, BYTES, count_release, bytes);
+        assert_int_equal(transport_send(l, peer, "x", 1, body), PEN_OK);
+    }
+    transport_close(l, 2000);
+    poll(NULL, 0, 20);
+    assert_in_range(atomic_load(&released), 0, BODIES - 1); /* it lingers */
+    plain_send(fd, "\x00\x05hello", 7);
+    poll(NULL, 0, 20);
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
+    close(fd); /* a reset */
+    poll(NULL, 0, 2 * HEARTBEAT_MS);
+    const uint64_t until = now_ms() + PATIENCE_MS;
+    while (atomic_load(&released) < BODIES && now_ms() < until) poll(NULL, 0, 1);
+    assert_int_equal(atomic_load(&released), BODIES);
+    transport_close(other, 0);
+}
+
 static void test_transport_zmq_in_a_forked_child_is_wrong_state(void **state)
 {
     (void)state;
@@ -228,6 +269,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_transport_zmq_stopped_peer_is_down_by_heartbeat),
         cmocka_unit_test(test_transport_zmq_stopped_listener_is_down_for_its_dialler),
         cmocka_unit_test(test_transport_zmq_exit_waits_for_lingering_messages_only),
+        cmocka_unit_test(test_transport_zmq_closes_beside_a_peer_that_sends_unread_and_breaks),
         cmocka_unit_test(test_transport_zmq_in_a_forked_child_is_wrong_state),
         cmocka_unit_test(test_transport_zmq_messages_stay_whole_under_signals),
     };

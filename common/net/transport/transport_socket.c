@@ -13,6 +13,7 @@
 
 #include "common/base/clock.h"
 #include "common/containers/list.h"
+#include "common/net/transport/linger.h"
 #include "common/system/own_pid.h"
 
 #include <errno.h>
@@ -426,6 +427,25 @@ static const char *endpoint_address(void *state)
 }
 
 /* ---- closing ------------------------------------------------------------------------------------- */
+static bool line_has_left(void *what, uint64_t until_ms)
+{
+    line *l = what;
+    char sink[4096];
+    ssize_t n;
+    while ((n = recv(l->fd, sink, sizeof sink, MSG_DONTWAIT)) > 0)
+        if (clock_ms(&clock_real) >= until_ms) return true;
+    if (n == 0 || l->fd < 0) return true; /* the other end has gone */
+    line_flush(l);
+    return !line_waits(l) && linger_is_acknowledged(l->fd);
+}
+
+static void drop_line(void *what)
+{
+    line_free(what);
+}
+
+static const linger_kind lingers = {line_has_left, drop_line};
+
 static void endpoint_close(void *state, uint32_t linger_ms)
 {
     socket_endpoint *e = state;
@@ -438,7 +458,7 @@ static void endpoint_close(void *state, uint32_t linger_ms)
     is_ours ? local_socket_close(e->local) : local_socket_forget(e->local);
     name_lookup_drop(e->asked);
     HASH_CLEAR(hh, e->by_number);
-    LIST_EACH(l, e->lines) linger_close(l, l->is_cut ? 0 : linger_ms);
+    LIST_EACH(l, e->lines) linger_close(l, l->is_cut ? 0 : linger_ms, &lingers);
     free(e->ready);
     tls_context_close(e->tls);
     if (is_ours) linger_end();

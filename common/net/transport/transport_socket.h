@@ -122,11 +122,4 @@ void socket_heed_answer(socket_endpoint *e);
 void socket_connected(socket_endpoint *e);      /* or not: the attempt has ended */
 void socket_prove(socket_endpoint *e, line *l); /* goes on with its handshake */
 
-/* ---- endings that take time: transport_socket_linger.c ------------------------------------------- */
-void linger_begin(void); /* an endpoint was opened */
-void linger_close(
-    line *l, uint32_t linger_ms); /* OWNS l: sends what is queued, in another thread if need be */
-void linger_end(
-    void); /* an endpoint was closed: the last one of the process waits for what lingers */
-
 #endif

@@ -39,6 +39,13 @@
  * Breaches.  After a protocol violation ZeroMQ stops dialling; a dialler that sees no new attempt within REDIAL_MS
  * redials itself.
  *
+ * Closing.  A ZeroMQ socket that lingers (ZMQ_LINGER) reads no more.  If its peer sends all the same and then breaks,
+ * ZeroMQ keeps the broken connection for what is still queued, and the next heartbeat aborts the process:
+ * "!_io_error" in out_event(), in 4.3.4.  So an endpoint that closes stays open until its queue is written, reads, heeds
+ * its limits, and tells nobody.  The last frame of each message is counted until ZeroMQ lets go of it.  A clear
+ * connection has given it to the kernel by then, but for what did not fit, and is not writable until that fits.  CURVE
+ * lets go of a frame once it is encrypted, up to a whole body before that is written: TAIL_MS.
+ *
  * Moves.  An attempt ends after connect_ms, and the name is resolved again, so a peer that returns under another
  * address is found.  (Without a limit the kernel retries a dead address for two minutes.)  transport_zmq_name.c
  * resolves names, not ZeroMQ.
@@ -46,10 +53,12 @@
 #include "common/net/transport/transport_zmq.h"
 
 #include "common/base/clock.h"
+#include "common/net/transport/linger.h"
 
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,12 +66,11 @@
 #include <unistd.h>
 
 enum {
-    COPY_BELOW = 4 << 10, /* from this size on lending is cheaper than copying */
-
     ROUND_MESSAGES = 64, /* at least, and at least one per peer */
     ROUND_MS       = 10, /* ends are reported after two rounds */
     REDIAL_MS      = 500,
-    RENEW_MS       = 100
+    RENEW_MS       = 100,
+    TAIL_MS        = 50
 };
 
 static bool is_foreign(const endpoint *e)
@@ -253,26 +261,6 @@ static bool notify_end(endpoint *e, transport_event *event)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static void release_body(void *data, void *body)
-{
-    (void)data;
-    buf_release(body);
-}
-
-/* The rest of a message after its head.  If the connection ended in between, ZeroMQ drops the whole message, and so
- * do we. */
-static void send_body(endpoint *e, buf *body)
-{
-    zmq_msg_t frame;
-    if (body->size < COPY_BELOW) {
-        zmqio_send(e->socket, body->data, body->size, 0);
-        buf_release(body);
-        return;
-    }
-    zmq_msg_init_data(&frame, body->data, body->size, release_body, body);
-    if (!zmqio_send_frame(e->socket, &frame)) zmq_msg_close(&frame);
-}
-
 static void socket_set_queue(void *state, uint64_t bytes_max)
 {
     ((endpoint *)state)->watch.queue_bytes_max = bytes_max;
@@ -307,25 +295,24 @@ static uint32_t socket_unconfirmed_ms(void *state)
     return info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 ? info.tcpi_last_ack_recv : 0;
 }
 
-static pen_status send_dialled(endpoint *e, const void *head, size_t head_size, int more)
-{
-    if (!e->link.is_up) read_monitor(e);
-    if (!e->link.is_up) return PEN_AGAIN;
-    return zmqio_send(e->socket, head, head_size, more) ? PEN_OK : PEN_AGAIN;
-}
-
+/* If the connection ends between the frames, ZeroMQ drops the whole message, and so do we. */
 static pen_status socket_send(void *state, uint32_t number, const void *head, size_t head_size,
                               buf *body)
 {
-    endpoint *e    = state;
-    const int more = body != NULL ? ZMQ_SNDMORE : 0;
+    endpoint *e = state;
     if (is_foreign(e)) return PEN_WRONG_STATE;
-    const pen_status status = e->listens ? endpoint_send_to_peer(e, number, head, head_size, more)
-                                         : send_dialled(e, head, head_size, more);
-    if (status != PEN_OK) return status;
-    if (e->listens)
+    if (e->listens) {
+        const pen_status status = endpoint_name_peer(e, number);
+        if (status != PEN_OK) return status;
         watch_gave(e, number, head_size + (body != NULL ? body->size : 0), body != NULL ? 2 : 1);
-    if (body != NULL) send_body(e, body);
+    } else {
+        if (!e->link.is_up) read_monitor(e);
+        if (!e->link.is_up) return PEN_AGAIN;
+    }
+    const bool is_begun = body != NULL ? zmqio_send(e->socket, head, head_size, ZMQ_SNDMORE)
+                                       : queue_last(e, head, head_size, NULL);
+    if (!is_begun && !e->listens) return PEN_AGAIN;
+    if (body != NULL) (void)queue_last(e, body->data, body->size, body);
     return PEN_OK;
 }
 
@@ -550,34 +537,83 @@ static pen_status socket_recv(void *state, transport_event *event)
     return e->listens ? recv_listening(e, event) : recv_dialled(e, event);
 }
 
+/* The next event, which nobody is told.  False: none now. */
+static bool drop_next(endpoint *e)
+{
+    transport_event event = {0};
+    drop_head(e);
+    const bool any = e->listens ? recv_listening(e, &event) == PEN_OK
+                                : recv_message(e, &event) || recv_last_message(e, &event);
+    buf_release(event.body);
+    return any;
+}
+
 /* ---- closing --------------------------------------------------------------------------------- */
 
-static void close_sockets(endpoint *e, uint32_t linger_ms)
+static void close_now(endpoint *e, int linger_ms)
 {
+    if (e->epoll_fd >= 0) close(e->epoll_fd);
+    if (e->timer_fd >= 0) close(e->timer_fd);
+    watch_fini(e);
+    dial_end(e);
+    peers_fini(&e->peers);
+    if (is_foreign(e)) return;
     drop_head(e);
     if (e->socket != NULL) {
-        if (e->monitor != NULL && !e->listens) read_monitor(e);
-        if (!e->listens && !e->link.is_up) linger_ms = 0; /* no connection to send to */
         zmq_socket_monitor(e->socket, NULL, 0);
         if (e->monitor != NULL) zmq_close(e->monitor);
-        set_int(e->socket, ZMQ_LINGER, (int)linger_ms);
+        set_int(e->socket, ZMQ_LINGER, linger_ms);
         zmq_close(e->socket);
     }
-    curve_close(e);
+    queue_drop(e);
     if (e->has_context) zmqctx_release();
 }
 
+static bool is_writable(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    return poll(&p, 1, 0) != 0;
+}
+
+/* The kernel has what ZeroMQ gave it, and would take more. */
+static bool queue_has_left(void *what, uint64_t until_ms)
+{
+    endpoint *e = what;
+    while (drop_next(e))
+        if (clock_ms(&clock_real) >= until_ms) return true;
+    if (!e->listens && !e->link.is_up) return true;
+    if (atomic_load(e->queued) > 1) return false;
+    if (!e->listens) return is_writable(e->link.fd) && linger_is_acknowledged(e->link.fd);
+    for (int fd = 0; (fd = watch_next(e, fd)) >= 0; fd++)
+        if (!is_writable(fd) || !linger_is_acknowledged(fd)) return false;
+    return true;
+}
+
+static void close_late(void *what)
+{
+    endpoint *e = what;
+    close_now(e, e->has_keys ? TAIL_MS : 0);
+    free(e);
+}
+
+static const linger_kind lingers = {queue_has_left, close_late};
+
 static void socket_close(void *state, uint32_t linger_ms)
 {
-    endpoint *e = state;
-    if (e->epoll_fd >= 0) close(e->epoll_fd);
-    if (e->timer_fd >= 0) close(e->timer_fd);
+    endpoint *e        = state;
+    const bool is_ours = !is_foreign(e);
     if (e->reserved_fd >= 0) close(e->reserved_fd);
-    watch_fini(e);
-    dial_end(e);
-    is_foreign(e) ? local_socket_forget(e->local) : local_socket_close(e->local);
-    peers_fini(&e->peers);
-    if (!is_foreign(e)) close_sockets(e, linger_ms);
+    is_ours ? local_socket_close(e->local) : local_socket_forget(e->local);
+    e->local = NULL;
+    if (is_ours) curve_close(e);
+    endpoint *late = is_ours && e->has_context && linger_ms > 0 ? malloc(sizeof *late) : NULL;
+    if (late == NULL) {
+        close_now(e, 0);
+    } else {
+        *late = *e;
+        linger_close(late, linger_ms, &lingers);
+    }
+    if (is_ours) linger_end();
 }
 
 /* clang-format off */

@@ -8,6 +8,7 @@
 #include "common/net/transport/peers.h"
 #include "common/net/transport/transport.h"
 
+#include <stdatomic.h>
 #include <zmq.h>
 
 /* ---- connections of a listener: transport_zmq_watch.c ------------------------------------------ */
@@ -49,6 +50,7 @@ enum { DIAL_TARGET_MAX = 256 };
 
 typedef struct {
     void *socket, *monitor;
+    atomic_size_t *queued; /* frames that ZeroMQ has not written, and one */
     int epoll_fd;
     unsigned generation, door; /* door: 0 = none */
     bool listens, has_context, has_head, has_keys;
@@ -80,11 +82,15 @@ static inline void set_int(void *socket, int option, int value)
 /* ---- frames, and what wakes the owner: transport_zmq_socket.c ------------------------------------ */
 bool zmqio_send_frame(void *socket, zmq_msg_t *frame);
 bool zmqio_send(void *socket, const void *bytes, size_t size, int flags);
+bool queue_create(endpoint *e); /* the count of its frames that ZeroMQ has not let go of */
+void queue_drop(
+    endpoint *e); /* after its socket: those frames hold the count, and the last one frees it */
+/* Sends the last frame of a message: a copy of bytes, or the bytes of owner, which is released after it. */
+bool queue_last(endpoint *e, const void *bytes, size_t size, buf *owner);
 bool zmqio_recv_frame(void *socket, zmq_msg_t *frame);
 int zmqio_recv(void *socket, void *bytes, size_t size);
-/* The first frame for a peer of a listener; more: ZMQ_SNDMORE when another follows. */
-pen_status endpoint_send_to_peer(endpoint *e, uint32_t number, const void *head, size_t head_size,
-                                 int more);
+pen_status endpoint_name_peer(endpoint *e,
+                              uint32_t number); /* begins a message to a peer of a listener */
 /* The [id] frame of a listener; close it.  number 0: the peer chose another form of id.  False: none. */
 bool endpoint_recv_id(endpoint *e, zmq_msg_t *id, uint32_t *number);
 /* The mark of a message's connection, as text its descriptor.  ZeroMQ attaches the properties of the connection to each
@@ -143,6 +149,8 @@ void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_blame(endpoint *e, uint32_t peer);
 void watch_trust(endpoint *e, uint32_t peer);
+int watch_next(const endpoint *e,
+               int fd);              /* the first connection from this descriptor on; -1: none */
 void watch_end(endpoint *e, int fd); /* ends this connection without an event */
 /* Call on a tick, after the message queue was found dry (or not). */
 void watch_look(endpoint *e, bool is_dry);

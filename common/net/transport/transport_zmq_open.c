@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/base/why.h"
+#include "common/net/transport/linger.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -112,9 +113,10 @@ static pen_status open_socket(endpoint *e, int type, const char *address,
     e->has_keys = o->keys != NULL && e->options.sockets != TRANSPORT_LOCAL_ONLY;
     peers_init(&e->peers, mark_drop);
     watch_init(e, o);
-    e->head_max    = o->head_bytes_max;
-    e->body_max    = o->body_bytes_max;
-    void *ctx      = zmqctx_acquire(o->io_threads, &number);
+    e->head_max = o->head_bytes_max;
+    e->body_max = o->body_bytes_max;
+    linger_begin();
+    void *ctx      = queue_create(e) ? zmqctx_acquire(o->io_threads, &number) : NULL;
     e->has_context = ctx != NULL;
     e->generation  = zmqctx_generation();
     if (ctx != NULL) e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);

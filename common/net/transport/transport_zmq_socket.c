@@ -9,7 +9,10 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { ID_BYTES = 5 };
+enum {
+    ID_BYTES   = 5,
+    COPY_BELOW = 4 << 10 /* from this size on lending is cheaper than copying */
+};
 
 /* ---- frames: a signal may interrupt even a non-blocking call, between two frames of a message ---- */
 
@@ -46,17 +49,14 @@ int zmqio_recv(void *socket, void *bytes, size_t size)
     return n;
 }
 
-pen_status endpoint_send_to_peer(endpoint *e, uint32_t number, const void *head, size_t head_size,
-                                 int more)
+pen_status endpoint_name_peer(endpoint *e, uint32_t number)
 {
     uint8_t id[ID_BYTES]   = {0};
     const uint32_t ordered = htonl(number);
     if (!peers_knows(&e->peers, number)) return PEN_PEER_LOST;
     memcpy(id + 1, &ordered, sizeof ordered);
-    if (!zmqio_send(e->socket, id, sizeof id, ZMQ_SNDMORE))
-        return errno == EAGAIN ? PEN_AGAIN : PEN_PEER_LOST;
-    zmqio_send(e->socket, head, head_size, more);
-    return PEN_OK;
+    if (zmqio_send(e->socket, id, sizeof id, ZMQ_SNDMORE)) return PEN_OK;
+    return errno == EAGAIN ? PEN_AGAIN : PEN_PEER_LOST;
 }
 
 bool endpoint_recv_id(endpoint *e, zmq_msg_t *id, uint32_t *number)
@@ -67,6 +67,67 @@ bool endpoint_recv_id(endpoint *e, zmq_msg_t *id, uint32_t *number)
     if (zmq_msg_size(id) == ID_BYTES && bytes[0] == 0) memcpy(number, bytes + 1, sizeof *number);
     *number = ntohl(*number);
     return true;
+}
+
+/* ---- the last frame of each message is counted until ZeroMQ lets go of it ---------------------- */
+
+typedef struct {
+    atomic_size_t *queued;
+    buf *lent; /* NULL: copied */
+    uint8_t copied[];
+} last_frame;
+
+/* One less.  The endpoint itself is one, and the last frees the count. */
+static void leave(atomic_size_t *queued)
+{
+    if (queued != NULL && atomic_fetch_sub(queued, 1) == 1) free(queued);
+}
+
+static void on_written(void *data, void *frame)
+{
+    last_frame *f = frame;
+    (void)data;
+    buf_release(f->lent);
+    leave(f->queued);
+    free(f);
+}
+
+bool queue_create(endpoint *e)
+{
+    e->queued = malloc(sizeof *e->queued);
+    if (e->queued != NULL) atomic_init(e->queued, 1);
+    return e->queued != NULL;
+}
+
+void queue_drop(endpoint *e)
+{
+    leave(e->queued);
+}
+
+bool queue_last(endpoint *e, const void *bytes, size_t size, buf *owner)
+{
+    const bool copies = owner == NULL || size < COPY_BELOW;
+    last_frame *f     = malloc(sizeof *f + (copies ? size : 0));
+    zmq_msg_t frame;
+    if (f == NULL) { /* ZeroMQ may have the memory: it needs less */
+        const bool is_sent = zmqio_send(e->socket, bytes, size, 0);
+        buf_release(owner);
+        return is_sent;
+    }
+    *f = (last_frame){.queued = e->queued, .lent = copies ? NULL : owner};
+    atomic_fetch_add(e->queued, 1);
+    if (copies) {
+        memcpy(f->copied, bytes, size);
+        buf_release(owner);
+        bytes = f->copied;
+    }
+    if (zmq_msg_init_data(&frame, (void *)(uintptr_t)bytes, size, on_written, f) != 0) {
+        on_written(NULL, f);
+        return false;
+    }
+    const bool is_sent = zmqio_send_frame(e->socket, &frame);
+    if (!is_sent) zmq_msg_close(&frame);
+    return is_sent;
 }
 
 /* ---- marks ------------------------------------------------------------------------------------ */

@@ -102,6 +102,12 @@ static watched *find_watched(const endpoint *e, int fd)
     return fd >= 0 && (size_t)fd < w->n && w->at[fd].lives ? &w->at[fd] : NULL;
 }
 
+int watch_next(const endpoint *e, int fd)
+{
+    while ((size_t)fd < e->watch.n && find_watched(e, fd) == NULL) fd++;
+    return (size_t)fd < e->watch.n ? fd : -1;
+}
+
 static bool make_room(watch *w, int fd)
 {
     return fd >= 0 && fd <= FD_MAX && VEC_ROOM(w->at, w->n, (size_t)fd + 1);
