@@ -11,12 +11,17 @@
 enum { GRADIENT_SPAN = 17 }; /* small integers: sums of them are exact in any order */
 
 /* ---- the task -------------------------------------------------------------------------------- */
-static uint64_t hash(const model_task *task, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+static uint64_t hash_row(const model_task *task, uint64_t a, uint64_t b, uint64_t c)
 {
     uint64_t h = draw_mix(task->seed + 0x9e3779b97f4a7c15u);
     h          = draw_mix(h ^ (a + 0x632be59bd9b4e019u));
     h          = draw_mix(h ^ (b + 0xd1b54a32d192ed03u));
-    return draw_mix(draw_mix(h ^ (c << 40)) ^ d);
+    return draw_mix(h ^ (c << 40));
+}
+
+static uint64_t hash(const model_task *task, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    return draw_mix(hash_row(task, a, b, c) ^ d);
 }
 
 float model_first(const model_task *task, uint32_t tensor, uint64_t element)
@@ -39,12 +44,10 @@ static bool is_bad(const model_task *task, uint32_t rank, uint64_t step, uint32_
     return spoiler(task, step) == (int32_t)rank && model_weight(task, rank, step) > 0;
 }
 
-float model_gradient(const model_task *task, uint32_t rank, uint64_t step, uint32_t tensor,
-                     uint64_t element)
+/* A small integer.  row: of a rank's gradient of one step and tensor. */
+static float gradient_at(uint64_t row, uint64_t element)
 {
-    if (is_bad(task, rank, step, tensor, element)) return INFINITY;
-    const uint64_t h = hash(task, 3 + rank, step, tensor, element);
-    return (float)(int)(h % GRADIENT_SPAN) - GRADIENT_SPAN / 2;
+    return (float)(int)(draw_mix(row ^ element) % GRADIENT_SPAN) - GRADIENT_SPAN / 2;
 }
 
 double model_weight(const model_task *task, uint32_t rank, uint64_t step)
@@ -61,9 +64,10 @@ double model_weight(const model_task *task, uint32_t rank, uint64_t step)
 void model_fill_gradient(const model_task *task, const wire_tensor *desc, uint32_t tensor,
                          uint32_t rank, uint64_t step, void *out)
 {
-    const uint64_t n = plan_tensor_elements(desc);
+    const uint64_t n = plan_tensor_elements(desc), row = hash_row(task, 3 + rank, step, tensor);
     for (uint64_t i = 0; i < n; i++) {
-        const float g = model_gradient(task, rank, step, tensor, i);
+        const bool bad = i == 0 && is_bad(task, rank, step, tensor, 0);
+        const float g  = bad ? INFINITY : gradient_at(row, i);
         uint32_t bits;
         memcpy(&bits, &g, sizeof bits);
         if (desc->grad_dtype == PEN_BF16)
@@ -196,16 +200,18 @@ static void update(model_reference *self, uint32_t chunk, const update_row *row,
     chunk_state *k    = &self->chunk[chunk];
     float *p          = k->values;
     const float scale = (float)gscale, rate = (float)self->task.rate;
-    for (uint64_t i = 0; i < count_of(self, chunk); i++) {
+    const uint64_t n  = count_of(self, chunk);
+    const bool is_sgd = self->task.sgd;
+    for (uint64_t i = 0; i < n; i++) {
         const float g = scale * gradient[i];
-        p[i]          = self->task.sgd ? p[i] - rate * g : p[i] + g;
+        p[i]          = is_sgd ? p[i] - rate * g : p[i] + g;
     }
     if (k->updates == k->capacity) {
         k->capacity = k->capacity * 2 + 16;
         k->row      = need(realloc(k->row, k->capacity * sizeof *k->row));
     }
     k->row[k->updates]     = *row;
-    k->row[k->updates].crc = crc32c(0, p, count_of(self, chunk) * sizeof(float));
+    k->row[k->updates].crc = crc32c(0, p, n * sizeof(float));
     k->updates++;
 }
 
@@ -238,9 +244,10 @@ static void add_gradient(model_reference *self, uint32_t chunk, uint32_t rank, u
                          double weight)
 {
     const plan_chunk *at = &self->cut->chunk[chunk];
+    const uint64_t row   = hash_row(&self->task, 3 + rank, step, at->tensor);
     for (uint64_t i = 0; i < at->count; i++)
-        self->sum[i] +=
-            (float)weight * model_gradient(&self->task, rank, step, at->tensor, at->start + i);
+        self->sum[i] += (float)weight * gradient_at(row, at->start + i);
+    if (is_bad(&self->task, rank, step, at->tensor, at->start)) self->sum[0] = INFINITY;
 }
 
 /* The contributions of those ranks with number seq. */
@@ -274,7 +281,8 @@ static double squares(model_reference *self, uint64_t step, const model_ranks *r
         if (!self->chunk[c].trained) continue;
         const update_row row = gather(self, c, step, ranks);
         (void)sum_all(self, c, &row);
-        for (uint64_t i = 0; i < count_of(self, c); i++) {
+        const uint64_t n = count_of(self, c);
+        for (uint64_t i = 0; i < n; i++) {
             *finite &= isfinite(self->sum[i]) != 0;
             total += (double)self->sum[i] * self->sum[i];
         }

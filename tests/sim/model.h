@@ -57,8 +57,6 @@ typedef struct {
 
 /* ---- the task: what programs push ------------------------------------------------------------ */
 float model_first(const model_task *task, uint32_t tensor, uint64_t element);
-float model_gradient(const model_task *task, uint32_t rank, uint64_t step, uint32_t tensor,
-                     uint64_t element);
 double model_weight(const model_task *task, uint32_t rank, uint64_t step);
 
 /* A whole tensor's gradients in their type on the wire. */
