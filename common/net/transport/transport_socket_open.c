@@ -13,8 +13,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/why.h"
-#include "common/net/transport/linger.h"
 #include "common/net/tcp_address.h"
+#include "common/net/transport/linger.h"
 #include "common/system/own_pid.h"
 
 #include <arpa/inet.h>

@@ -149,8 +149,8 @@ void watch_took(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_gave(endpoint *e, uint32_t peer, uint64_t bytes, int frames);
 void watch_blame(endpoint *e, uint32_t peer);
 void watch_trust(endpoint *e, uint32_t peer);
-int watch_next(const endpoint *e,
-               int fd);              /* the first connection from this descriptor on; -1: none */
+/* The first connection from this descriptor on; -1: none. */
+int watch_next(const endpoint *e, int fd);
 void watch_end(endpoint *e, int fd); /* ends this connection without an event */
 /* Call on a tick, after the message queue was found dry (or not). */
 void watch_look(endpoint *e, bool is_dry);
