@@ -45,7 +45,7 @@ static inline void must(pen_status status, const pen_error *why)
 
 typedef struct {
     const char *scheme;
-    uint64_t lanes, park;
+    uint64_t lanes, park, show_ms;
     bool disorderly; /* not deterministic */
     const schedule_table *table;
 } rig_options;
@@ -63,6 +63,7 @@ static inline rig *rig_open_with(int n, const rig_options *o)
                                       .lanes          = o->lanes > 0 ? o->lanes : 1,
                                       .heartbeat_ms   = 2000,
                                       .park_bytes_max = o->park > 0 ? o->park : PARK_BYTES,
+                                      .show_ms        = o->show_ms,
                                       .deterministic  = !o->disorderly,
                                       .table          = o->table,
                                       .stats          = &r->member[i].stats};

@@ -12,7 +12,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { ARENA_BYTES = 64 << 10 };
+enum { ARENA_BYTES = 64 << 10, SHOW_MS = 10 };
 
 _Static_assert((int)COLL_KINDS == (int)WIRE_SHOW_KINDS, "the wire knows every collective");
 _Static_assert((int)COLL_LABEL_BYTES == (int)WIRE_LABEL_MAX, "labels fit");
@@ -23,6 +23,7 @@ pen_status mesh_create(const mesh_options *o, mesh **out, pen_error *why)
     mesh *m = calloc(1, sizeof *m);
     if (m == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for connections to workers");
     m->o = *o;
+    if (m->o.show_ms == 0) m->o.show_ms = SHOW_MS;
     if (m->o.lanes < 1) m->o.lanes = 1;
     if (m->o.lanes > WIRE_LANES_MAX) m->o.lanes = WIRE_LANES_MAX;
     m->n_lanes                = m->o.lanes;

@@ -39,6 +39,7 @@ typedef struct {
     stat_set *stats;
     /* time limits for a broken connection, for a name that does not resolve */
     uint64_t lease_ms, name_ms;
+    uint64_t show_ms; /* a call that takes longer sends its header to all; 0: 10 */
     /* Connecting to this rank fails, for the reason `words`; repeated while that lasts.  Called under the engine's
      * lock; must not wait or call the mesh.  May be NULL. */
     void (*unreached)(void *user, int rank, const char *address, const char *words);

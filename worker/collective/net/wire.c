@@ -6,7 +6,7 @@
  *           and when all headers have arrived every member derives the same sentence from them.
  * Fewer.    Where each result needs an input of every member, a call proves itself: between two members whose headers
  *           differ, someone on the way of the data sees two that differ, and stops.  So a call that ends was alike on
- *           all members.  Its headers go along with the data; all others are sent only if it takes longer than SHOW_MS,
+ *           all members.  Its headers go along with the data; all others are sent only if it takes longer than show_ms,
  *           for then a sentence may have to name who is missing.
  * Many.     In teams of more than MESH_DIAL_ALL no header goes to all.  Calls that do not prove themselves agree along a
  *           binomial tree: a SHOW to the parent says that all below are alike, one from the parent that all are.  Who
@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW_BYTES = 8 << 20, LEAVE_MS = 2000, SHOW_MS = 10 };
+enum { WINDOW_BYTES = 8 << 20, LEAVE_MS = 2000 };
 
 typedef struct {
     wire_team *team;
@@ -591,7 +591,7 @@ static pen_status wire_start(void *user, void *memory, const coll_call *call, ui
     run->has_begun = run->is_suspect = run->has_failed = run->has_agreed = run->has_shown = false;
     run->proves_itself = proves_itself(call, plan->s);
     run->is_scaled     = call->scale != 1 && !plan->s->scales_first;
-    run->show_at_ms    = run->proves_itself ? clock_ms(&clock_real) + SHOW_MS : 0;
+    run->show_at_ms    = run->proves_itself ? clock_ms(&clock_real) + team->m->o.show_ms : 0;
     run->has_raised    = false;
     run->plan          = plan;
     run->seq           = seq;
