@@ -61,6 +61,7 @@ int config_unlikeness(const char *key, const char *name)
         }
     }
     const int apart = cost[n % 3][m];
+    if (apart > 1 && n > 1 && strncmp(key, name, (size_t)n) == 0) return 1;
     if (apart > 2 && strlen(key) > 2 && (strstr(name, key) != NULL || strstr(key, name) != NULL))
         return 2;
     return apart;

@@ -108,8 +108,8 @@ enum { CONFIG_VARIABLE_BYTES = 128 };
 void config_variable(const char *setting, char name[CONFIG_VARIABLE_BYTES]);
 const char *config_env_of(const char *setting); /* its value; NULL: not set */
 
-/* Distance of two names, for "did you mean": 0 is equal.  A name that contains the other ("timeout",
- * "init_timeout_ms") is near at any length. */
+/* Distance of two names, for "did you mean": 0 is equal.  A name that begins with the key ("np",
+ * "nproc_per_node") or contains it, or is in it ("timeout", "init_timeout_ms"), is near at any length. */
 int config_unlikeness(const char *key, const char *name);
 
 #endif

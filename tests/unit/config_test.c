@@ -186,7 +186,8 @@ static void test_config_unknown_key_names_the_nearest(void **state)
     settings s                   = defaults();
     const char *const typos[][2] = {{"lease_s", "lease_ms"}, {"laese_ms", "lease_ms"},
                                     {"modes", "mode"},       {"park_bytes", "park_bytes_max"},
-                                    {"offest", "offset"},    {"nestorov", "nesterov"}};
+                                    {"offest", "offset"},    {"nestorov", "nesterov"},
+                                    {"of", "offset"}};
     for (size_t i = 0; i < sizeof typos / sizeof typos[0]; i++) {
         char expected[128];
         snprintf(expected, sizeof expected, "unknown setting '%s'; did you mean '%s'?", typos[i][0],
