@@ -11,6 +11,7 @@
 #include "worker/job_mode.h"
 #include "common/base/why.h"
 #include "worker/tensor/device_copy/device_copies.h"
+#include "worker/tensor/param_memory.h"
 #include "worker/train/schedule/precision.h"
 #include "worker/worker_files.h"
 
@@ -152,6 +153,7 @@ void context_destroy(pen_ctx *ctx)
     free(ctx->old_world);
     request_table_fini(&ctx->requests);
     model_fini(&ctx->model);
+    param_memory_drop_spare(ctx);
     device_copies_destroy(ctx);
     free(ctx->step.rate);
     free(ctx->step.states);

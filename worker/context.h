@@ -74,6 +74,18 @@ typedef struct { /* between pen_step_begin and pen_step_end */
     progress progress;
 } context_step;
 
+/* Blocks of dropped values and gradients, for the next ones of the same size (param_memory.h). */
+enum { CONTEXT_SPARE_MAX = 32 };
+typedef struct {
+    struct {
+        void *data;
+        size_t bytes;
+    } block[CONTEXT_SPARE_MAX]; /* [n], the oldest first */
+    uint32_t n;
+    uint64_t bytes;      /* of these blocks */
+    uint64_t held, most; /* bytes of the blocks that tensors have: now, and at most */
+} context_spare;
+
 typedef struct {
     /* Where the strategy works on gradients and new values; the host until it opens. */
     memory_space work;
@@ -82,6 +94,7 @@ typedef struct {
     pthread_mutex_t grad_lock;           /* of memory of the SDK: param_memory.h */
     pthread_cond_t grads_returned;
     uint64_t lent_bytes; /* gradients lent to the strategy */
+    context_spare spare;
 } context_memory;
 
 typedef struct { /* the snapshot that this job resumed from */

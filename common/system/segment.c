@@ -159,6 +159,13 @@ static bool insert(segment *s, size_t at, span new)
     return true;
 }
 
+/* Whole pages go back to the system, which gives zeroed ones at their next use. */
+static bool return_pages(const segment *s, size_t offset, size_t bytes)
+{
+    return fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+                     (off_t)bytes) == 0;
+}
+
 /* Takes the first gap of `bytes` that begins at a multiple of `unit`, zeroed. */
 static void *take(segment *s, size_t bytes, size_t unit)
 {
@@ -169,7 +176,7 @@ static void *take(segment *s, size_t bytes, size_t unit)
     }
     if (offset > s->size || bytes > s->size - offset) return NULL;
     if (!insert(s, at, (span){.offset = offset, .bytes = bytes})) return NULL;
-    if (offset < s->touched)
+    if (offset < s->touched && (unit < PAGE_BYTES || !return_pages(s, offset, bytes)))
         memset(s->base + offset, 0, bytes < s->touched - offset ? bytes : s->touched - offset);
     if (offset + bytes > s->touched) s->touched = offset + bytes;
     return s->base + offset;
@@ -259,8 +266,7 @@ static void give_back(segment *s, span *gone)
         gone->is_dead = true;
     } else {
         if (!s->is_apart && gone->bytes >= SEGMENT_ALONE_BYTES && s->pid == own_pid())
-            fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)gone->offset,
-                      (off_t)gone->bytes);
+            (void)return_pages(s, gone->offset, gone->bytes);
         memmove(gone, gone + 1, (s->n - at - 1) * sizeof *gone);
         s->n--;
     }
@@ -290,6 +296,16 @@ bool segment_keep(const void *data)
     if (kept != NULL) kept->owners++;
     pthread_mutex_unlock(&lock);
     return kept != NULL;
+}
+
+bool segment_is_sole(const void *data)
+{
+    pthread_mutex_lock(&lock);
+    const segment *s   = data != NULL ? holder(data) : NULL;
+    const span *found  = s != NULL ? find_span(s, data) : NULL;
+    const bool is_sole = found != NULL && found->owners == 0 && !found->is_detached;
+    pthread_mutex_unlock(&lock);
+    return is_sole;
 }
 
 /* Large arrays are read completely every step: huge pages help, but none may reach beyond the array. */

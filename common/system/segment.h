@@ -33,6 +33,8 @@ void *segment_alloc_apart(size_t bytes, pen_error *why);
 bool segment_free(void *data);
 /* One more owner, who calls segment_free() too; false for other memory. */
 bool segment_keep(const void *data);
+/* Whether the allocation of `data` has one owner and is not detached: that owner may use it for something else. */
+bool segment_is_sole(const void *data);
 
 /* Populates the pages now, so that first use is fast.  Only advice. */
 void segment_populate(void *data, size_t bytes);

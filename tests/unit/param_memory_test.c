@@ -2,6 +2,9 @@
  * their first view, several names for one tensor; by a program that runs alone. */
 #include "penstock.h"
 #include "common/compute/init.h"
+#include "common/system/segment.h"
+#include "worker/context.h"
+#include "worker/tensor/param_memory.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -406,6 +409,78 @@ static void test_held_second_name_must_fit_and_has_no_values_of_its_own(void **s
     ok(pen_finalize(ctx));
 }
 
+/* ---- spare blocks ---------------------------------------------------------------------------- */
+enum { MANY = 50000 };
+
+static bool is_allocated(const void *data)
+{
+    segment_ref ref;
+    return segment_find(data, 1, &ref);
+}
+
+static void test_held_block_serves_the_next_values_or_gradient_of_its_size(void **state)
+{
+    (void)state;
+    pen_ctx *ctx;
+    pen_error why;
+    ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
+    pen_tensor *a = add(ctx, (pen_tensor_desc){.name = "a", .init = "zero"}, MANY);
+    pen_tensor *b = add(ctx, (pen_tensor_desc){.name = "b", .init = "zero"}, MANY);
+    ok(pen_commit(ctx));
+    float *first = a->param, *second = b->param;
+    for (int i = 0; i < MANY; i++) first[i] = 1;
+    param_memory_drop(a);
+    param_memory_drop(b);
+    ok(param_memory(a, &why));
+    assert_ptr_equal(a->param, second); /* the newest */
+    const float *gradient = param_grad(b, &why);
+    assert_ptr_equal(gradient, first);
+    for (int i = 0; i < MANY; i++) assert_true(gradient[i] == 0);
+    param_grad_step_end(b, false);
+    param_memory_drop_spare(ctx);
+    assert_false(is_allocated(first));
+    ok(param_memory(b, &why));
+    ok(pen_finalize(ctx));
+}
+
+static void test_held_block_that_a_view_keeps_serves_nobody_else(void **state)
+{
+    (void)state;
+    pen_ctx *ctx;
+    pen_error why;
+    ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
+    pen_tensor *a = add(ctx, (pen_tensor_desc){.name = "a", .init = "zero"}, MANY);
+    ok(pen_commit(ctx));
+    float *kept = a->param;
+    kept[1]     = 7;
+    ok(pen_keep(kept));
+    param_memory_drop(a);
+    ok(param_memory(a, &why));
+    assert_ptr_not_equal(a->param, kept);
+    assert_true(kept[1] == 7 && ((float *)a->param)[1] == 0);
+    ok(pen_finalize(ctx));
+    pen_free(kept);
+    assert_false(is_allocated(kept));
+}
+
+static void test_held_spare_blocks_never_raise_the_most_that_was_in_use(void **state)
+{
+    (void)state;
+    pen_ctx *ctx;
+    pen_error why;
+    ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
+    pen_tensor *a = add(ctx, (pen_tensor_desc){.name = "a", .init = "zero"}, MANY);
+    pen_tensor *b = add(ctx, (pen_tensor_desc){.name = "b", .init = "zero"}, MANY / 2);
+    ok(pen_commit(ctx));
+    param_memory_drop(a);
+    assert_true(ctx->memory.spare.bytes == MANY * sizeof(float));
+    assert_non_null(param_grad(b, &why));
+    assert_true(ctx->memory.spare.bytes == 0);
+    assert_true(ctx->memory.spare.most == 3 * MANY / 2 * sizeof(float));
+    ok(param_memory(a, &why));
+    ok(pen_finalize(ctx));
+}
+
 /* ---- units, alone ---------------------------------------------------------------------------- */
 static void test_held_release_after_backward_makes_a_unit_ready(void **state)
 {
@@ -450,6 +525,9 @@ int main(void)
         cmocka_unit_test(test_held_values_cannot_be_bound_after_commit),
         cmocka_unit_test(test_held_gradients_of_two_names_are_summed),
         cmocka_unit_test(test_held_second_name_must_fit_and_has_no_values_of_its_own),
+        cmocka_unit_test(test_held_block_serves_the_next_values_or_gradient_of_its_size),
+        cmocka_unit_test(test_held_block_that_a_view_keeps_serves_nobody_else),
+        cmocka_unit_test(test_held_spare_blocks_never_raise_the_most_that_was_in_use),
         cmocka_unit_test(test_held_release_after_backward_makes_a_unit_ready),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

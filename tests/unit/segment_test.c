@@ -40,6 +40,15 @@ static void memory_is_zeroed_and_aligned_also_when_used_again(void **state)
         }
         for (int i = 0; i < 8; i++) segment_free(data[(i * 5 + round) % 8]);
     }
+    /* Pages of many small allocations, then of a large one. */
+    unsigned char *first = segment_alloc(1, NULL), *small[200];
+    for (int i = 0; i < 200; i++) memset(small[i] = segment_alloc(1000, NULL), 0xa5, 1000);
+    for (int i = 0; i < 200; i++) segment_free(small[i]);
+    unsigned char *large = segment_alloc(150000, NULL);
+    assert_true(large > first && large < small[199]); /* where they were */
+    assert_true(is_zero(large, 150000));
+    segment_free(large);
+    segment_free(first);
     segment_free(NULL);
 }
 
@@ -51,7 +60,9 @@ static void memory_stays_until_each_owner_has_freed_it(void **state)
         segment_ref ref;
         assert_non_null(data);
         data[bytes - 1] = 7;
+        assert_true(segment_is_sole(data));
         assert_true(segment_keep(data + bytes / 2));
+        assert_false(segment_is_sole(data));
         assert_true(segment_keep(data));
         assert_true(segment_free(data));
         assert_true(segment_free(data + bytes - 1));
@@ -61,6 +72,7 @@ static void memory_stays_until_each_owner_has_freed_it(void **state)
         assert_false(segment_find(data, bytes, &ref));
         assert_false(segment_free(data));
         assert_false(segment_keep(data));
+        assert_false(segment_is_sole(data));
     }
     int other;
     assert_false(segment_keep(&other));

@@ -154,6 +154,7 @@ static pen_status end_step(pen_ctx *ctx, pen_step *step)
         grad_slot_begin(&t->slot);
         param_grad_step_end(t, ctx->stage < 2);
     }
+    param_memory_drop_spare(ctx);
     return status == PEN_OK ? status : last_error_set(&why);
 }
 

@@ -26,20 +26,88 @@ static void count(const pen_tensor *t, stat_id level, size_t bytes, bool is_take
     stat_hold(&t->ctx->stats, level, is_taken ? (int64_t)bytes : -(int64_t)bytes);
 }
 
-/* Host memory.  With device=cuda it has a device side, and *w is the pair. */
-static void *take(pen_tensor *t, size_t bytes, pinned_pair **w, pen_error *why)
+/* ---- blocks of host memory --------------------------------------------------------------------- */
+static void drop_oldest(context_spare *spare)
+{
+    segment_free(spare->block[0].data);
+    spare->bytes -= spare->block[0].bytes;
+    spare->n--;
+    memmove(spare->block, spare->block + 1, spare->n * sizeof spare->block[0]);
+}
+
+static void drop_spare(context_spare *spare)
+{
+    while (spare->n > 0) drop_oldest(spare);
+}
+
+/* The newest block of that size: the cache may still have it. */
+static void *take_spare(context_spare *spare, size_t bytes)
+{
+    for (uint32_t i = spare->n; i-- > 0;) {
+        void *data = spare->block[i].data;
+        if (spare->block[i].bytes != bytes) continue;
+        spare->bytes -= bytes;
+        spare->n--;
+        memmove(spare->block + i, spare->block + i + 1, (spare->n - i) * sizeof spare->block[0]);
+        return data;
+    }
+    return NULL;
+}
+
+static void keep_spare(context_spare *spare, void *data, size_t bytes)
+{
+    if (bytes < SEGMENT_ALONE_BYTES || !segment_is_sole(data)) { /* small, or a view keeps it */
+        segment_free(data);
+        return;
+    }
+    if (spare->n == CONTEXT_SPARE_MAX) drop_oldest(spare);
+    spare->block[spare->n].data    = data;
+    spare->block[spare->n++].bytes = bytes;
+    spare->bytes += bytes;
+}
+
+static void *take_block(context_spare *spare, size_t bytes, bool is_zero, pen_error *why)
+{
+    void *data = take_spare(spare, bytes);
+    if (data != NULL && is_zero) memset(data, 0, bytes);
+    if (data == NULL) {
+        while (spare->n > 0 && spare->held + spare->bytes + bytes > spare->most) drop_oldest(spare);
+        data = segment_alloc(bytes, why);
+    }
+    if (data == NULL && spare->n > 0) {
+        drop_spare(spare);
+        data = segment_alloc(bytes, why);
+    }
+    if (data == NULL) return NULL;
+    spare->held += bytes;
+    if (spare->held > spare->most) spare->most = spare->held;
+    return data;
+}
+
+/* Host memory, with or without zeros.  With device=cuda it has a device side, and *w is the pair. */
+static void *take(pen_tensor *t, size_t bytes, bool is_zero, pinned_pair **w, pen_error *why)
 {
     *w = device_copies_holds(t->ctx) ? device_copies_take(t, bytes, why) : NULL;
     if (*w != NULL) return (*w)->host;
-    return device_copies_holds(t->ctx) ? NULL : segment_alloc(bytes, why);
+    return device_copies_holds(t->ctx) ? NULL
+                                       : take_block(&t->ctx->memory.spare, bytes, is_zero, why);
 }
 
-static void give_back(pen_tensor *t, void *data, pinned_pair *w)
+static void give_back(pen_tensor *t, void *data, size_t bytes, pinned_pair *w)
 {
-    if (w != NULL)
+    if (w != NULL) {
         device_copies_put(t, w);
-    else
-        segment_free(data);
+        return;
+    }
+    t->ctx->memory.spare.held -= bytes;
+    keep_spare(&t->ctx->memory.spare, data, bytes);
+}
+
+void param_memory_drop_spare(pen_ctx *ctx)
+{
+    pthread_mutex_lock(&ctx->memory.grad_lock);
+    drop_spare(&ctx->memory.spare);
+    pthread_mutex_unlock(&ctx->memory.grad_lock);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -49,7 +117,7 @@ pen_status param_memory(pen_tensor *t, pen_error *why)
     pthread_mutex_lock(&t->ctx->memory.grad_lock);
     if (t->param == NULL && t->holds_param) {
         pinned_pair *w;
-        t->param = take(t, t->bytes, &w, why);
+        t->param = take(t, t->bytes, false, &w, why);
         if (w != NULL) t->device_copies->values = w;
         if (t->param == NULL)
             status = no_memory(t, "", t->bytes, why);
@@ -65,7 +133,7 @@ static void drop_param(pen_tensor *t)
     if (t->param == NULL || !t->holds_param) return;
     pinned_pair *w = t->device_copies != NULL ? t->device_copies->values : NULL;
     if (w != NULL) t->device_copies->values = NULL;
-    give_back(t, t->param, w);
+    give_back(t, t->param, t->bytes, w);
     t->param = NULL;
     count(t, STAT_PARAM_BYTES, t->bytes, false);
 }
@@ -81,7 +149,7 @@ void param_memory_drop(pen_tensor *t)
 static void free_grad(pen_tensor *t, void *data, pinned_pair *w)
 {
     if (data == NULL) return;
-    give_back(t, data, w);
+    give_back(t, data, t->grad_bytes, w);
     count(t, STAT_GRAD_BYTES, t->grad_bytes, false);
 }
 
@@ -117,7 +185,7 @@ static void set_grad(pen_tensor *t, void *data, pinned_pair *w)
 static pen_status make_grad(pen_tensor *t, pen_error *why)
 {
     pinned_pair *w;
-    void *data = take(t, t->grad_bytes, &w, why);
+    void *data = take(t, t->grad_bytes, true, &w, why);
     if (data == NULL) return no_memory(t, "the gradient of ", t->grad_bytes, why);
     set_grad(t, data, w);
     count(t, STAT_GRAD_BYTES, t->grad_bytes, true);

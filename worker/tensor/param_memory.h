@@ -8,6 +8,9 @@
  *   Gradients.  The first pen_view() in a step makes a zeroed buffer.  pen_ready() lends it to the
  * strategy, which returns it when its bytes cannot be asked for again (param_grad_return).  A
  * buffer that comes back at the end of the step serves the next one.
+ *   Spare blocks.  In a step, a dropped block serves the next values or gradient of its size: fresh
+ * pages from the system cost more than what is done with them.  Blocks in use and spare ones together
+ * never exceed the most that was in use; the end of the step frees the spare ones.
  *   With device=cuda both are pinned pairs (device_copies.h): the SDK uses the host side, and param_grad() returns the
  * device side.
  * Threads: any; the context's grad_lock guards the buffers.
@@ -42,6 +45,7 @@ void param_grad_step_end(pen_tensor *t, bool keeps);
 pen_status param_grad_wait(pen_ctx *ctx, uint64_t bytes, uint64_t most, pen_error *why);
 
 void param_memory_free(pen_tensor *t); /* all of it; at the end */
+void param_memory_drop_spare(pen_ctx *ctx);
 
 /* Initial values by the tensor's init string, elements [start, start + n), in its type.  A pure
  * function of seed, name and index, so any rank can compute any range.  False: no init string. */
