@@ -443,6 +443,24 @@ static void test_held_block_serves_the_next_values_or_gradient_of_its_size(void 
     ok(pen_finalize(ctx));
 }
 
+static void test_held_values_dropped_before_commit_are_the_first_of_no_other_tensor(void **state)
+{
+    (void)state;
+    pen_ctx *ctx;
+    static float own[MANY];
+    ok(pen_init(SETTINGS("optim=sgd lr=1"), &ctx));
+    pen_tensor *a = add(ctx, (pen_tensor_desc){.name = "a"}, MANY);
+    pen_tensor *b = add(ctx, (pen_tensor_desc){.name = "b"}, MANY);
+    float *dirty  = pen_view(ctx, a, PEN_ALL, PEN_PARAM);
+    assert_non_null(dirty);
+    for (int i = 0; i < MANY; i++) dirty[i] = 5;
+    ok(pen_bind(ctx, a, own, NULL));
+    ok(pen_commit(ctx));
+    const float *values = pen_view(ctx, b, PEN_ALL, PEN_PARAM);
+    for (int i = 0; i < MANY; i++) assert_true(values[i] == 0);
+    ok(pen_finalize(ctx));
+}
+
 static void test_held_block_that_a_view_keeps_serves_nobody_else(void **state)
 {
     (void)state;
@@ -526,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_held_gradients_of_two_names_are_summed),
         cmocka_unit_test(test_held_second_name_must_fit_and_has_no_values_of_its_own),
         cmocka_unit_test(test_held_block_serves_the_next_values_or_gradient_of_its_size),
+        cmocka_unit_test(test_held_values_dropped_before_commit_are_the_first_of_no_other_tensor),
         cmocka_unit_test(test_held_block_that_a_view_keeps_serves_nobody_else),
         cmocka_unit_test(test_held_spare_blocks_never_raise_the_most_that_was_in_use),
         cmocka_unit_test(test_held_release_after_backward_makes_a_unit_ready),

@@ -100,7 +100,10 @@ static void give_back(pen_tensor *t, void *data, size_t bytes, pinned_pair *w)
         return;
     }
     t->ctx->memory.spare.held -= bytes;
-    keep_spare(&t->ctx->memory.spare, data, bytes);
+    if (t->ctx->phase == CONTEXT_OPEN)
+        segment_free(data); /* the first values of another tensor without init are zeros */
+    else
+        keep_spare(&t->ctx->memory.spare, data, bytes);
 }
 
 void param_memory_drop_spare(pen_ctx *ctx)
