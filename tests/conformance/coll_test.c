@@ -192,7 +192,7 @@ static void store(int type, number x, unsigned char *at)
 }
 
 /* The reference works in blocks: what depends on type and operation only is then decided once for many elements. */
-enum { BLOCK = 64 };
+enum { BLOCK = 64, VALUES = 4096 };
 
 static void store_block(int type, const number *x, size_t n, unsigned char *at)
 {
@@ -403,7 +403,7 @@ static double drawn_value(const test_call *c, uint64_t h)
     return ((double)(h % 20001) / 10000 - 1) * (double)(1 << (h >> 20 & 7));
 }
 
-/* Element i of a rank's input, in its own type; h is its random number. */
+/* A value of the call's type; h is its random number. */
 static number drawn(const test_call *c, uint64_t h)
 {
     unsigned char bytes[8];
@@ -417,11 +417,25 @@ static number drawn(const test_call *c, uint64_t h)
     return wrap(c->type, (number){.u = is_false ? 0 : h});
 }
 
+/* The values of which calls with this type and operation draw. */
+static const number *values_of(const test_call *c)
+{
+    static number *values[TYPES][OPS];
+    number **v = &values[c->type][c->op];
+    if (*v == NULL) {
+        *v = calloc(VALUES, sizeof **v);
+        if (*v == NULL) abort();
+        for (uint64_t i = 0; i < VALUES; i++) (*v)[i] = drawn(c, mix(seed, i));
+    }
+    return *v;
+}
+
 /* Elements of a rank's input, from i on, at most a block. */
 static void draw(const test_call *c, int rank, size_t i, size_t n, number *x)
 {
+    const number *values   = values_of(c);
     const uint64_t of_rank = mix(seed ^ c->id, (uint64_t)rank);
-    for (size_t e = 0; e < n; e++) x[e] = drawn(c, mix(of_rank, i + e));
+    for (size_t e = 0; e < n; e++) x[e] = values[mix(of_rank, i + e) % VALUES];
 }
 
 /* The members of first's node, from `first` on. */
