@@ -8,9 +8,9 @@
  *   Gradients.  The first pen_view() in a step makes a zeroed buffer.  pen_ready() lends it to the
  * strategy, which returns it when its bytes cannot be asked for again (param_grad_return).  A
  * buffer that comes back at the end of the step serves the next one.
- *   Spare blocks.  In a step, a dropped block serves the next values or gradient of its size: fresh
+ *   Spare blocks.  After the commit, a dropped block serves the next values or gradient of its size: fresh
  * pages from the system cost more than what is done with them.  Blocks in use and spare ones together
- * never exceed the most that was in use; the end of the step frees the spare ones.
+ * never exceed the most that was in use; the end of each step frees the spare ones.
  *   With device=cuda both are pinned pairs (device_copies.h): the SDK uses the host side, and param_grad() returns the
  * device side.
  * Threads: any; the context's grad_lock guards the buffers.
@@ -20,7 +20,7 @@
 
 #include "worker/tensor/model.h"
 
-/* Allocates t->param if it is NULL and the SDK holds its values.  Not zeroed, except by the system. */
+/* Allocates t->param if it is NULL and the SDK holds its values: zeros before the commit, anything after it. */
 pen_status param_memory(pen_tensor *t, pen_error *why);
 void param_memory_drop(pen_tensor *t); /* sets t->param to NULL; no-op for memory of the program */
 
