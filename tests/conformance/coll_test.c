@@ -197,9 +197,7 @@ enum { BLOCK = 64, VALUES = 4096 };
 static void store_block(int type, const number *x, size_t n, unsigned char *at)
 {
     switch (types[type].bytes) {
-    case 8:
-        for (size_t i = 0; i < n; i++) memcpy(at + 8 * i, &x[i], 8);
-        return;
+    case 8: memcpy(at, x, 8 * n); return;
     case 4:
         for (size_t i = 0; i < n; i++) memcpy(at + 4 * i, &x[i], 4);
         return;

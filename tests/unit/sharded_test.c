@@ -113,7 +113,7 @@ typedef struct {
 
 struct job {
     const char *mode;
-    int ranks, accum;
+    int ranks, accum, steps; /* steps: 0 is STEPS */
     pen_dtype dtype;
     const char *optim;
     const char *setting[6]; /* ended by NULL */
@@ -287,29 +287,25 @@ static void *work(void *user)
     member *m    = user;
     const job *j = m->job;
     char own[10][64];
-    const char *settings[SETTINGS_MAX] = {"steps=4",
-                                          "scheduler=external",
-                                          "master_addr=127.0.0.1",
-                                          "servers=0",
-                                          "persistence_threshold=0",
-                                          "max_reuse=0",
-                                          "reduce_bucket=16384",
-                                          "deadline_ms=60000",
-                                          "lease_ms=60000"};
-    int n                              = 9;
+    const char *settings[SETTINGS_MAX] = {"scheduler=external", "master_addr=127.0.0.1",
+                                          "servers=0",          "persistence_threshold=0",
+                                          "max_reuse=0",        "reduce_bucket=16384",
+                                          "deadline_ms=60000",  "lease_ms=60000"};
+    int n                              = 8;
     snprintf(own[0], 64, "rank=%d", m->rank);
     snprintf(own[1], 64, "world_size=%d", j->ranks);
     snprintf(own[2], 64, "master_port=%s", strrchr(scheduler_address(j->scheduler), ':') + 1);
     snprintf(own[3], 64, "mode=%s", j->mode);
     snprintf(own[4], 64, "optim=%s", j->optim != NULL ? j->optim : "adamw lr=0.01");
     snprintf(own[5], 64, "accum=%d", j->accum > 0 ? j->accum : 1);
-    for (int i = 0; i < 6; i++) settings[n++] = own[i];
+    snprintf(own[6], 64, "steps=%d", j->steps > 0 ? j->steps : STEPS);
+    for (int i = 0; i < 7; i++) settings[n++] = own[i];
     if (j->nodes > 0) {
         const int each = j->ranks / j->nodes;
-        snprintf(own[6], 64, "host_id=node%d", m->rank / each);
-        snprintf(own[7], 64, "local_rank=%d", m->rank % each);
-        snprintf(own[8], 64, "local_world_size=%d", each);
-        for (int i = 6; i < 9; i++) settings[n++] = own[i];
+        snprintf(own[7], 64, "host_id=node%d", m->rank / each);
+        snprintf(own[8], 64, "local_rank=%d", m->rank % each);
+        snprintf(own[9], 64, "local_world_size=%d", each);
+        for (int i = 7; i < 10; i++) settings[n++] = own[i];
     }
     for (int i = 0; i < 6 && j->setting[i] != NULL; i++) settings[n++] = j->setting[i];
     pen_ctx *ctx = NULL;
@@ -505,6 +501,7 @@ static void test_sharded_modes_use_the_memory_of_the_formulas(void **state)
             const formula *f = &formulas[i];
             job wanted       = usual;
             wanted.dtype     = f->dtype;
+            wanted.steps     = 2; /* the second has all that any has */
             job *j           = run_mode(wanted, f->mode, ranks);
             const double alone =
                 f->dtype == PEN_F32 ? 16 : 20; /* one process: no buckets, all sums */

@@ -25,7 +25,7 @@ enum {
     SPECS_MAX   = 4,
     TENSORS_MAX = 400,
     STEPS       = 5,
-    LARGE       = 2700000
+    LARGE       = 700000 /* 57 chunks, and more than any buffer on the way */
 };
 
 /* ---- the model ------------------------------------------------------------------------------- */
