@@ -1,11 +1,8 @@
-/* coll_test.c - every operation, type and reduction against a scalar reference, on every path.
- *
- * Inputs are a function of the seed, the call, the rank and the place. So each member knows all
- * inputs and folds them itself, one element after the other, in rank order; results are compared
- * bit for bit (a NaN with any NaN).  Then again with deterministic=node, on several layouts of nodes: each node in rank
- * order, then the nodes by their lowest ranks.  Guard bytes around every buffer must not change.
+/* coll_test.c - every operation, type and reduction against a scalar reference, on every path: with deterministic=yes,
+ * then with deterministic=node on several layouts of nodes.  Guard bytes around every buffer must not change.
  */
 #include "coll_paths.h"
+#include "tests/support/coll_reference.h"
 #include "worker/collective/fault_point.h"
 #include "worker/collective/schedule/schedule.h"
 
@@ -32,252 +29,7 @@ static bool is_tried(int ranks)
 
 static const size_t sizes[] = {0, 1, 7, SMALL};
 
-typedef enum {
-    BROADCAST,
-    REDUCE,
-    ALL_REDUCE,
-    GATHER,
-    ALL_GATHER,
-    SCATTER,
-    REDUCE_SCATTER,
-    ALL_TO_ALL,
-    KINDS
-} kind;
-static const char *const kind_names[] = {"broadcast",  "reduce",  "all_reduce",     "gather",
-                                         "all_gather", "scatter", "reduce_scatter", "all_to_all"};
-
-static const struct {
-    pen_dtype type;
-    const char *name;
-    size_t bytes;
-    bool is_float, is_signed;
-} types[] = {
-    {PEN_F32, "f32", 4, true, true},   {PEN_F16, "f16", 2, true, true},
-    {PEN_BF16, "bf16", 2, true, true}, {PEN_F64, "f64", 8, true, true},
-    {PEN_I8, "i8", 1, false, true},    {PEN_U8, "u8", 1, false, false},
-    {PEN_I32, "i32", 4, false, true},  {PEN_U32, "u32", 4, false, false},
-    {PEN_I64, "i64", 8, false, true},  {PEN_U64, "u64", 8, false, false},
-};
-static const char *const op_names[] = {"SUM", "AVG",  "PROD", "MIN", "MAX", "LAND",
-                                       "LOR", "LXOR", "BAND", "BOR", "BXOR"};
-enum { TYPES = sizeof types / sizeof *types, OPS = sizeof op_names / sizeof *op_names };
-
 static uint64_t seed;
-
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-    uint64_t x = (a ^ 0x9e3779b97f4a7c15u) * 0xff51afd7ed558ccdu + b;
-    x ^= x >> 32;
-    x *= 0xc4ceb9fe1a85ec53u;
-    return x ^ (x >> 29);
-}
-
-/* ---- numbers --------------------------------------------------------------------------------- */
-typedef union {
-    float f; /* f32, f16, bf16 */
-    double d;
-    int64_t i;
-    uint64_t u;
-} number;
-
-static float half_value(uint16_t h)
-{
-    int exponent = h >> 10 & 31, fraction = h & 1023;
-    float sign = h >> 15 ? -1.0f : 1.0f;
-    if (exponent == 31) return fraction ? NAN : sign * INFINITY;
-    if (exponent == 0) return sign * ldexpf((float)fraction, -24);
-    return sign * ldexpf((float)(1024 + fraction), exponent - 25);
-}
-
-/* To nearest, ties to even: multiples of the quantum of halves of this size. */
-static uint16_t half_bits(float f)
-{
-    uint16_t sign = signbit(f) ? 0x8000 : 0;
-    double x      = fabs((double)f);
-    int exponent  = 0;
-    if (isnan(f)) return 0x7e00;
-    if (isinf(f)) return sign | 0x7c00;
-    (void)frexp(x, &exponent); /* x is below 2 to the exponent */
-    exponent      = exponent - 1 > -14 ? exponent - 1 : -14;
-    double quanta = nearbyint(ldexp(x, 10 - exponent));
-    uint32_t bits = x < ldexp(1, -14) ? (uint32_t)quanta
-                                      : (uint32_t)((exponent + 15) << 10) + (uint32_t)quanta - 1024;
-    return sign | (uint16_t)(bits > 0x7c00 || exponent > 15 ? 0x7c00 : bits);
-}
-
-static float halves[0x10000]; /* half_value() of each: a table is faster */
-
-static void fill_halves(void)
-{
-    for (uint32_t h = 0; h < 0x10000; h++) halves[h] = half_value((uint16_t)h);
-}
-
-/* half_bits(), which remembers what it has rounded. */
-static uint16_t half_bits_again(float f)
-{
-    static struct {
-        uint32_t of;
-        uint16_t bits;
-        bool is_known;
-    } rounded[1 << 14];
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    const size_t at = (bits * 0x9e3779b1u) >> 18;
-    if (!rounded[at].is_known || rounded[at].of != bits) {
-        rounded[at].of       = bits;
-        rounded[at].bits     = half_bits(f);
-        rounded[at].is_known = true;
-    }
-    return rounded[at].bits;
-}
-
-static float bfloat_value(uint16_t b)
-{
-    uint32_t bits = (uint32_t)b << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static uint16_t bfloat_bits(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (isnan(f)) return 0x7fc0;
-    uint32_t lower = bits & 0xffff, upper = bits >> 16;
-    if (lower > 0x8000 || (lower == 0x8000 && (upper & 1))) upper++;
-    return (uint16_t)upper;
-}
-
-/* memcpy() with a size that the compiler knows. */
-static void copy_element(void *to, const void *from, size_t bytes)
-{
-    switch (bytes) {
-    case 1: memcpy(to, from, 1); return;
-    case 2: memcpy(to, from, 2); return;
-    case 4: memcpy(to, from, 4); return;
-    default: memcpy(to, from, 8);
-    }
-}
-
-static number load(int type, const unsigned char *at)
-{
-    number x = {.u = 0};
-    uint16_t h;
-    switch (types[type].type) {
-    case PEN_F16: memcpy(&h, at, 2); return (number){.f = halves[h]};
-    case PEN_BF16: memcpy(&h, at, 2); return (number){.f = bfloat_value(h)};
-    default: break;
-    }
-    copy_element(&x, at, types[type].bytes); /* little-endian */
-    int spare = 64 - 8 * (int)types[type].bytes;
-    if (!types[type].is_float && types[type].is_signed) x.i = (int64_t)(x.u << spare) >> spare;
-    return x;
-}
-
-static void store(int type, number x, unsigned char *at)
-{
-    uint16_t h;
-    switch (types[type].type) {
-    case PEN_F16:
-        h = half_bits_again(x.f);
-        memcpy(at, &h, 2);
-        return;
-    case PEN_BF16:
-        h = bfloat_bits(x.f);
-        memcpy(at, &h, 2);
-        return;
-    default: copy_element(at, &x, types[type].bytes);
-    }
-}
-
-/* The reference works in blocks: what depends on type and operation only is then decided once for many elements. */
-enum { BLOCK = 64, VALUES = 4096 };
-
-static void store_block(int type, const number *x, size_t n, unsigned char *at)
-{
-    switch (types[type].bytes) {
-    case 8: memcpy(at, x, 8 * n); return;
-    case 4:
-        for (size_t i = 0; i < n; i++) memcpy(at + 4 * i, &x[i], 4);
-        return;
-    default:
-        for (size_t i = 0; i < n; i++) store(type, x[i], at + i * types[type].bytes);
-    }
-}
-
-/* ---- the reference fold ---------------------------------------------------------------------- */
-#define FOLD_FLOAT(a, b)                                                                           \
-    (op == PEN_SUM || op == PEN_AVG ? (a) + (b)                                                    \
-     : op == PEN_PROD               ? (a) * (b)                                                    \
-     : isnan(a) || isnan(b)         ? NAN                                                          \
-     : op == PEN_MIN                ? ((b) < (a) ? (b) : (a))                                      \
-                                    : ((b) > (a) ? (b) : (a)))
-
-static uint64_t fold_bits(pen_op op, uint64_t a, uint64_t b)
-{
-    switch (op) {
-    case PEN_PROD: return a * b;
-    case PEN_LAND: return a && b;
-    case PEN_LOR: return a || b;
-    case PEN_LXOR: return !a != !b;
-    case PEN_BAND: return a & b;
-    case PEN_BOR: return a | b;
-    case PEN_BXOR: return a ^ b;
-    default: return a + b;
-    }
-}
-
-static number wrap(int type, number x)
-{
-    unsigned char bytes[8];
-    memcpy(bytes, &x, sizeof bytes);
-    return load(type, bytes);
-}
-
-static number fold(int type, pen_op op, number a, number b)
-{
-    if (types[type].type == PEN_F64) return (number){.d = FOLD_FLOAT(a.d, b.d)};
-    if (types[type].is_float) return (number){.f = (float)FOLD_FLOAT(a.f, b.f)};
-    bool less = types[type].is_signed ? b.i < a.i : b.u < a.u;
-    if (op == PEN_MIN) return less ? b : a;
-    if (op == PEN_MAX) return less ? a : b;
-    return wrap(type, (number){.u = fold_bits(op, a.u, b.u)});
-}
-
-static void fold_block(int type, pen_op op, number *acc, const number *x, size_t n)
-{
-    if (types[type].type == PEN_F32 && (op == PEN_SUM || op == PEN_AVG))
-        for (size_t i = 0; i < n; i++) acc[i].f = acc[i].f + x[i].f;
-    else
-        for (size_t i = 0; i < n; i++) acc[i] = fold(type, op, acc[i], x[i]);
-}
-
-/* The mean; and a single value becomes true or false, too. */
-static number finish(int type, pen_op op, number x, int n)
-{
-    bool logical = op == PEN_LAND || op == PEN_LOR || op == PEN_LXOR;
-    if (logical) return (number){.u = x.u != 0};
-    if (op != PEN_AVG) return x;
-    if (types[type].type == PEN_F64) return (number){.d = x.d / n};
-    if (types[type].is_float) return (number){.f = x.f / (float)n};
-    if (types[type].is_signed) return (number){.i = x.i / n};
-    return (number){.u = x.u / (uint64_t)n};
-}
-
-static number scaled(int type, double scale, number x)
-{
-    if (types[type].type == PEN_F64) return (number){.d = scale * x.d};
-    if (types[type].is_float) return (number){.f = (float)scale * x.f};
-    double product = trunc(scale * (types[type].is_signed ? (double)x.i : (double)x.u));
-    int bits       = 8 * (int)types[type].bytes - types[type].is_signed;
-    double limit   = ldexp(1, bits);
-    uint64_t most  = bits == 64 ? UINT64_MAX : ((uint64_t)1 << bits) - 1;
-    if (product >= limit) return (number){.u = most};
-    if (!types[type].is_signed) return (number){.u = product < 0 ? 0 : (uint64_t)product};
-    if (product <= -limit) return (number){.i = -(int64_t)most - 1};
-    return (number){.i = (int64_t)product};
-}
 
 /* ---- layouts of nodes -------------------------------------------------------------------------- */
 static int uneven(int rank, int n)
@@ -317,184 +69,6 @@ static bool is_tried_on(int layout, int ranks)
         for (int n = path->ranks_min; n <= RANKS; n++)                                             \
             if (is_tried_on(layout, n))
 
-/* ---- one call -------------------------------------------------------------------------------- */
-typedef struct {
-    kind kind;
-    int type; /* of types[] */
-    pen_op op;
-    int size, rank, root;
-    const int *node; /* [size] by position; NULL: folds are in rank order */
-    uint64_t id;     /* of the call; seeds its random choices */
-    size_t n;
-    bool has_counts, in_place, is_scaled, is_registered, null_where_allowed;
-    bool overwrites;              /* PEN_OVERWRITE; may differ between members */
-    size_t offset_in, offset_out; /* bytes after a multiple of 64 */
-} test_call;
-
-static size_t count_of(const test_call *c, int from, int to)
-{
-    if (!c->has_counts) return c->n;
-    uint64_t h = c->kind == ALL_TO_ALL ? mix(mix(c->id, (uint64_t)from), (uint64_t)to)
-                                       : mix(c->id, (uint64_t)to);
-    size_t n[] = {0, 1, 7, c->n};
-    return n[h % 4];
-}
-
-/* Parts before `who`: of what `rank` sends, or of what it receives. */
-static size_t sent_before(const test_call *c, int rank, int who)
-{
-    size_t sum = 0;
-    for (int i = 0; i < who; i++) sum += count_of(c, rank, i);
-    return sum;
-}
-
-static size_t got_before(const test_call *c, int rank, int who)
-{
-    size_t sum = 0;
-    for (int i = 0; i < who; i++)
-        sum += c->kind == ALL_TO_ALL ? count_of(c, i, rank) : count_of(c, rank, i);
-    return sum;
-}
-
-static size_t elements_in(const test_call *c, int rank)
-{
-    switch (c->kind) {
-    case GATHER:
-    case ALL_GATHER: return count_of(c, rank, rank);
-    case SCATTER: return rank == c->root ? sent_before(c, rank, c->size) : 0;
-    case REDUCE_SCATTER:
-    case ALL_TO_ALL: return sent_before(c, rank, c->size);
-    case BROADCAST: return rank == c->root ? c->n : 0;
-    default: return c->n;
-    }
-}
-
-static size_t elements_out(const test_call *c)
-{
-    bool is_root = c->rank == c->root;
-    switch (c->kind) {
-    case REDUCE: return is_root ? c->n : 0;
-    case GATHER: return is_root ? got_before(c, c->rank, c->size) : 0;
-    case ALL_GATHER:
-    case ALL_TO_ALL: return got_before(c, c->rank, c->size);
-    case SCATTER:
-    case REDUCE_SCATTER: return count_of(c, c->rank, c->rank);
-    default: return c->n;
-    }
-}
-
-static bool reduces(kind k)
-{
-    return k == REDUCE || k == ALL_REDUCE || k == REDUCE_SCATTER;
-}
-
-static double scale_of(const test_call *c, int rank)
-{
-    if (!c->is_scaled) return 1;
-    return 0.125 + 0.3 * (double)((c->id + (uint64_t)rank * 7) % 11);
-}
-
-static double drawn_value(const test_call *c, uint64_t h)
-{
-    if ((c->op == PEN_MIN || c->op == PEN_MAX) && h % 89 == 0) return NAN;
-    if (c->op == PEN_PROD) return 0.9 + (double)(h % 2001) / 10000;
-    return ((double)(h % 20001) / 10000 - 1) * (double)(1 << (h >> 20 & 7));
-}
-
-/* A value of the call's type; h is its random number. */
-static number drawn(const test_call *c, uint64_t h)
-{
-    unsigned char bytes[8];
-    if (types[c->type].type == PEN_F64) return (number){.d = drawn_value(c, h)};
-    if (types[c->type].type == PEN_F32) return (number){.f = (float)drawn_value(c, h)};
-    if (types[c->type].is_float) {
-        store(c->type, (number){.f = (float)drawn_value(c, h)}, bytes);
-        return load(c->type, bytes); /* after rounding */
-    }
-    bool is_false = c->op >= PEN_LAND && h >> 40 & 1;
-    return wrap(c->type, (number){.u = is_false ? 0 : h});
-}
-
-/* The values of which calls with this type and operation draw. */
-static const number *values_of(const test_call *c)
-{
-    static number *values[TYPES][OPS];
-    number **v = &values[c->type][c->op];
-    if (*v == NULL) {
-        *v = calloc(VALUES, sizeof **v);
-        if (*v == NULL) abort();
-        for (uint64_t i = 0; i < VALUES; i++) (*v)[i] = drawn(c, mix(seed, i));
-    }
-    return *v;
-}
-
-/* Elements of a rank's input, from i on, at most a block. */
-static void draw(const test_call *c, int rank, size_t i, size_t n, number *x)
-{
-    const number *values   = values_of(c);
-    const uint64_t of_rank = mix(seed ^ c->id, (uint64_t)rank);
-    for (size_t e = 0; e < n; e++) x[e] = values[mix(of_rank, i + e) % VALUES];
-}
-
-/* The members of first's node, from `first` on. */
-static void folded_node(const test_call *c, int first, size_t i, size_t n, number *acc)
-{
-    number x[BLOCK];
-    for (int r = first; r < c->size; r++) {
-        if (c->node != NULL && c->node[r] != c->node[first]) continue;
-        number *to = r == first ? acc : x;
-        draw(c, r, i, n, to);
-        for (size_t e = 0; c->is_scaled && e < n; e++)
-            to[e] = scaled(c->type, scale_of(c, r), to[e]);
-        if (r != first) fold_block(c->type, c->op, acc, x, n);
-    }
-}
-
-static bool begins_node(const test_call *c, int position)
-{
-    for (int r = 0; r < position; r++)
-        if (c->node == NULL || c->node[r] == c->node[position]) return false;
-    return true;
-}
-
-static void folded(const test_call *c, size_t i, size_t n, number *acc)
-{
-    number of_node[BLOCK];
-    folded_node(c, 0, i, n, acc);
-    for (int r = 1; r < c->size; r++) {
-        if (!begins_node(c, r)) continue;
-        folded_node(c, r, i, n, of_node);
-        fold_block(c->type, c->op, acc, of_node, n);
-    }
-    for (size_t e = 0; e < n; e++) acc[e] = finish(c->type, c->op, acc[e], c->size);
-}
-
-static bool has_parts(kind k)
-{
-    return k == GATHER || k == ALL_GATHER || k == ALL_TO_ALL;
-}
-
-/* Where in the inputs this member's result begins, from member `part` if outputs have
- * parts. */
-static size_t origin(const test_call *c, int part)
-{
-    switch (c->kind) {
-    case REDUCE_SCATTER: return sent_before(c, c->rank, c->rank);
-    case SCATTER: return sent_before(c, c->root, c->rank);
-    case ALL_TO_ALL: return sent_before(c, part, c->rank);
-    default: return 0;
-    }
-}
-
-/* The results for elements of the inputs, from i on, at most a block. */
-static void expected(const test_call *c, int part, size_t i, size_t n, number *x)
-{
-    if (reduces(c->kind))
-        folded(c, i, n, x);
-    else
-        draw(c, has_parts(c->kind) ? part : c->root, i, n, x);
-}
-
 /* ---- buffers --------------------------------------------------------------------------------- */
 typedef struct {
     unsigned char *begin, *at; /* at: begin + MARGIN + offset */
@@ -512,82 +86,24 @@ static void place(buffer *b, size_t offset)
     b->at = b->begin + MARGIN + offset;
 }
 
-static void write_elements(const test_call *c, int rank, size_t n, unsigned char *at)
-{
-    number x[BLOCK];
-    for (size_t i = 0; i < n; i += BLOCK) {
-        size_t length = n - i < BLOCK ? n - i : BLOCK;
-        draw(c, rank, i, length, x);
-        store_block(c->type, x, length, at + i * types[c->type].bytes);
-    }
-}
-
-static void write_input(const test_call *c, buffer *b)
-{
-    write_elements(c, c->rank, elements_in(c, c->rank), b->at);
-}
-
-static bool is_same(int type, const unsigned char *a, const unsigned char *b)
-{
-    if (memcmp(a, b, types[type].bytes) == 0) return true;
-    if (!types[type].is_float) return false;
-    number x = load(type, a), y = load(type, b);
-    return types[type].type == PEN_F64 ? isnan(x.d) && isnan(y.d) : isnan(x.f) && isnan(y.f);
-}
-
 static const char *describe(const test_call *c)
 {
     static char text[200];
     snprintf(text, sizeof text, "call %llu: %s %s %s n=%zu root=%d%s%s%s%s%s offsets %zu %zu",
-             (unsigned long long)c->id, kind_names[c->kind], types[c->type].name,
-             reduces(c->kind) ? op_names[c->op] : "", c->n, c->root, c->has_counts ? " counts" : "",
-             c->in_place ? " in place" : "", c->overwrites ? " overwrites" : "",
-             c->is_scaled ? " scaled" : "", c->is_registered ? " registered" : "", c->offset_in,
-             c->offset_out);
+             (unsigned long long)c->id, call_kind_names[c->kind], call_types[c->type].name,
+             call_reduces(c->kind) ? call_op_names[c->op] : "", c->n, c->root,
+             c->has_counts ? " counts" : "", c->in_place ? " in place" : "",
+             c->overwrites ? " overwrites" : "", c->is_scaled ? " scaled" : "",
+             c->is_registered ? " registered" : "", c->offset_in, c->offset_out);
     return text;
-}
-
-/* The expected elements of a part, from i on. */
-typedef void (*wanted)(const test_call *c, int part, size_t i, size_t n, number *x);
-
-/* The index of the first wrong element of n from `begin` on, or n.  A block is
- * compared at once; only where that fails, as with NaNs, one by one. */
-static size_t first_wrong(const test_call *c, const unsigned char *at, size_t n, wanted elements,
-                          int part, size_t begin)
-{
-    number x[BLOCK];
-    unsigned char want[BLOCK * 8];
-    size_t bytes = types[c->type].bytes;
-    for (size_t done = 0; done < n; done += BLOCK) {
-        size_t length = n - done < BLOCK ? n - done : BLOCK;
-        elements(c, part, begin + done, length, x);
-        store_block(c->type, x, length, want);
-        if (memcmp(at + done * bytes, want, length * bytes) == 0) continue;
-        for (size_t i = 0; i < length; i++)
-            if (!is_same(c->type, at + (done + i) * bytes, want + i * bytes)) return done + i;
-    }
-    return n;
-}
-
-static const char *check_piece(const test_call *c, const unsigned char *at, int part, size_t n)
-{
-    size_t wrong = first_wrong(c, at, n, expected, part, origin(c, part));
-    if (wrong < n)
-        return complaint("%s: element %zu of part %d is wrong", describe(c), wrong, part);
-    return NULL;
 }
 
 static const char *check_output(const test_call *c, const unsigned char *at)
 {
-    size_t n = elements_out(c), bytes = types[c->type].bytes;
-    if (n == 0 || !has_parts(c->kind)) return check_piece(c, at, 0, n);
-    for (int part = 0; part < c->size; part++) {
-        size_t begin      = got_before(c, c->rank, part);
-        size_t length     = got_before(c, c->rank, part + 1) - begin;
-        const char *wrong = check_piece(c, at + begin * bytes, part, length);
-        if (wrong) return wrong;
-    }
-    return NULL;
+    int part;
+    size_t wrong;
+    if (call_output_is_right(c, at, &part, &wrong)) return NULL;
+    return complaint("%s: element %zu of part %d is wrong", describe(c), wrong, part);
 }
 
 static bool is_untouched(const unsigned char *from, const unsigned char *to)
@@ -611,8 +127,8 @@ static pen_status call_it(const test_call *c, pen_group *g, const void *in, void
                           const size_t *counts, const size_t *out_counts, const pen_opts *o,
                           pen_req *req)
 {
-    pen_dtype t = types[c->type].type;
-    size_t own  = count_of(c, c->rank, c->rank);
+    pen_dtype t = call_types[c->type].type;
+    size_t own  = call_count(c, c->rank, c->rank);
     switch (c->kind) {
     case BROADCAST: return pen_broadcast(g, out, c->n, t, c->root, o, req);
     case REDUCE: return pen_reduce(g, in, out, c->n, t, c->op, c->root, o, req);
@@ -630,23 +146,23 @@ static pen_status call_it(const test_call *c, pen_group *g, const void *in, void
 static pen_status carry_out(const bench *b, const test_call *c, const char **wrong)
 {
     buffer in = b->memory[c->is_registered][0], out = b->memory[c->is_registered][1];
-    size_t bytes    = types[c->type].bytes, counts[RANKS], out_counts[RANKS];
-    size_t bytes_in = elements_in(c, c->rank) * bytes, bytes_out = elements_out(c) * bytes;
+    size_t bytes    = call_types[c->type].bytes, counts[RANKS], out_counts[RANKS];
+    size_t bytes_in = call_elements_in(c) * bytes, bytes_out = call_elements_out(c) * bytes;
     bool one_buffer = c->in_place || c->kind == BROADCAST;
     for (int i = 0; i < c->size; i++) {
-        counts[i]     = count_of(c, c->rank, i);
-        out_counts[i] = count_of(c, i, c->rank);
+        counts[i]     = call_count(c, c->rank, i);
+        out_counts[i] = call_count(c, i, c->rank);
     }
     place(&in, c->offset_in);
     place(&out, c->offset_out);
     size_t cleared = bytes_in > bytes_out ? bytes_in : bytes_out;
     memset(in.begin, GUARD, MARGIN + c->offset_in + cleared + 2 * MARGIN);
     memset(out.begin, GUARD, MARGIN + c->offset_out + cleared + 2 * MARGIN);
-    write_input(c, &in);
+    call_write_input(c, in.at);
     buffer *result = one_buffer ? &in : &out;
     void *out_at   = c->null_where_allowed && bytes_out == 0 ? NULL : result->at;
     void *in_at    = c->null_where_allowed && bytes_in == 0 ? NULL : in.at;
-    pen_opts o     = {.label = "tested", .scale = scale_of(c, c->rank)};
+    pen_opts o     = {.label = "tested", .scale = call_scale(c)};
     if (c->is_scaled) o.flags = PEN_SCALED;
     if (c->overwrites) o.flags |= PEN_OVERWRITE;
     bool has          = c->has_counts;
@@ -657,8 +173,9 @@ static pen_status carry_out(const bench *b, const test_call *c, const char **wro
     size_t used = one_buffer && bytes_in > bytes_out ? bytes_in : bytes_out;
     if (!*wrong) *wrong = check_guards(c, result, used);
     if (*wrong || (one_buffer && bytes_out > 0)) return PEN_OK;
-    size_t n = bytes_in / bytes, changed = first_wrong(c, in.at, n, draw, c->rank, 0);
-    if (changed < n) *wrong = complaint("%s: input %zu changed", describe(c), changed);
+    size_t changed;
+    if (!call_input_is_kept(c, in.at, &changed))
+        *wrong = complaint("%s: input %zu changed", describe(c), changed);
     return PEN_OK;
 }
 
@@ -679,7 +196,7 @@ static bool try(session *s, test_call *c)
     c->size           = s->size;
     c->rank           = s->rank;
     c->node           = s->node;
-    c->overwrites     = mix(c->id, (uint64_t)s->rank) & 1;
+    c->overwrites     = call_mix(c->id, (uint64_t)s->rank) & 1;
     pen_status status = carry_out(&s->b, c, &wrong);
     if (status != PEN_OK) wrong = complaint("%s: %s", describe(c), pen_last_error(NULL));
     if (wrong && !s->first) s->first = strdup(wrong);
@@ -691,7 +208,7 @@ static test_call vary(const session *s, kind k, int type, int op, int pass)
 {
     test_call c          = {.kind = k, .type = type, .op = (pen_op)op};
     c.id                 = (uint64_t)(((pass * KINDS + (int)k) * TYPES + type) * OPS + op) + 1;
-    uint64_t h           = mix(seed + (uint64_t)s->size, c.id);
+    uint64_t h           = call_mix(seed + (uint64_t)s->size, c.id);
     c.n                  = sizes[h >> 24 & 3];
     c.root               = (int)(h % (uint64_t)s->size);
     c.in_place           = h >> 8 & 1;
@@ -712,7 +229,7 @@ static bool is_turn(const session *s, int which, int of)
 
 static bool is_legal(int type, int op)
 {
-    return op <= PEN_MAX || !types[type].is_float;
+    return op <= PEN_MAX || !call_types[type].is_float;
 }
 
 static void all_reductions(session *s)
@@ -788,14 +305,14 @@ static void large_ones(session *s)
 static const char *illegal(pen_group *g, int type, int op)
 {
     unsigned char x[8 * RANKS] = {0}, y[8 * RANKS] = {0};
-    pen_dtype t         = types[type].type;
+    pen_dtype t         = call_types[type].type;
     pen_status status[] = {pen_reduce(g, x, y, 1, t, (pen_op)op, 0, NULL, NULL),
                            pen_all_reduce(g, x, y, 1, t, (pen_op)op, NULL, NULL),
                            pen_reduce_scatter(g, x, NULL, y, 1, t, (pen_op)op, NULL, NULL)};
     for (int i = 0; i < 3; i++)
         if (status[i] != PEN_UNSUPPORTED)
-            return complaint("%s of %s is %s, not UNSUPPORTED", op_names[op], types[type].name,
-                             pen_status_info(status[i])->name);
+            return complaint("%s of %s is %s, not UNSUPPORTED", call_op_names[op],
+                             call_types[type].name, pen_status_info(status[i])->name);
     return NULL;
 }
 
@@ -837,7 +354,7 @@ static const char *outstanding(const session *s)
     test_call c = {.kind = ALL_REDUCE, .size = s->size, .rank = s->rank, .node = s->node, .n = N};
     for (int i = 0; i < MANY; i++) {
         c.id = 5000 + (uint64_t)i;
-        write_elements(&c, s->rank, N, (unsigned char *)in[i]);
+        call_write_input(&c, (unsigned char *)in[i]);
         DO(pen_all_reduce(s->b.g, in[i], out[i], N, PEN_F32, PEN_SUM, NULL, &req[i]));
     }
     for (int i = MANY - 1; i >= 0; i--) {
@@ -873,7 +390,7 @@ static const char *backwards(const session *s)
     float x[64], sum[64];
     test_call c = {.kind = ALL_REDUCE, .size = s->size, .rank = pen_rank(g), .n = 64, .id = 6000};
     if (s->node != NULL) c.node = node;
-    write_elements(&c, pen_rank(g), 64, (unsigned char *)x);
+    call_write_input(&c, (unsigned char *)x);
     DO(pen_all_reduce(g, x, sum, 64, PEN_F32, PEN_SUM, NULL, NULL));
     const char *wrong = check_output(&c, (const unsigned char *)sum);
     if (wrong) return wrong;
@@ -1026,7 +543,7 @@ static int run_all(void **state)
     print_message("COLL_TEST_SEED=%llu\n", (unsigned long long)seed);
     board = shared_board(sizeof *board);
     if (!board) return -1;
-    fill_halves();
+    call_reference_start(seed);
     EACH_COURSE(path, layout, n)
     board->code[path - coll_test_paths][layout][n] = run_course((course){path, layout}, n);
     return 0;
@@ -1105,19 +622,19 @@ static void the_reference_rounds_halves_to_nearest_even(void **state)
 {
     (void)state;
     for (uint32_t h = 0; h < 0x10000; h++) {
-        float f = half_value((uint16_t)h);
-        if (!isnan(f)) assert_int_equal(half_bits(f), h);
-        if (!isnan(bfloat_value((uint16_t)h)))
-            assert_int_equal(bfloat_bits(bfloat_value((uint16_t)h)), h);
+        float f = call_f16_value((uint16_t)h);
+        if (!isnan(f)) assert_int_equal(call_f16_bits(f), h);
+        if (!isnan(call_bf16_value((uint16_t)h)))
+            assert_int_equal(call_bf16_bits(call_bf16_value((uint16_t)h)), h);
     }
-    assert_int_equal(half_bits(65519.0f), 0x7bff);
-    assert_int_equal(half_bits(65520.0f), 0x7c00);
-    assert_int_equal(half_bits(1.0f + 0x1p-11f), 0x3c00);
-    assert_int_equal(half_bits(1.0f + 3 * 0x1p-11f), 0x3c02);
-    assert_int_equal(half_bits(0x1p-25f), 0);
-    assert_int_equal(half_bits(3 * 0x1p-25f), 2);
-    assert_int_equal(bfloat_bits(1.0f + 0x1p-8f), 0x3f80);
-    assert_int_equal(bfloat_bits(1.0f + 3 * 0x1p-8f), 0x3f82);
+    assert_int_equal(call_f16_bits(65519.0f), 0x7bff);
+    assert_int_equal(call_f16_bits(65520.0f), 0x7c00);
+    assert_int_equal(call_f16_bits(1.0f + 0x1p-11f), 0x3c00);
+    assert_int_equal(call_f16_bits(1.0f + 3 * 0x1p-11f), 0x3c02);
+    assert_int_equal(call_f16_bits(0x1p-25f), 0);
+    assert_int_equal(call_f16_bits(3 * 0x1p-25f), 2);
+    assert_int_equal(call_bf16_bits(1.0f + 0x1p-8f), 0x3f80);
+    assert_int_equal(call_bf16_bits(1.0f + 3 * 0x1p-8f), 0x3f82);
 }
 
 int main(void)
