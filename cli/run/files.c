@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 #include <limits.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +23,10 @@ static const char *check_number(struct argp_state *state, const char *flag, cons
                                 bool whole)
 {
     char *end;
-    const double value  = strtod(text, &end);
-    const bool is_whole = value == (double)(long)value && value <= INT_MAX;
-    if (end == text || *end != '\0' || !(value >= 0 && value < 1e30) || (whole && !is_whole))
+    const double value = strtod(text, &end);
+    const double most  = whole ? INT_MAX : 1e30;
+    if (end == text || *end != '\0' || !(value >= 0 && value <= most) ||
+        (whole && value != (double)(int)value))
         argp_failure(state, EXIT_USAGE, 0, "--%s is '%s', but must be a %snumber of at least 0",
                      flag, text, whole ? "whole " : "");
     return text;
@@ -341,19 +343,31 @@ static json_t *launch_of(const run_options *o)
     return launch;
 }
 
-/* Typed as the setting: number, boolean or string. */
+/* Number, boolean or string, as the setting's type reads it: 64m is 67108864, off is false. */
 static json_t *value_of(const resolved_value *v)
 {
-    const config_row *row = command_setting(v->name);
-    char *end;
-    const double number = strtod(v->value, &end);
-    const bool is_plain = *end == '\0' && end != v->value;
-    if (config_is_switch(row) && strcmp(v->value, "yes") == 0) return json_true();
-    if (config_is_switch(row) && strcmp(v->value, "no") == 0) return json_false();
-    if ((row->type == CONFIG_U64 || row->type == CONFIG_I64) && is_plain)
-        return json_integer((json_int_t)number);
-    if (row->type == CONFIG_F64 && is_plain) return json_real(number);
-    return json_string(v->value);
+    union {
+        uint64_t u64;
+        int64_t i64;
+        double f64;
+        bool is_on;
+        int choice;
+        config_text text;
+    } read;
+    pen_error why;
+    config_row row[2] = {*command_setting(v->name)}; /* a table of this one */
+    row->offset       = 0;
+    if (config_set(row, &read, row->name, v->value, &why) != PEN_OK) return json_string(v->value);
+    switch (row->type) {
+    case CONFIG_U64: return json_integer((json_int_t)read.u64);
+    case CONFIG_I64: return json_integer(read.i64);
+    case CONFIG_F64: return isfinite(read.f64) ? json_real(read.f64) : json_string(v->value);
+    case CONFIG_BOOL: return json_boolean(read.is_on);
+    case CONFIG_ENUM:
+        if (config_is_switch(row) && read.choice <= 1) return json_boolean(read.choice == 1);
+        return json_string(row->choices[read.choice]);
+    default: return json_string(v->value);
+    }
 }
 
 int run_files_print(const run_options *o, FILE *out)

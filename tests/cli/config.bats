@@ -40,7 +40,7 @@ prints() {
 
 @test "--print-config prints each value with its source, starts nothing and ends with 0" {
     PENSTOCK_SEED=5 prints --config deepspeed_file_stage2.yml "${autos[@]}" --micro-batch 4 --lease-ms 5000 --nproc-per-node 4 \
-        touch "$tmp/started"
+        --shared-memory off --park-bytes-max 64m touch "$tmp/started"
     [ ! -e "$tmp/started" ]
     [ "$(printed launch num_processes)" = "flag 4" ]
     [ "$(printed launch num_machines)" = "deepspeed_file_stage2.yml:12 1" ]
@@ -49,6 +49,8 @@ prints() {
     [ "$(printed settings mode)" = "zero_stage2_config.json:29 zero2" ]
     [ "$(printed settings lease_ms)" = "flag 5000" ]
     [ "$(printed settings seed)" = "environment 5" ]
+    [ "$(printed settings shared_memory)" = "flag false" ]
+    [ "$(printed settings park_bytes_max)" = "flag 67108864" ]
     [ "$(printed settings train_batch)" = "auto: micro-batch x accumulation x 4 workers 16" ]
     [ "$(printed settings reduce_bucket)" = "auto: the square of hidden size 768, zero_stage2_config.json:34 589824" ]
     [ "$(printed settings optim)" = "zero_stage2_config.json:11 (auto filled in) adamw lr=3e-4 weight_decay=0.01" ]
