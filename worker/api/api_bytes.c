@@ -3,6 +3,7 @@
 
 #include "common/system/fp_env.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,7 +69,16 @@ static pen_status gather_sizes(pen_group *g, uint64_t size, gathering *w, const 
     const coll_call call = {
         .kind = COLL_ALL_GATHER, .dtype = PEN_U64, .n = 1, .in = &size, .out = w->sizes};
     pen_status status = run_bytes(g, "pen_gather_bytes", call, o);
-    for (int i = 0; i < g->size && status == PEN_OK; i++) w->counts[i] = (size_t)w->sizes[i];
+    size_t all = 0; /* a member may say anything: with all, less than half of the address space */
+    for (int i = 0; i < g->size && status == PEN_OK; i++) {
+        w->counts[i] = (size_t)w->sizes[i];
+        if (w->sizes[i] > PTRDIFF_MAX - all)
+            status = last_error_report(
+                PEN_CORRUPT, "pen_gather_bytes: rank %d says that its object has %llu bytes",
+                g->ranks[i], (unsigned long long)w->sizes[i]);
+        else
+            all += w->counts[i];
+    }
     return status;
 }
 

@@ -62,10 +62,12 @@ void agreement_show(agreement *a, group_calls *t, const wire_inputs *inputs, uin
     agreement_show_again(a, t);
 }
 
+/* A member may send anything: agreement_check() refuses more scalars than there can be. */
 static void read_one(const agreement *a, const char *at, wire_inputs *in)
 {
     shown s;
     memcpy(&s, at, sizeof s);
+    if (s.scalars.n > WIRE_SCALARS_MAX) s.scalars.n = WIRE_SCALARS_MAX;
     *in = (wire_inputs){.loss_scale = s.loss_scale,
                         .clip       = s.clip,
                         .weight     = s.weight,
@@ -79,6 +81,17 @@ static void read_one(const agreement *a, const char *at, wire_inputs *in)
 static void read_shown(const agreement *a, int position, wire_inputs *in)
 {
     read_one(a, a->all + (size_t)position * a->bytes, in);
+}
+
+static pen_status check_scalars(const agreement *a, int position, pen_error *why)
+{
+    shown s;
+    memcpy(&s, a->all + (size_t)position * a->bytes, sizeof s);
+    if (s.scalars.n <= WIRE_SCALARS_MAX) return PEN_OK;
+    why_set(why, PEN_CORRUPT, "rank %d has %u scalars in a step, where %d are the most",
+            a->ranks[position], s.scalars.n, WIRE_SCALARS_MAX);
+    why_culprit(why, PEN_WORKER, a->ranks[position], -1, NULL);
+    return why->status;
 }
 
 static void begin_sums(agreement *a, group_calls *t)
@@ -167,6 +180,7 @@ pen_status agreement_check(const agreement *a, double *weight_sum, pen_error *wh
     if (a->is_summed) return PEN_OK;
     read_shown(a, 0, &first);
     for (int i = 0; i < a->n; i++) {
+        if (check_scalars(a, i, why) != PEN_OK) return why->status;
         read_shown(a, i, &other);
         if (!decision_inputs_equal(&first, a->ranks[0], &other, a->ranks[i], why))
             return why->status;

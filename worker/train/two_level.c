@@ -498,7 +498,7 @@ static pen_status name_culprit(pen_ctx *ctx, two_level *l, pen_error *why)
     int32_t lowest        = none;
     pen_status status = group_calls_lowest(&l->everyone, is_ours ? l->everyone.group->rank : none,
                                            &lowest, "whose gradient is not finite", why);
-    if (lowest < none) o->bad_rank = lowest;
+    if (lowest >= 0 && lowest < none) o->bad_rank = lowest;
     bad = DEVICE_ALL_FINITE;
     return status == PEN_OK ? space_write(&l->space, l->bad, &bad, sizeof bad, why) : status;
 }

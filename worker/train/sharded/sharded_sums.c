@@ -251,7 +251,7 @@ static pen_status gather_sums(sharded *s, pen_error *why)
     }
     const double *at = t.all;
     for (int m = 0; m < s->size && status == PEN_OK; m++) {
-        update_state_mark_bad(s->update_state, (uint32_t)at[0]);
+        update_state_mark_bad(s->update_state, at[0]);
         update_state_unpack(s->update_state, s->range + m, (size_t)s->size, at + 1);
         at += t.counts[m];
     }
@@ -275,7 +275,7 @@ pen_status sharded_find_culprit(void *user, uint32_t chunk, bool is_own, const u
         const pen_status status =
             group_calls_lowest(&s->everyone, own, &lowest, "whose gradient is not finite", why);
         if (status != PEN_OK && !(status == PEN_PEER_LOST && s->goes_on)) return status;
-        if (status == PEN_OK && lowest < s->n) at = lowest;
+        if (status == PEN_OK && lowest >= 0 && lowest < s->n) at = lowest;
     }
     *rank = s->is_behind ? s->agreement.ranks[at] : s->ranks[at];
     return PEN_OK;

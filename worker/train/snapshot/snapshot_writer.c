@@ -2,6 +2,7 @@
 #include "worker/train/snapshot/snapshot_writer_internal.h"
 
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 #include "common/base/why.h"
 #include "common/containers/hash.h"
 #include "common/system/file_limit.h"
@@ -23,8 +24,22 @@ int snapshot_writer_members(const snapshot_writer *k)
     return k->group_calls != NULL ? k->group_calls->group->size : 1;
 }
 
+pen_status snapshot_writer_heard(const snapshot_writer *k, int position, const char *before,
+                                 int32_t status, const char *text, size_t size, pen_error *why)
+{
+    char words[sizeof why->text];
+    const int32_t rank  = k->group_calls != NULL ? k->group_calls->group->ranks[position] : 0;
+    const bool is_known = status != PEN_STATUS_MAX_ &&
+                          pen_status_info((pen_status)status)->status == (pen_status)status;
+    snprintf(words, sizeof words, "%s%.*s", before, (int)size, text);
+    utf8_clean(words, sizeof words - 1);
+    why_set(why, is_known ? (pen_status)status : PEN_CORRUPT, "%s", words);
+    why_culprit(why, PEN_WORKER, rank, k->ctx->step.next_index, NULL);
+    return why->status;
+}
+
 typedef struct {
-    int32_t status, rank, lacks_room;
+    int32_t status, lacks_room;
     char text[SNAPSHOT_WRITER_TEXT];
 } told;
 
@@ -33,7 +48,7 @@ pen_status snapshot_writer_agree(snapshot_writer *k, pen_status own, bool *is_to
     *is_told = true;
     if (k->group_calls == NULL) return own;
     const int n = snapshot_writer_members(k);
-    told mine   = {.status = own, .rank = k->ctx->env.rank, .lacks_room = k->lacks_room};
+    told mine   = {.status = own, .lacks_room = k->lacks_room};
     told *all   = calloc((size_t)n, sizeof *all);
     if (own != PEN_OK)
         snprintf(mine.text, sizeof mine.text, "%.*s", SNAPSHOT_WRITER_TEXT - 1, why->text);
@@ -45,11 +60,11 @@ pen_status snapshot_writer_agree(snapshot_writer *k, pen_status own, bool *is_to
     *is_told          = status == PEN_OK;
     for (int i = 0; i < n && *is_told; i++) k->lacks_room |= all[i].lacks_room != 0;
     for (int i = 0; i < n && status == PEN_OK; i++) {
+        char before[32];
         if (all[i].status == PEN_OK) continue;
-        all[i].text[SNAPSHOT_WRITER_TEXT - 1] = '\0';
-        status =
-            why_set(why, (pen_status)all[i].status, "rank %d: %s", (int)all[i].rank, all[i].text);
-        why_culprit(why, PEN_WORKER, all[i].rank, k->ctx->step.next_index, NULL);
+        snprintf(before, sizeof before, "rank %d: ", k->group_calls->group->ranks[i]);
+        status = snapshot_writer_heard(k, i, before, all[i].status, all[i].text, sizeof all[i].text,
+                                       why);
     }
     free(all);
     return status;

@@ -16,7 +16,8 @@ typedef struct { /* made by position 0 */
     int64_t step; /* -1: starts over */
     int64_t kept[SNAPSHOT_WRITER_KEEP_MAX];
     uint32_t n_kept;
-    pen_error why; /* status OK: none */
+    int32_t status; /* not OK: nothing is chosen, for the reason in `text` */
+    char text[sizeof((pen_error *)0)->text];
 } choice;
 
 /* Notes the newest of n, as many as the settings keep. */
@@ -208,7 +209,13 @@ static pen_status go_on(snapshot_writer *k, pen_error *why)
     return PEN_OK;
 }
 
-/* Position 0 has chosen. */
+static void refuse(choice *c, const pen_error *why)
+{
+    c->status = why->status;
+    snprintf(c->text, sizeof c->text, "%s", why->text);
+}
+
+/* Position 0 has chosen, and may send anything. */
 static pen_status follow(snapshot_writer *k, choice *c, pen_error *why)
 {
     bool is_told;
@@ -216,10 +223,11 @@ static pen_status follow(snapshot_writer *k, choice *c, pen_error *why)
         group_calls_broadcast(k->group_calls, c, sizeof *c, "which snapshot to go on from", why) !=
             PEN_OK)
         return why->status;
-    if (c->why.status != PEN_OK) {
-        *why = c->why;
-        return why->status;
-    }
+    if (c->status != PEN_OK)
+        return snapshot_writer_heard(k, 0, "", c->status, c->text, sizeof c->text, why);
+    if (c->n_kept > SNAPSHOT_WRITER_KEEP_MAX)
+        return why_set(why, PEN_CORRUPT, "rank %d keeps %u snapshots, where %d are the most",
+                       k->group_calls->group->ranks[0], c->n_kept, SNAPSHOT_WRITER_KEEP_MAX);
     k->run             = c->run;
     k->writer.restored = c->step;
     k->n_kept          = c->n_kept;
@@ -233,7 +241,7 @@ static pen_status follow(snapshot_writer *k, choice *c, pen_error *why)
 static pen_status restore(snapshot_writer *k, pen_error *why)
 {
     choice c;
-    if (snapshot_writer_position(k) == 0 && choose(k, &c, why) != PEN_OK) c.why = *why;
+    if (snapshot_writer_position(k) == 0 && choose(k, &c, why) != PEN_OK) refuse(&c, why);
     return follow(k, &c, why);
 }
 
@@ -283,7 +291,8 @@ pen_status snapshot_writer_go_back(pen_ctx *ctx, int64_t step, pen_error *why)
 {
     choice c;
     snapshot_writer *k = ctx->snapshot_writer;
-    if (snapshot_writer_position(k) == 0 && choose_back(k, step, &c, why) != PEN_OK) c.why = *why;
+    if (snapshot_writer_position(k) == 0 && choose_back(k, step, &c, why) != PEN_OK)
+        refuse(&c, why);
     k->writer.is_settled    = false; /* the next snapshot removes newer ones */
     const pen_status status = follow(k, &c, why);
     if (status == PEN_OK) ctx->step.flags |= PEN_STEP_REWOUND;

@@ -44,9 +44,10 @@ uint32_t update_state_bad_chunk(const update_state *r)
     return r->bad[BAD_SUMS];
 }
 
-void update_state_mark_bad(update_state *r, uint32_t chunk)
+void update_state_mark_bad(update_state *r, double chunk)
 {
-    if (chunk < r->plan->n_chunks && chunk < r->bad[BAD_SUMS]) r->bad[BAD_SUMS] = chunk;
+    if (chunk >= 0 && chunk < r->plan->n_chunks && chunk < r->bad[BAD_SUMS])
+        r->bad[BAD_SUMS] = (uint32_t)chunk;
 }
 
 /* Copies the sums of a member's ranges, chunk by chunk; returns their number. */

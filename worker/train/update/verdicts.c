@@ -67,6 +67,12 @@ static pen_status settle_one(verdicts *v, pen_error *why)
         return why_set(why, PEN_PEER_LOST,
                        "step %lld was not applied: a sum of its gradients has failed",
                        (long long)step);
+    const plan *cuts = update_state_plan(v->state);
+    if (made.bad_chunk != DEVICE_ALL_FINITE && made.bad_chunk >= cuts->n_chunks)
+        return why_set(why, PEN_CORRUPT,
+                       "step %lld: a rank says that chunk %u of the gradients is not finite, and "
+                       "the model has %u",
+                       (long long)step, made.bad_chunk, cuts->n_chunks);
     ps_client_outcome outcome = {.outcome  = made.outcome,
                                  .norm     = made.norm,
                                  .clip     = made.clip,
@@ -74,7 +80,7 @@ static pen_status settle_one(verdicts *v, pen_error *why)
                                  .has_bad  = made.bad_chunk != DEVICE_ALL_FINITE,
                                  .bad_rank = -1};
     if (outcome.has_bad) {
-        outcome.bad_tensor = update_state_plan(v->state)->chunk[made.bad_chunk].tensor;
+        outcome.bad_tensor = cuts->chunk[made.bad_chunk].tensor;
         if (v->culprit(v->user, made.bad_chunk, made.own_bad == made.bad_chunk, words, last,
                        &outcome.bad_rank, why) != PEN_OK)
             return why->status;
