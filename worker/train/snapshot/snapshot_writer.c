@@ -24,18 +24,15 @@ int snapshot_writer_members(const snapshot_writer *k)
     return k->group_calls != NULL ? k->group_calls->group->size : 1;
 }
 
-pen_status snapshot_writer_heard(const snapshot_writer *k, int position, const char *before,
-                                 int32_t status, const char *text, size_t size, pen_error *why)
+pen_status snapshot_writer_heard(const char *before, int32_t status, const char *text, size_t size,
+                                 pen_error *why)
 {
     char words[sizeof why->text];
-    const int32_t rank  = k->group_calls != NULL ? k->group_calls->group->ranks[position] : 0;
     const bool is_known = status != PEN_STATUS_MAX_ &&
                           pen_status_info((pen_status)status)->status == (pen_status)status;
     snprintf(words, sizeof words, "%s%.*s", before, (int)size, text);
     utf8_clean(words, sizeof words - 1);
-    why_set(why, is_known ? (pen_status)status : PEN_CORRUPT, "%s", words);
-    why_culprit(why, PEN_WORKER, rank, k->ctx->step.next_index, NULL);
-    return why->status;
+    return why_set(why, is_known ? (pen_status)status : PEN_CORRUPT, "%s", words);
 }
 
 typedef struct {
@@ -61,10 +58,11 @@ pen_status snapshot_writer_agree(snapshot_writer *k, pen_status own, bool *is_to
     for (int i = 0; i < n && *is_told; i++) k->lacks_room |= all[i].lacks_room != 0;
     for (int i = 0; i < n && status == PEN_OK; i++) {
         char before[32];
+        const int rank = k->group_calls->group->ranks[i];
         if (all[i].status == PEN_OK) continue;
-        snprintf(before, sizeof before, "rank %d: ", k->group_calls->group->ranks[i]);
-        status = snapshot_writer_heard(k, i, before, all[i].status, all[i].text, sizeof all[i].text,
-                                       why);
+        snprintf(before, sizeof before, "rank %d: ", rank);
+        status = snapshot_writer_heard(before, all[i].status, all[i].text, sizeof all[i].text, why);
+        why_culprit(why, PEN_WORKER, rank, k->ctx->step.next_index, NULL);
     }
     free(all);
     return status;

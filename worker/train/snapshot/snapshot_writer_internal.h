@@ -32,8 +32,8 @@ int snapshot_writer_position(const snapshot_writer *k); /* among the writers: 0 
 int snapshot_writer_members(const snapshot_writer *k);
 
 /* Sets *why to the failure of a member, as it came: any number, any bytes.  `before` goes before its text. */
-pen_status snapshot_writer_heard(const snapshot_writer *k, int position, const char *before,
-                                 int32_t status, const char *text, size_t size, pen_error *why);
+pen_status snapshot_writer_heard(const char *before, int32_t status, const char *text, size_t size,
+                                 pen_error *why);
 
 /* Exchanges the results of all ranks: all return the first failure in rank order.
  * *is_told: the result is the same on all ranks; else the exchange itself failed. */

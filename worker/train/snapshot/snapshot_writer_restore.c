@@ -224,7 +224,7 @@ static pen_status follow(snapshot_writer *k, choice *c, pen_error *why)
             PEN_OK)
         return why->status;
     if (c->status != PEN_OK)
-        return snapshot_writer_heard(k, 0, "", c->status, c->text, sizeof c->text, why);
+        return snapshot_writer_heard("", c->status, c->text, sizeof c->text, why);
     if (c->n_kept > SNAPSHOT_WRITER_KEEP_MAX)
         return why_set(why, PEN_CORRUPT, "rank %d keeps %u snapshots, where %d are the most",
                        k->group_calls->group->ranks[0], c->n_kept, SNAPSHOT_WRITER_KEEP_MAX);
