@@ -38,7 +38,7 @@ extern const char *const call_kind_names[KINDS], *const call_op_names[OPS];
 
 typedef struct {
     kind kind;
-    int type; /* of types[] */
+    int type; /* of call_types[] */
     pen_op op;
     int size, rank, root;
     const int *node; /* [size] by position; NULL: folds are in rank order */

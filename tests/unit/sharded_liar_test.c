@@ -160,6 +160,27 @@ static void test_liar_a_failure_that_is_no_failure_is_a_lie(void **state)
     forget(j);
 }
 
+static void test_liar_a_snapshot_fails_by_no_failure_and_the_job_goes_on(void **state)
+{
+    (void)state;
+    char store[] = "/tmp/penstock-liar-test-XXXXXX", setting[64], command[64];
+    job wanted   = usual;
+    assert_non_null(mkdtemp(store));
+    snprintf(setting, sizeof setting, "store=%s", store);
+    wanted.setting       = setting;
+    wanted.snapshot_step = 1;
+    tell("result of a snapshot", 1, 0, 0);
+    job *j           = run_told(&wanted);
+    const member *at = &j->member[0];
+    assert_int_equal(at->error.status, PEN_CORRUPT);
+    assert_int_equal(at->error.rank, 1);
+    assert_ptr_equal(strstr(at->said, "rank 1: ?"), at->said);
+    for (int r = 0; r < 2; r++) assert_int_equal(j->member[r].step.applied, STEPS);
+    forget(j);
+    snprintf(command, sizeof command, "rm -r %s", store);
+    assert_int_equal(system(command), 0);
+}
+
 /* Rank 1 sends a length that would place its bytes before the others' memory. */
 static pen_status send_a_length(pen_ctx *ctx, member *m)
 {
@@ -197,6 +218,7 @@ int main(void)
         cmocka_unit_test(test_liar_a_rank_that_is_not_there_is_not_named),
         cmocka_unit_test(test_liar_more_snapshots_than_can_be_kept_are_refused),
         cmocka_unit_test(test_liar_a_failure_that_is_no_failure_is_a_lie),
+        cmocka_unit_test(test_liar_a_snapshot_fails_by_no_failure_and_the_job_goes_on),
         cmocka_unit_test(test_liar_a_length_beyond_memory_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

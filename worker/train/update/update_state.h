@@ -67,8 +67,8 @@ pen_status update_state_measure(update_state *r, pen_error *why);
  * writes the sums of squares of the own ranges, in registration order, and returns their number, at most
  * update_state_blocks(own).  update_state_unpack() reads those of another member's ranges. */
 uint32_t update_state_bad_chunk(const update_state *r);
-void update_state_mark_bad(update_state *r,
-                           double chunk); /* of a member, which may send anything */
+/* The chunk is as a member sent it: any number. */
+void update_state_mark_bad(update_state *r, double chunk);
 size_t update_state_pack(const update_state *r, const sharded_range *own, size_t stride,
                          double *to);
 size_t update_state_unpack(update_state *r, const sharded_range *theirs, size_t stride,
