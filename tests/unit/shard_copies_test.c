@@ -531,6 +531,49 @@ static void test_copy_with_other_bits_is_reported_by_name(void **state)
     copies_destroy(c);
 }
 
+/* A backup lies at the nth entry of the log that fills a learner.  False: there are fewer.  Partitions of "lamb" have
+ * several chunks, so there are more chunks than partitions. */
+static bool is_lie_reported(uint64_t nth)
+{
+    copies *c = start("lamb lr=0.01", "bsp", 1, 1);
+    copies_add_learner(c, 2);
+    c->is_held = true;
+    copies_change(c, (copies_how){.at_once = true});
+    shard *backup = c->at[1]; /* it acknowledges nothing while the learner is filled */
+    c->at[1]      = NULL;
+    c->is_held    = false;
+    copies_carry(c);
+    c->at[1]             = backup;
+    const uint64_t index = shard_index(backup, NULL) + nth;
+    const bool is_there  = index <= shard_index(c->at[0], NULL);
+    const wire_data lie  = {.kind   = WIRE_LOGGED,
+                            .term   = RIG_TERM,
+                            .epoch  = c->r->epoch,
+                            .from   = RIG_SERVER + 1,
+                            .to     = RIG_SERVER,
+                            .rank   = 1,
+                            .index  = index,
+                            .digest = UINT64_MAX,
+                            .text   = ""};
+    shard_receive(c->at[0], 51, &lie, NULL);
+    assert_int_equal(c->r->reports, is_there);
+    if (is_there) {
+        assert_int_equal(c->r->report.status, PEN_MISMATCH);
+        assert_non_null(strstr(c->r->report.text, "its copy on server 1: after entry"));
+        assert_non_null(c->r->report.tensor);
+    }
+    copies_destroy(c);
+    return is_there;
+}
+
+static void test_copy_that_lies_at_any_entry_of_a_fill_is_reported(void **state)
+{
+    (void)state;
+    uint64_t n = 1;
+    while (is_lie_reported(n)) n++;
+    assert_true(n > 10);
+}
+
 /* ---- epochs ---------------------------------------------------------------------------------- */
 static void test_sealed_shard_does_nothing_more(void **state)
 {
@@ -700,6 +743,7 @@ int main(void)
         cmocka_unit_test(test_log_entries_lost_repeated_or_reordered_are_applied_once_and_in_order),
         cmocka_unit_test(test_log_of_another_epoch_or_server_changes_nothing),
         cmocka_unit_test(test_copy_with_other_bits_is_reported_by_name),
+        cmocka_unit_test(test_copy_that_lies_at_any_entry_of_a_fill_is_reported),
         cmocka_unit_test(test_sealed_shard_does_nothing_more),
         cmocka_unit_test(test_a_membership_change_drops_staged_sums_on_every_copy),
         cmocka_unit_test(test_joiner_learns_where_its_pushes_begin),

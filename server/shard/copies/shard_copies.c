@@ -21,23 +21,32 @@ static shard_copy *copy_with(shard *s, uint64_t incarnation)
     return NULL;
 }
 
+static bool is_about_partition(const wire_entry *e)
+{
+    return e->what == WIRE_ENTRY_PREPARE || e->what == WIRE_ENTRY_COMMIT ||
+           e->what == WIRE_ENTRY_BEGIN;
+}
+
+/* The entries about nothing (SETTLE, FILLED) have 0 in place of a chunk. */
+static bool is_about_chunk(const wire_entry *e)
+{
+    return !is_about_partition(e) && e->what != WIRE_ENTRY_SETTLE && e->what != WIRE_ENTRY_FILLED;
+}
+
 static void report_difference(shard *s, const shard_copy *copy, const wire_data *d,
                               const shard_entry *entry)
 {
-    const plan *capture = s->setup.plan;
-    const bool is_chunk = entry->e.what == WIRE_ENTRY_FIRST || entry->e.what == WIRE_ENTRY_SUM ||
-                          entry->e.what == WIRE_ENTRY_UPDATE || entry->e.what == WIRE_ENTRY_APPLY;
-    const uint32_t chunk = is_chunk || entry->e.what == WIRE_ENTRY_SETTLE
-                               ? entry->e.object
-                               : capture->partition[entry->e.object].chunk[0];
-    const char *tensor   = s->setup.model->tensor[capture->chunk[chunk].tensor].name;
+    const plan *p = s->setup.plan;
+    const uint32_t chunk =
+        is_about_partition(&entry->e) ? p->partition[entry->e.object].chunk[0] : entry->e.object;
+    const char *tensor = s->setup.model->tensor[p->chunk[chunk].tensor].name;
     pen_error error;
     why_set(&error, PEN_MISMATCH,
             "shard %u differs between server %d and its copy on server %d: after entry "
             "%" PRIu64 " ('%s'%s, step %" PRIu64
             ") their values differ; a machine computes wrong results, or the versions differ",
             s->setup.self, s->setup.server, copy->server, d->index, tensor,
-            is_chunk ? "" : " and others", entry->e.step);
+            is_about_chunk(&entry->e) ? "" : " and others", entry->e.step);
     why_culprit(&error, PEN_SERVER, copy->server, (int64_t)entry->e.step, tensor);
     shard_fail(s, &error);
 }
