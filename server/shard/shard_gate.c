@@ -58,6 +58,7 @@ static size_t keep_lists(wire_data *d, char *room)
     d->crc       = keep(room, &used, d->crc, d->n * sizeof *d->crc);
     d->version   = keep(room, &used, d->version, d->n * sizeof *d->version);
     d->staleness = keep(room, &used, d->staleness, d->n * sizeof *d->staleness);
+    d->size      = keep(room, &used, d->size, d->n * sizeof *d->size);
     d->vote      = keep(room, &used, d->vote, d->n_votes * sizeof *d->vote);
     d->text      = keep(room, &used, d->text, strlen(d->text) + 1);
     return used;

@@ -36,6 +36,7 @@ static void vote(void *user, uint32_t peer, const wire_data *d, buf *payload)
     m->d.crc       = copied(d->crc, d->n * sizeof *d->crc);
     m->d.version   = copied(d->version, d->n * sizeof *d->version);
     m->d.staleness = copied(d->staleness, d->n * sizeof *d->staleness);
+    m->d.size      = copied(d->size, d->n * sizeof *d->size);
     m->d.vote      = copied(d->vote, d->n_votes * sizeof *d->vote);
     m->d.missing   = copied(d->missing, d->n_missing * sizeof *d->missing);
     m->d.text      = copied(d->text, strlen(d->text) + 1);
@@ -65,6 +66,7 @@ void rig_forget_sent(rig *r)
         free((void *)d->crc);
         free((void *)d->version);
         free((void *)d->staleness);
+        free((void *)d->size);
         free((void *)d->vote);
         free((void *)d->missing);
         free((void *)d->text);

@@ -105,6 +105,25 @@ static void test_what_is_set_is_read_back_and_copies_have_it(void **state)
     copies_destroy(c);
 }
 
+static void test_answers_that_wait_for_a_copy_keep_their_sizes(void **state)
+{
+    (void)state;
+    copies *c  = start(1);
+    rig *r     = c->r;
+    c->is_held = true;
+    ask(r, 0, (slots_call){.what = SLOTS_SET, .array = 1, .round = 0}, 5);
+    ask(r, 0, (slots_call){.what = SLOTS_READ, .array = 1}, 0);
+    assert_null(rig_find(r, WIRE_VALUES, 0, 0));
+    c->is_held = false;
+    copies_carry(c);
+    assert_int_equal(rig_count_sent(r, WIRE_VALUES, 0), 2);
+    for (size_t i = 0; i < r->n_sent; i++) {
+        const rig_message *m = &r->sent[i];
+        if (m->d.kind == WIRE_VALUES) assert_int_equal(m->d.size[0], m->payload->size);
+    }
+    copies_destroy(c);
+}
+
 static void test_a_set_that_comes_late_changes_nothing(void **state)
 {
     (void)state;
@@ -184,6 +203,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_set_is_read_back_and_copies_have_it),
+        cmocka_unit_test(test_answers_that_wait_for_a_copy_keep_their_sizes),
         cmocka_unit_test(test_a_set_that_comes_late_changes_nothing),
         cmocka_unit_test(test_no_question_reaches_beyond_the_arrays),
     };
