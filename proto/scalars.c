@@ -1,6 +1,8 @@
 /* scalars.c - names, adds and compares the scalars of a step. */
 #include "proto/scalars.h"
 
+#include "common/base/why.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -37,6 +39,20 @@ bool scalars_set(wire_scalars *s, uint64_t name, double value)
     s->sum[i]   = canonical(value);
     s->ranks[i] = 1;
     return true;
+}
+
+pen_status scalars_check(const wire_scalars *s, int32_t rank, pen_error *why)
+{
+    bool is_own = s->n <= WIRE_SCALARS_MAX;
+    for (uint32_t i = 0; i < s->n && is_own; i++) is_own = s->ranks[i] == 1;
+    if (is_own) return PEN_OK;
+    if (s->n > WIRE_SCALARS_MAX)
+        why_set(why, PEN_CORRUPT, "rank %d has %u scalars in a step, where %d are the most", rank,
+                s->n, WIRE_SCALARS_MAX);
+    else
+        why_set(why, PEN_CORRUPT, "rank %d gives a scalar as that of several ranks", rank);
+    why_culprit(why, PEN_WORKER, rank, -1, NULL);
+    return why->status;
 }
 
 void scalars_add(wire_scalars *sum, const wire_scalars *more)

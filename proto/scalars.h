@@ -13,6 +13,9 @@ uint64_t scalars_name(const char *name); /* XXH3-64 of its bytes */
 /* Sets this rank's number, or replaces it.  False: there are WIRE_SCALARS_MAX others. */
 bool scalars_set(wire_scalars *s, uint64_t name, double value);
 
+/* What a worker sends of its own: PEN_CORRUPT, naming it, if there are too many, or one counts as that of several ranks. */
+pen_status scalars_check(const wire_scalars *s, int32_t rank, pen_error *why);
+
 /* Adds the numbers of the next rank or node.  Names beyond WIRE_SCALARS_MAX are dropped. */
 void scalars_add(wire_scalars *sum, const wire_scalars *more);
 

@@ -82,12 +82,30 @@ static void scalars_go_with_the_first_two_phase_chunk_or_else_the_first_trained_
     assert_false(scalars_chunk(&p, &which));
 }
 
+static void scalars_of_a_rank_count_as_its_own(void **state)
+{
+    (void)state;
+    wire_scalars s = {0};
+    pen_error why;
+    scalars_set(&s, scalars_name("loss"), 1);
+    scalars_set(&s, scalars_name("hits"), 2);
+    assert_int_equal(scalars_check(&s, 3, &why), PEN_OK);
+    s.ranks[1] = 2;
+    assert_int_equal(scalars_check(&s, 3, &why), PEN_CORRUPT);
+    assert_string_equal(why.text, "rank 3 gives a scalar as that of several ranks");
+    assert_int_equal(why.rank, 3);
+    s.n = WIRE_SCALARS_MAX + 1;
+    assert_int_equal(scalars_check(&s, 3, &why), PEN_CORRUPT);
+    assert_string_equal(why.text, "rank 3 has 9 scalars in a step, where 8 are the most");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sum_is_in_rank_order_and_counts_its_contributors),
         cmocka_unit_test(the_last_number_of_a_name_counts_and_a_ninth_name_does_not),
         cmocka_unit_test(every_nan_becomes_the_same_nan),
+        cmocka_unit_test(scalars_of_a_rank_count_as_its_own),
         cmocka_unit_test(scalars_go_with_the_first_two_phase_chunk_or_else_the_first_trained_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

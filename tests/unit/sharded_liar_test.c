@@ -1,5 +1,5 @@
-/* sharded_liar_test.c - a worker of a job without servers sends the others numbers that cannot be, in the calls that go
- * beside the gradients: they read and write nothing by them, and say whose they are. */
+/* sharded_liar_test.c - a worker of a job without servers, or of a node, sends the others numbers that cannot be, in the
+ * calls that go beside the gradients: they read and write nothing by them, and say whose they are. */
 #include "tests/unit/worker_train_rig.h"
 
 #include "worker/train/group_calls.h"
@@ -31,6 +31,10 @@ static void twist(void *copy, const void *data, size_t bytes)
     memset((char *)copy + lie.from, 0xff, lie.bytes > 0 ? lie.bytes : bytes - lie.from);
 }
 
+pen_status __real_group_calls_submit(void *user, const coll_call *call, coll_done_fn done,
+                                     void *done_user, pen_error *why);
+pen_status __wrap_group_calls_submit(void *user, const coll_call *call, coll_done_fn done,
+                                     void *done_user, pen_error *why);
 void __real_group_calls_gather(group_calls *t, pen_dtype dtype, size_t n, const size_t *counts,
                                const void *in, void *out, const char *label);
 void __wrap_group_calls_gather(group_calls *t, pen_dtype dtype, size_t n, const size_t *counts,
@@ -43,6 +47,18 @@ pen_status __real_group_calls_lowest(group_calls *t, int32_t own, int32_t *lowes
                                      const char *label, pen_error *why);
 pen_status __wrap_group_calls_lowest(group_calls *t, int32_t own, int32_t *lowest,
                                      const char *label, pen_error *why);
+
+pen_status __wrap_group_calls_submit(void *user, const coll_call *call, coll_done_fn done,
+                                     void *done_user, pen_error *why)
+{
+    static _Alignas(8) char copy[COPY_BYTES]; /* until the call ends */
+    coll_call told = *call;
+    if (lies(user, call->label)) {
+        twist(copy, call->in, call->n);
+        told.in = copy;
+    }
+    return __real_group_calls_submit(user, &told, done, done_user, why);
+}
 
 void __wrap_group_calls_gather(group_calls *t, pen_dtype dtype, size_t n, const size_t *counts,
                                const void *in, void *out, const char *label)
@@ -111,6 +127,23 @@ static void test_liar_more_scalars_than_there_can_be_are_refused(void **state)
     (void)state;
     tell("weights and rates of a step", 1, 3 * 8 + 4 * 4, 4);
     is_refused(&usual, 0, "rank 1 has 4294967295 scalars in a step, where ");
+}
+
+/* The same with servers, where a node adds up.  Behind a weight and a word. */
+static const job of_a_node = {
+    .tensor        = {{"w", "sgd lr=0.1", "bsp", "raw", PEN_F32, PEN_F32, 9001}},
+    .ranks         = 2,
+    .servers       = 1,
+    .mode          = "ps-hier",
+    .nan_step      = -1,
+    .snapshot_step = -1,
+};
+
+static void test_liar_a_node_refuses_more_scalars_than_there_can_be(void **state)
+{
+    (void)state;
+    tell("weights of a node", 1, 2 * 8, 4);
+    is_refused(&of_a_node, 0, "rank 1 has 4294967295 scalars in a step, where ");
 }
 
 /* The first number is the lowest chunk that is not finite. */
@@ -214,6 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_liar_more_scalars_than_there_can_be_are_refused),
+        cmocka_unit_test(test_liar_a_node_refuses_more_scalars_than_there_can_be),
         cmocka_unit_test(test_liar_a_chunk_that_is_not_there_is_ignored),
         cmocka_unit_test(test_liar_a_rank_that_is_not_there_is_not_named),
         cmocka_unit_test(test_liar_more_snapshots_than_can_be_kept_are_refused),

@@ -7,7 +7,6 @@
 #include "proto/scalars.h"
 #include "worker/collective/fold_order.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,13 +85,9 @@ static void read_shown(const agreement *a, int position, wire_inputs *in)
 
 static pen_status check_scalars(const agreement *a, int position, pen_error *why)
 {
-    uint32_t n;
-    memcpy(&n, a->all + (size_t)position * a->bytes + offsetof(shown, scalars.n), sizeof n);
-    if (n <= WIRE_SCALARS_MAX) return PEN_OK;
-    why_set(why, PEN_CORRUPT, "rank %d has %u scalars in a step, where %d are the most",
-            a->ranks[position], n, WIRE_SCALARS_MAX);
-    why_culprit(why, PEN_WORKER, a->ranks[position], -1, NULL);
-    return why->status;
+    shown s;
+    memcpy(&s, a->all + (size_t)position * a->bytes, sizeof s);
+    return scalars_check(&s.scalars, a->ranks[position], why);
 }
 
 static void begin_sums(agreement *a, group_calls *t)

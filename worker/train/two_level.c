@@ -319,10 +319,16 @@ static void push_piece(void *user, uint32_t i)
 static void add_up_weights(void *user, pen_status status, const pen_error *why)
 {
     two_level *l = user;
-    l->weight    = 0;
-    l->snapshot  = false;
-    l->scalars   = (wire_scalars){0};
+    pen_error lie;
+    l->weight   = 0;
+    l->snapshot = false;
+    l->scalars  = (wire_scalars){0};
     for (int r = 0; status == PEN_OK && r < l->size; r++) {
+        status = scalars_check(&l->theirs[r].scalars, l->group_calls.group->ranks[r], &lie);
+        if (status != PEN_OK) {
+            why = &lie;
+            break;
+        }
         l->weight += l->theirs[r].weight;
         l->snapshot |= l->theirs[r].snapshot != 0;
         scalars_add(&l->scalars, &l->theirs[r].scalars);
