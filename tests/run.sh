@@ -92,7 +92,8 @@ fuzz() { # NAME TARGETS
 if [ -n "$has_address" ]; then
     fuzz fuzz_wire wire_data,wire_control,wire_peer
     fuzz fuzz_files config,secret,local,store,http
-    fuzz fuzz_foreign lend,socket,safetensors,documents,rows,handler
+    fuzz fuzz_memory lend,node
+    fuzz fuzz_foreign socket,tls,safetensors,documents,rows,handler
 fi >>"$list"
 
 # The longest first, so that nothing long is left over at the end when all else is done.

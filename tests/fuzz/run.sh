@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 mkdir -p "${1:?usage: tests/fuzz/run.sh BUILD_DIR [SECONDS]}"
 build=$(realpath "$1")
 seconds=${2:-10}
-targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,local,store,http,lend,socket,tls,safetensors,documents,rows,handler}
+targets=${FUZZ_TARGETS:-wire_data,wire_control,wire_peer,config,secret,local,store,http,lend,node,socket,tls,safetensors,documents,rows,handler}
 targets=${targets//,/ }
 clang=$(command -v clang || command -v clang-14)
 
@@ -72,6 +72,7 @@ for target in $targets; do
     local) sources="common/net/local_socket.c common/system/user_folder.c $common" ;;
     store) sources="$store $common" max_bytes=65536 ;;
     lend) sources="common/net/transport/lend.c common/system/own_pid.c common/system/segment.c common/containers/buf.c $common" ;;
+    node) sources="$(ls worker/collective/shm/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') worker/collective/call.c common/system/own_pid.c common/system/segment.c proto/plan.c $common" ;;
     socket) sources="common/net/transport/transport_socket_line.c common/net/transport/tls.c common/containers/buf.c $common" ;;
     tls) sources="common/net/transport/tls.c common/containers/buf.c $common" ;;
     safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;

@@ -26,16 +26,16 @@ static bool is_aligned(const node_op *op, const void *data)
 
 static pen_status publish_in(node_op *op, node_entry *e, pen_error *why)
 {
-    e->publish = NODE_NOTHING;
+    op->own.publish = NODE_NOTHING;
     if (op->in_bytes == 0) return PEN_OK;
     if (op->in_bytes <= node_inline_max(op)) {
-        e->publish = NODE_INLINE;
+        op->own.publish = NODE_INLINE;
         memcpy(e->payload, op->call->in, op->in_bytes);
         return PEN_OK;
     }
     const bool is_mapped =
         is_aligned(op, op->call->in) && segment_find(op->call->in, op->in_bytes, &e->in);
-    e->publish = is_mapped ? NODE_MAPPED : NODE_WINDOW;
+    op->own.publish = is_mapped ? NODE_MAPPED : NODE_WINDOW;
     return node_need_window(op->team, node_window_bytes(op->team), why);
 }
 
@@ -60,17 +60,17 @@ static bool find_out(const node_op *op, const void *out, segment_ref *ref)
  * is another way, it saves by piece. */
 static pen_status try_whole(node_op *op, node_entry *e, pen_error *why)
 {
-    if (e->publish != NODE_WINDOW || op->call->kind != COLL_ALL_REDUCE || op->team->size != 2)
+    if (op->own.publish != NODE_WINDOW || op->call->kind != COLL_ALL_REDUCE || op->team->size != 2)
         return PEN_OK;
     if (!op->call->overwrites) {
         if (node_need_scratch(op->team, op->out_bytes, why) != PEN_OK) return why->status;
         op->holds_all = find_out(op, op->team->scratch, &e->save);
         if (!op->holds_all) return PEN_OK; /* too small to be mapped alone */
     }
-    op->is_whole  = true;
-    op->is_apart  = false;
-    op->saves     = op->holds_all;
-    e->out_mapped = 0;
+    op->is_whole       = true;
+    op->is_apart       = false;
+    op->saves          = op->holds_all;
+    op->own.out_mapped = false;
     return PEN_OK;
 }
 
@@ -79,7 +79,7 @@ static pen_status publish_in_place(node_op *op, node_entry *e, pen_error *why)
 {
     pen_status status = try_whole(op, e, why);
     if (status != PEN_OK || op->is_whole) return status;
-    op->is_apart = !is_by_piece(op, e->out_mapped);
+    op->is_apart = !is_by_piece(op, op->own.out_mapped);
     op->saves    = !op->is_apart && !op->call->overwrites;
     if (!op->is_apart && !op->saves) return PEN_OK;
     status = node_need_scratch(op->team, op->out_bytes, why);
@@ -87,12 +87,12 @@ static pen_status publish_in_place(node_op *op, node_entry *e, pen_error *why)
     segment_ref scratch;
     const bool is_mapped = find_out(op, op->team->scratch, &scratch);
     if (op->is_apart) {
-        op->out       = op->team->scratch;
-        e->out_mapped = is_mapped;
-        e->out        = scratch;
-    } else if (e->out_mapped) {
-        e->out_mapped = e->saves = is_mapped;
-        e->save                  = scratch;
+        op->out            = op->team->scratch;
+        op->own.out_mapped = is_mapped;
+        e->out             = scratch;
+    } else if (op->own.out_mapped) {
+        op->own.out_mapped = op->own.saves = is_mapped;
+        e->save                            = scratch;
     }
     return PEN_OK;
 }
@@ -132,15 +132,19 @@ static pen_status publish(node_op *op, pen_error *why)
         const bool is_large = op->in_bytes > node_inline_max(op);
         op->out             = op->call->out;
         op->is_apart        = overlaps(op);
-        e->out_mapped       = is_large && find_out(op, op->out, &e->out);
-        e->saves            = false;
+        op->own.out_mapped  = is_large && find_out(op, op->out, &e->out);
         status              = op->is_apart && is_large ? publish_in_place(op, e, why) : PEN_OK;
     }
     if (status != PEN_OK) return status;
     publish_counts(op, e);
-    e->is_whole  = op->is_whole;
-    e->holds_all = op->holds_all;
-    e->window    = op->team->window_ref;
+    op->own.is_whole  = op->is_whole;
+    op->own.holds_all = op->holds_all;
+    e->publish        = op->own.publish;
+    e->out_mapped     = op->own.out_mapped;
+    e->saves          = op->own.saves;
+    e->is_whole       = op->is_whole;
+    e->holds_all      = op->holds_all;
+    e->window         = op->team->window_ref;
     atomic_store(&e->arrived, op->seq); /* of two that arrive at once, one sees the other */
     return PEN_OK;
 }

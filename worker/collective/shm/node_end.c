@@ -63,7 +63,7 @@ static size_t overwritten(const node_op *op, int who, size_t slice)
 {
     const node_slot *slot = op->team->slot[who];
     size_t bytes          = op->kept * op->block;
-    if (!op->takes && slot != NULL && node_entry_of(op, op->team->rank)->saves) {
+    if (!op->takes && slot != NULL && op->own.saves) {
         const uint64_t saved = atomic_load(&slot->saved);
         if (saved >> 32 > op->seq) return slice;
         if (saved >> 32 == op->seq) bytes = (saved & UINT32_MAX) * NODE_LINE_BYTES;
@@ -94,8 +94,7 @@ void node_give_up(node_op *op)
     node_team *t = op->team;
     if (op->stage == NODE_OVER) return;
     atomic_store(&node_own_slot(t)->revoked, op->seq);
-    const bool is_mapped = node_entry_of(op, t->rank)->out_mapped;
-    const bool is_late   = !wait_for_busy(op) && is_mapped;
+    const bool is_late = !wait_for_busy(op) && op->own.out_mapped;
     if (is_late && !op->is_apart) segment_detach(op->out);
     restore_input(op);
     if (is_late && (op->is_apart || op->saves)) node_drop_scratch(t);

@@ -94,7 +94,7 @@ struct node_place {
     uint32_t n_refused; /* in total */
 };
 
-/* A member's description of its input: read once from its entry, which it may write at any time, and checked. */
+/* A member's description of its input: read once from its entry, which any member may write at any time, and checked. */
 typedef struct {
     uint32_t publish; /* node_publish */
     bool out_mapped, saves, is_whole, holds_all;
@@ -152,6 +152,7 @@ typedef struct {
     int step;
 #endif
     size_t element, in_bytes, out_bytes, block;
+    node_said own;      /* as published; peers can write to our entry too */
     unsigned char *out; /* where results go: the caller's, or the scratch */
     bool is_small, is_scaled;
     bool is_whole;                 /* each member folds all elements, not only its slice */

@@ -139,11 +139,13 @@ static bool is_said_right(const node_op *op, int who, node_said *said)
 {
     const node_entry *e = node_entry_of(op, who);
     const coll_call *c  = op->call;
-    *said               = (node_said){.publish    = e->publish,
-                                      .out_mapped = e->out_mapped != 0,
-                                      .saves      = e->saves != 0,
-                                      .is_whole   = e->is_whole != 0,
-                                      .holds_all  = e->holds_all != 0};
+    *said               = op->own;
+    if (who != op->team->rank)
+        *said = (node_said){.publish    = e->publish,
+                            .out_mapped = e->out_mapped != 0,
+                            .saves      = e->saves != 0,
+                            .is_whole   = e->is_whole != 0,
+                            .holds_all  = e->holds_all != 0};
     if (c->kind != COLL_ALL_TO_ALL)
         said->bytes = coll_in_elements(c, op->team->size, who) * op->element;
     else if (!read_sends(op, who, said) || said->n != coll_part(c->out_counts, c->n, who))

@@ -70,7 +70,7 @@ static void save_bytes(const node_op *op, void *out, const void *in, size_t byte
     if (op->in_bytes >= NODE_PAST_FROM_BYTES)
         copy_past(out, in, bytes);
     else if (bytes > 0)
-        memcpy(out, in, bytes);
+        memmove(out, in, bytes); /* a member may name any of its memory for both */
 }
 
 /* Saves what the results of rounds below `rounds` overwrite, if only this member writes its output. */
