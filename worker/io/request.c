@@ -296,22 +296,22 @@ pen_status request_wait(request_table *table, pen_req *req, pen_result *result)
     return status;
 }
 
-/* Its group, if it is a collective that has not ended. */
-static pen_group *group_in_progress(request_table *table, const pen_req *req)
+/* NULL: it has ended, or is no collective. */
+static request *collective_in_progress(request_table *table, const pen_req *req)
 {
+    if (request_is_sdk_thread()) return NULL;
     pthread_mutex_lock(&table->lock);
-    const request *r = find_request(table, req->id);
-    pen_group *group = r != NULL && !r->is_done ? group_of(r) : NULL;
+    request *r = find_request(table, req->id);
+    if (r != NULL && (r->is_done || group_of(r) == NULL)) r = NULL;
     pthread_mutex_unlock(&table->lock);
-    return request_is_sdk_thread() ? NULL : group;
+    return r;
 }
 
 pen_status request_wait_stream(request_table *table, pen_req *req, void *stream)
 {
-    pen_group *group = group_in_progress(table, req);
-    request *r       = group != NULL ? find_request(table, req->id) : NULL;
+    request *r = collective_in_progress(table, req);
     pen_error why;
-    const pen_status status = r != NULL ? engine_follow(group, r, stream, &why) : PEN_AGAIN;
+    const pen_status status = r != NULL ? engine_follow(group_of(r), r, stream, &why) : PEN_AGAIN;
     if (status == PEN_OK) {
         request_end(r, PEN_OK, NULL);
         request_notify(table);
