@@ -291,8 +291,8 @@ static pen_status settle_stage(device_team *team, device_stream stream, pen_erro
         const device_slot *s = team->slot[i];
         if (s->barrier_ns > barrier_ns) barrier_ns = s->barrier_ns;
         if (s->bandwidth < bandwidth) bandwidth = s->bandwidth;
-        int first = 0;
-        while (memcmp(team->slot[first]->uuid, s->uuid, sizeof s->uuid) != 0) first++;
+        int first = 0; /* not beyond i: a member may change what it says meanwhile */
+        while (first < i && memcmp(team->slot[first]->uuid, s->uuid, sizeof s->uuid) != 0) first++;
         devices += first == i;
     }
     team->one_shot_bytes =
