@@ -1,6 +1,7 @@
 /* shard_states.c - workers' states for a snapshot, beside tensors: sent with their pushes, stored with the capture.
  *
- * Only the newest few steps of every rank are stored, so memory is bounded by the number of ranks.
+ * Only those of a few steps are kept for each rank, the last ones that came: so memory is bounded by the number of ranks,
+ * whatever steps they name.
  */
 #include "server/shard/shard_state.h"
 
@@ -13,24 +14,27 @@
 enum { STEPS_KEPT = 4 }; /* a fast rank may be ahead of the capture */
 
 struct shard_states {
-    struct shard_states *next; /* ordered by rank */
+    struct shard_states *next; /* ordered by rank; of one rank, the last that came first */
     int64_t step;              /* of the snapshot they belong to */
     int32_t rank;
     size_t size;
     uint8_t bytes[];
 };
 
-static void forget_before(shard *s, int32_t rank, int64_t step)
+static void forget(shard_states **at)
 {
-    for (shard_states **at = &s->states; *at != NULL;) {
-        shard_states *each = *at;
-        if (each->step >= step || (rank >= 0 && each->rank != rank)) {
-            at = &each->next;
-            continue;
-        }
-        *at = each->next;
-        free(each);
-    }
+    shard_states *gone = *at;
+    *at                = gone->next;
+    free(gone);
+}
+
+static void forget_before(shard *s, int64_t step)
+{
+    for (shard_states **at = &s->states; *at != NULL;)
+        if ((*at)->step < step)
+            forget(at);
+        else
+            at = &(*at)->next;
 }
 
 static bool has(const shard *s, int32_t rank, int64_t step)
@@ -43,11 +47,10 @@ static bool has(const shard *s, int32_t rank, int64_t step)
 void shard_states_take(shard *s, const wire_data *d)
 {
     /* Messages of undecided chunks have no step; all pushes of a step have the same number. */
-    const int64_t step = (int64_t)(d->n > 0 && d->seq != NULL ? d->seq[0] : d->step) + 1;
+    const int64_t step = (int64_t)((d->n > 0 && d->seq != NULL ? d->seq[0] : d->step) + 1);
     if (!d->has_inputs || d->inputs.states_bytes == 0 || d->rank < 0 ||
         (uint32_t)d->rank >= s->setup.world_size || has(s, d->rank, step))
         return;
-    forget_before(s, d->rank, step - STEPS_KEPT + 1);
     shard_states *kept = malloc(sizeof *kept + d->inputs.states_bytes);
     if (kept == NULL) {
         shard_no_memory(s);
@@ -59,6 +62,8 @@ void shard_states_take(shard *s, const wire_data *d)
     while (*at != NULL && (*at)->rank < d->rank) at = &(*at)->next;
     kept->next = *at;
     *at        = kept;
+    for (int n = 0; *at != NULL && (*at)->rank == d->rank && n < STEPS_KEPT; n++) at = &(*at)->next;
+    if (*at != NULL && (*at)->rank == d->rank) forget(at);
 }
 
 void shard_states_give(shard *s, shard_capture *capture)
@@ -74,10 +79,10 @@ void shard_states_give(shard *s, shard_capture *capture)
                         "sense",
                         each->rank, (long long)capture->step);
     }
-    forget_before(s, -1, capture->step);
+    forget_before(s, capture->step);
 }
 
 void shard_states_fini(shard *s)
 {
-    forget_before(s, -1, INT64_MAX);
+    while (s->states != NULL) forget(&s->states);
 }

@@ -2,8 +2,10 @@
 #include "tests/unit/shard_model.h"
 
 #include "common/base/crc.h"
+#include "common/snapshot/bundle.h"
 #include "server/shard/shard_test.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -402,6 +404,36 @@ static void test_shard_snapshot_stays_as_it_was_while_training_goes_on(void **st
     rig_destroy(r);
 }
 
+/* Each step that a liar names is lower than the one before. */
+static void test_shard_keeps_the_states_of_a_few_steps_whatever_steps_a_rank_names(void **state)
+{
+    (void)state;
+    enum { LIES = 200, BYTES = 1 << 19 };
+    rig *r         = start("sgd lr=1", "bsp", 1, 2);
+    uint8_t *large = calloc(1, BYTES), row[64];
+    rig_decision decision;
+    assert_non_null(large);
+    wire_data lie           = {.kind = WIRE_PUSH, .has_inputs = true, .inputs = r->inputs};
+    lie.inputs.states       = large;
+    lie.inputs.states_bytes = BYTES;
+    const size_t before     = mallinfo2().uordblks + mallinfo2().hblkhd;
+    for (int i = 0; i < LIES; i++) {
+        lie.step = (uint64_t)INT64_MAX - (uint64_t)i;
+        rig_deliver(r, 0, 1, &lie, NULL);
+    }
+    rig_forget_sent(r);
+    assert_in_range(mallinfo2().uordblks + mallinfo2().hblkhd - before, 0, 8 * BYTES);
+    r->inputs.states       = row;
+    r->inputs.states_bytes = (size_t)(bundle_put(row, 1, "rng", "seed", 4) - row);
+    r->inputs.snapshot     = true;
+    rig_step(r, 0, 0, rig_noise, &decision);
+    assert_int_equal(r->cuts, 1);
+    assert_int_equal(r->capture[0]->states_bytes, r->inputs.states_bytes);
+    assert_memory_equal(r->capture[0]->states, row, r->inputs.states_bytes);
+    free(large);
+    rig_destroy(r);
+}
+
 static void test_shard_snapshot_of_async_is_taken_at_rank_0s_push(void **state)
 {
     (void)state;
@@ -454,6 +486,7 @@ int main(void)
             test_shard_holds_first_pulls_until_initial_values_arrive_and_accepts_them_once),
         cmocka_unit_test(test_shard_snapshot_stays_as_it_was_while_training_goes_on),
         cmocka_unit_test(test_shard_snapshot_of_async_is_taken_at_rank_0s_push),
+        cmocka_unit_test(test_shard_keeps_the_states_of_a_few_steps_whatever_steps_a_rank_names),
         cmocka_unit_test(test_shard_without_trained_chunks_captures_at_rank_0s_request),
     };
     return cmocka_run_group_tests_name("shard", tests, NULL, NULL);
