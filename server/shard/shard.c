@@ -68,6 +68,7 @@ void shard_destroy(shard *s)
     free(s->node);
     free(s->peer_of);
     free(s->missing);
+    free(s->parked_bytes);
     free(s->span);
     free(s->scratch);
     free(s);

@@ -2,7 +2,7 @@
  *
  * A message is stamped with the newest log entry when it is made.  It is sent once all backups have acknowledged that
  * entry: then its content survives the loss of this server.  Messages are sent in order.  Messages without promises
- * (receipts, requests to ask again) do not wait.
+ * (receipts, requests to ask again) do not wait.  What waits for one rank is bounded: it asks again for the rest.
  */
 #include "server/shard/shard_state.h"
 
@@ -11,6 +11,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { BYTES_PER_RANK = 64 << 20 }; /* beside four times the values of the shard */
 
 static bool promises_nothing(const wire_data *d)
 {
@@ -64,19 +66,41 @@ static size_t keep_lists(wire_data *d, char *room)
     return used;
 }
 
+/* Bytes that wait for a rank; all that are none share one. */
+static uint64_t *parked_of(shard *s, int32_t rank)
+{
+    const bool is_rank = rank >= 0 && (uint32_t)rank < s->setup.world_size;
+    return &s->parked_bytes[is_rank ? (uint32_t)rank : s->setup.world_size];
+}
+
+static bool has_room(shard *s, int32_t rank, size_t bytes)
+{
+    uint64_t all = *parked_of(s, rank) + bytes, most = BYTES_PER_RANK;
+    for (uint32_t i = 0; i < s->n_chunks && all > most; i++)
+        most += 4 * s->chunk[i].count * sizeof(float);
+    return all <= most;
+}
+
 static void park(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
-    wire_data kept  = *d;
-    shard_parked *m = malloc(sizeof *m + keep_lists(&kept, NULL));
+    wire_data kept     = *d;
+    const size_t lists = keep_lists(&kept, NULL);
+    const size_t bytes = sizeof(shard_parked) + lists + (payload != NULL ? payload->size : 0);
+    shard_parked *m    = has_room(s, d->rank, bytes) ? malloc(sizeof *m + lists) : NULL;
     if (m == NULL) return; /* it asks again */
-    *m = (shard_parked){
-        .stamp = stamp_of(s, d), .peer = peer, .payload = buf_acquire(payload), .d = kept};
+    *m = (shard_parked){.stamp   = stamp_of(s, d),
+                        .peer    = peer,
+                        .bytes   = bytes,
+                        .payload = buf_acquire(payload),
+                        .d       = kept};
     (void)keep_lists(&m->d, (char *)(m + 1));
+    *parked_of(s, d->rank) += bytes;
     LIST_APPEND(s->parked, m);
 }
 
 static void drop(shard *s, shard_parked *m)
 {
+    *parked_of(s, m->d.rank) -= m->bytes;
     LIST_REMOVE(s->parked, m);
     buf_release(m->payload);
     free(m);

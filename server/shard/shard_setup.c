@@ -143,9 +143,10 @@ static bool allocate_tables(shard *s)
     s->node             = calloc(s->setup.world_size + 1, sizeof *s->node);
     s->peer_of          = calloc(s->setup.world_size + 1, sizeof *s->peer_of);
     s->missing          = calloc(s->setup.world_size + 1, sizeof *s->missing);
+    s->parked_bytes     = calloc(s->setup.world_size + 1, sizeof *s->parked_bytes);
     return s->index_of != NULL && s->partition_index != NULL && s->partition != NULL &&
            s->group != NULL && s->incarnation != NULL && s->node != NULL && s->peer_of != NULL &&
-           s->missing != NULL;
+           s->missing != NULL && s->parked_bytes != NULL;
 }
 
 /* Scratch for the chunks of the largest tensor, for whole-tensor rules. */

@@ -189,6 +189,7 @@ typedef struct shard_parked { /* a message waiting for the backups */
     struct shard_parked *next, *prev;
     uint64_t stamp;
     uint32_t peer;
+    size_t bytes;
     buf *payload;
     wire_data d; /* its lists follow it in memory */
 } shard_parked;
@@ -233,6 +234,7 @@ struct shard {
     int32_t *node;             /* [world_size] */
     uint32_t *peer_of;         /* [world_size] latest peer of each rank; SHARD_NONE */
     int32_t *missing;          /* [world_size] scratch */
+    uint64_t *parked_bytes;    /* [world_size + 1] that wait for each rank; for others */
 
     shard_pool pool;
     offload *offload; /* NULL: everything is in memory */

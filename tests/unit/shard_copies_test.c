@@ -3,6 +3,7 @@
 #include "server/shard/shard_test.h"
 #include "tests/support/copies_rig.h"
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -143,6 +144,34 @@ static void test_gate_holds_back_what_a_backup_has_not_acknowledged(void **state
     c->is_held = false;
     copies_carry(c);
     assert_non_null(rig_find(r, WIRE_VALUES, 1, UINT32_MAX));
+    copies_destroy(c);
+}
+
+/* Rank 0 asks for what is not there, again and again. */
+static void test_gate_keeps_little_for_a_rank_that_asks_for_ever(void **state)
+{
+    (void)state;
+    enum { QUESTIONS = 4000, CHUNKS = 4096 };
+    copies *c = start("sgd lr=1", "async", 2, 1);
+    uint32_t chunk[CHUNKS];
+    uint64_t seq[CHUNKS] = {1};
+    for (int i = 0; i < CHUNKS; i++) chunk[i] = 1 << 20;
+    c->is_held = true;
+    rig_push(c->r, 0, 0, 0, 0, rig_noise);
+    rig_flush(c->r);
+    rig_forget_sent(c->r);
+    const size_t before = mallinfo2().uordblks;
+    wire_data lie       = {.kind = WIRE_PULL, .n = CHUNKS, .chunk = chunk, .seq = seq};
+    for (int i = 0; i < QUESTIONS; i++) rig_deliver(c->r, 0, 0, &lie, NULL);
+    assert_in_range(mallinfo2().uordblks - before, 0, 80 << 20);
+    wire_data other = {
+        .kind = WIRE_PULL, .n = 1, .chunk = chunk}; /* of a rank that is kept apart */
+    rig_deliver(c->r, 0, 1, &other, NULL);
+    assert_int_equal(rig_count_sent(c->r, WIRE_REFUSED, 1), 0);
+    c->is_held = false;
+    copies_carry(c);
+    assert_int_equal(rig_count_sent(c->r, WIRE_REFUSED, 1), 1);
+    assert_in_range(rig_count_sent(c->r, WIRE_REFUSED, 0), 1, QUESTIONS - 1);
     copies_destroy(c);
 }
 
@@ -731,6 +760,7 @@ int main(void)
         cmocka_unit_test(test_copies_have_the_primarys_bits_when_chunks_close_by_themselves),
         cmocka_unit_test(test_a_shard_without_copies_writes_no_log),
         cmocka_unit_test(test_gate_holds_back_what_a_backup_has_not_acknowledged),
+        cmocka_unit_test(test_gate_keeps_little_for_a_rank_that_asks_for_ever),
         cmocka_unit_test(test_gate_waits_for_every_backup_and_for_no_learner),
         cmocka_unit_test(test_death_of_the_primary_at_any_moment_of_a_step_changes_no_bit),
         cmocka_unit_test(test_death_of_a_backup_does_not_disturb_the_primary),
