@@ -1,5 +1,6 @@
 /* shard_copies_test.c - a shard on several servers: equal bits, no answer too early, and the same
  * result if any of them dies. */
+#include "common/base/crc.h"
 #include "server/shard/shard_test.h"
 #include "tests/support/copies_rig.h"
 
@@ -603,6 +604,38 @@ static void test_copy_that_lies_at_any_entry_of_a_fill_is_reported(void **state)
     assert_true(n > 10);
 }
 
+/* Sums of nodes are wider than what a rank pushes alone, and so a copy would not know their size. */
+static void test_sum_of_a_node_is_refused_where_each_push_is_applied(void **state)
+{
+    (void)state;
+    static const wire_pair by_node = {"deterministic", "node"};
+    wire_model model               = model_of("sgd lr=1", "async");
+    groups[0].wire                 = "bf16";
+    model.n_settings               = 1;
+    model.setting                  = &by_node;
+    copies *c = copies_create(&model, &(rig_options){.n_shards = 1, .world_size = 2}, 1);
+    rig_init(c->r);
+    buf *wide          = buf_new(c->r->plan->chunk[0].count * sizeof(float));
+    const uint32_t crc = crc32c(0, memset(wide->data, 0, wide->size), wide->size), chunk = 0;
+    c->r->inputs.is_node_sum = true;
+    wire_data lie            = {.kind       = WIRE_PUSH,
+                                .n          = 1,
+                                .chunk      = &chunk,
+                                .crc        = &crc,
+                                .has_inputs = true,
+                                .inputs     = c->r->inputs};
+    rig_forget_sent(c->r);
+    rig_deliver(c->r, 0, 1, &lie, wide);
+    rig_flush(c->r);
+    const rig_message *m = rig_find(c->r, WIRE_REFUSED, 1, 0);
+    assert_non_null(m);
+    assert_string_equal(m->d.text, "the sum of a node cannot be applied by itself");
+    assert_int_equal(c->r->reports, 0);
+    assert_true(copies_are_equal(c, 0, 1));
+    buf_release(wide);
+    copies_destroy(c);
+}
+
 /* ---- epochs ---------------------------------------------------------------------------------- */
 static void test_sealed_shard_does_nothing_more(void **state)
 {
@@ -774,6 +807,7 @@ int main(void)
         cmocka_unit_test(test_log_of_another_epoch_or_server_changes_nothing),
         cmocka_unit_test(test_copy_with_other_bits_is_reported_by_name),
         cmocka_unit_test(test_copy_that_lies_at_any_entry_of_a_fill_is_reported),
+        cmocka_unit_test(test_sum_of_a_node_is_refused_where_each_push_is_applied),
         cmocka_unit_test(test_sealed_shard_does_nothing_more),
         cmocka_unit_test(test_a_membership_change_drops_staged_sums_on_every_copy),
         cmocka_unit_test(test_joiner_learns_where_its_pushes_begin),

@@ -250,6 +250,9 @@ static shard_core_actions add(shard_core *c, const shard_core_push_event *e)
 static shard_core_actions apply(shard_core *c, const shard_core_push_event *e)
 {
     const shard_core_waiting h = answer_to(e);
+    if (e->inputs->is_node_sum)
+        return refuse_push(c, e, PEN_INVALID_ARGUMENT,
+                           "the sum of a node cannot be applied by itself");
     if (e->want_values && !shard_core_hold(c, e->chunk, &h))
         return refuse_push(c, e, PEN_AGAIN, "too many answers are waiting");
 
