@@ -27,12 +27,13 @@ struct io_coll_request {
 enum {
     MISSING_MAX      = sizeof((pen_error){0}.missing) / sizeof(int32_t),
     RECORD_BYTES_MAX = 256 << 10, /* of the newest calls */
-    /* Interval for polling collectives that no call drives; it doubles while there is nothing to do.  Many workers on few
-     * cores would otherwise spend their time on it. */
+    /* Interval for polling collectives that no call drives; it doubles while there is nothing to do. */
     LOOK_MS       = 20,
     LOOK_IDLE_MS  = 160,
     REACH_MS      = 2, /* the same while connections are missing before the first step */
-    REACH_IDLE_MS = 32
+    REACH_IDLE_MS = 32,
+    /* of a host.  With more, the intervals grow as their number: the cores of a host have to do all these polls. */
+    FEW_WORKERS = 64
 };
 
 /* ---- from any thread ------------------------------------------------------------------------- */
@@ -242,8 +243,10 @@ void io_look(void *user)
     if (c->ctx->coll == NULL) return;
     const bool did = coll_engine_look(c->ctx->coll), reaches = io_is_reaching(c);
     io_look_at_links(c, loop_now_ms(c->loop));
-    const uint64_t least = reaches ? REACH_MS : LOOK_MS,
-                   most  = reaches ? REACH_IDLE_MS : LOOK_IDLE_MS;
+    const int64_t local  = c->ctx->env.local_world_size;
+    const uint64_t crowd = local > FEW_WORKERS ? (uint64_t)local : FEW_WORKERS;
+    const uint64_t least = crowd * (reaches ? REACH_MS : LOOK_MS) / FEW_WORKERS,
+                   most  = crowd * (reaches ? REACH_IDLE_MS : LOOK_IDLE_MS) / FEW_WORKERS;
     c->look_ms           = did ? least : 2 * c->look_ms;
     if (c->look_ms < least) c->look_ms = least;
     if (c->look_ms > most) c->look_ms = most;
