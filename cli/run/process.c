@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -77,6 +78,22 @@ static void guard_tell(pid_t word)
 {
     if (guard_fd >= 0 && write(guard_fd, &word, sizeof word) != sizeof word)
         close(guard_fd), guard_fd = -1;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------------- */
+
+process *process_array_new(size_t n)
+{
+    void *all =
+        mmap(NULL, n * sizeof(process), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return NULL;
+    (void)madvise(all, n * sizeof(process), MADV_DONTFORK);
+    return all;
+}
+
+void process_array_free(process *all, size_t n)
+{
+    if (all != NULL) munmap(all, n * sizeof *all);
 }
 
 /* ---- starting ---------------------------------------------------------------------------------------- */
@@ -155,7 +172,7 @@ static bool open_terminal(int ends[2])
     return true;
 }
 
-static void become_child(const process *p, char *const *argv, const process_env *env, size_t n_env,
+static void become_child(char *const *argv, const process_env *env, size_t n_env, int position,
                          int out, int err, int go, pid_t parent)
 {
     char byte, number[16];
@@ -180,8 +197,8 @@ static void become_child(const process *p, char *const *argv, const process_env 
             unsetenv(env[i].name);
     }
     unsetenv(POSITION_VARIABLE);
-    snprintf(number, sizeof number, "%d", p->position_fd);
-    if (position_pass(p->position_fd)) setenv(POSITION_VARIABLE, number, 1);
+    snprintf(number, sizeof number, "%d", position);
+    if (position_pass(position)) setenv(POSITION_VARIABLE, number, 1);
     if (read(go, &byte, 1) != 1) _exit(1); /* until the guard knows this group */
     exec_program(argv);
 }
@@ -190,7 +207,7 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
                          pen_error *why)
 {
     int out[2], err[2], go[2];
-    pid_t parent            = getpid();
+    const pid_t parent      = getpid();
     const bool has_terminal = p->role == PEN_WORKER && open_terminal(out);
     if ((!has_terminal && pipe2(out, O_CLOEXEC) != 0) || pipe2(err, O_CLOEXEC) != 0 ||
         pipe2(go, O_CLOEXEC) != 0)
@@ -198,10 +215,12 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
     p->position_fd = -1;
     if (p->role == PEN_WORKER) p->position = position_create(&p->position_fd);
     fflush(NULL);
-    p->pid = fork();
-    if (p->pid < 0) return why_set(why, PEN_NO_MEMORY, "cannot start %s: %m", p->name);
-    if (p->pid == 0) become_child(p, argv, env, n_env, out[1], err[1], go[0], parent);
+    const int position = p->position_fd; /* the child does not have *p */
+    const pid_t pid    = fork();
+    if (pid == 0) become_child(argv, env, n_env, position, out[1], err[1], go[0], parent);
+    if (pid < 0) return why_set(why, PEN_NO_MEMORY, "cannot start %s: %m", p->name);
 
+    p->pid = pid;
     setpgid(p->pid, p->pid); /* here too: parent and child race */
     guard_tell(p->pid);
     if (write(go[1], "", 1) != 1) kill(p->pid, SIGKILL);

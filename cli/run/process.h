@@ -49,6 +49,10 @@ typedef struct {
     const char *name, *value;
 } process_env;
 
+/* Zeroed; NULL: no memory.  Children do not get it: else each start would copy the pages of all before.  n > 0. */
+process *process_array_new(size_t n);
+void process_array_free(process *all, size_t n);
+
 /* Starts argv (searched in PATH, then in the examples beside this binary) in a new process group that dies with
  * this process.  env is added to the environment. */
 pen_status process_start(process *p, char *const *argv, const process_env *env, size_t n_env,

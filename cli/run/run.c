@@ -335,7 +335,7 @@ static pen_status start_all(launcher *l, pen_error *why)
     const bool has_scheduler = run_options_has_scheduler(o);
     l->n                     = 0;
     l->capacity              = launcher_capacity(o);
-    l->all                   = calloc(l->capacity, sizeof *l->all);
+    l->all                   = process_array_new(l->capacity);
     if (l->all == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for %zu processes", l->capacity);
     l->port           = has_scheduler ? 0 : o->master_port;
@@ -457,7 +457,7 @@ static void clean_up(launcher *l)
     if (l->note[0] != '\0') unlink(l->note);
     stuck_destroy(l->stuck);
     l->stuck = NULL;
-    free(l->all);
+    process_array_free(l->all, l->capacity);
     l->all  = NULL;
     l->link = NULL;
     l->n    = 0;

@@ -41,6 +41,8 @@ launch_position *position_create(int *fd)
         *fd = -1;
         return NULL;
     }
+    (void)madvise(p, PAGE_BYTES,
+                  MADV_DONTFORK); /* else each fork copies those of all workers before */
     p->magic = magic;
     p->step  = -1;
     return p;

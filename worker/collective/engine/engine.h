@@ -73,7 +73,7 @@ bool coll_engine_look(coll_engine *engine); /* true: it has read something */
 bool coll_engine_is_linked(coll_engine *engine);
 
 /* For HELLO, before joining: "tcp://HOST:PORT", "node:...", "cuda:..." with a device, "host:ID" with a host_id, and
- * "same:...", the settings that must be equal on all members. */
+ * "same:...", the settings that must be equal on all members, where they are not the defaults. */
 const char *const *coll_engine_addresses(const coll_engine *engine, uint32_t *n);
 
 /* Settings let NCCL carry calls on this device's memory, and it is installed. */

@@ -1,5 +1,5 @@
-/* engine_agree.c - settings of collectives that must be equal on all members: sent as one of the addresses, compared
- * when the job has joined, so that a difference is named before it does harm. */
+/* engine_agree.c - settings of collectives that must be equal on all members: those that are not the defaults are sent as one
+ * of the addresses, and compared when the job has joined, so that a difference is named before it does harm. */
 #include "worker/collective/engine/engine_internal.h"
 
 #include "common/base/why.h"
@@ -16,11 +16,16 @@ enum { AGREED = sizeof agreed / sizeof *agreed };
 
 void engine_write_agreed(const coll_engine *e, char *text, size_t size)
 {
+    worker_settings usual;
     size_t at = (size_t)snprintf(text, size, "%s", prefix);
+    config_defaults(worker_settings_rows, &usual);
     for (int i = 0; i < AGREED && at < size; i++) {
-        char value[CONFIG_TEXT_BYTES];
+        char value[CONFIG_TEXT_BYTES], preset[CONFIG_TEXT_BYTES];
         config_get(worker_settings_rows, e->setup.settings, agreed[i], value, sizeof value);
-        at += (size_t)snprintf(text + at, size - at, "%s%s=%s", i > 0 ? "|" : "", agreed[i], value);
+        config_get(worker_settings_rows, &usual, agreed[i], preset, sizeof preset);
+        if (strcmp(value, preset) != 0)
+            at += (size_t)snprintf(text + at, size - at, "%s=%s%s", agreed[i], value,
+                                   i < AGREED - 1 ? "|" : "");
     }
 }
 
@@ -32,45 +37,41 @@ static const char *text_of(const coll_member *m)
     return NULL;
 }
 
-/* "name=value" at `text`; false: another name.  *size: of the value. */
-static bool read_value(const char *text, int which, const char **value, int *size)
+/* Takes "name=value|" off the text; the default if the text goes on with another name. */
+static void take_value(const char **text, int which, char value[CONFIG_TEXT_BYTES])
 {
     const size_t n = strlen(agreed[which]);
-    if (strncmp(text, agreed[which], n) != 0 || text[n] != '=') return false;
-    *value = text + n + 1;
-    *size  = (int)(which == AGREED - 1 ? strlen(*value) : strcspn(*value, "|"));
-    return true;
-}
-
-static pen_status differ(int which, const char *value, int size, const coll_member *m,
-                         const char *usual, int usual_size, const coll_member *first,
-                         pen_error *why)
-{
-    why_set(why, PEN_MISMATCH,
-            "setting '%s' is '%.*s' on rank %d (%s) and '%.*s' on rank %d (%s); collectives need "
-            "the same on all ranks",
-            agreed[which], size, value, m->rank, m->host, usual_size, usual, first->rank,
-            first->host);
-    why_culprit(why, PEN_WORKER, m->rank, -1, NULL);
-    return PEN_MISMATCH;
+    worker_settings usual;
+    if (strncmp(*text, agreed[which], n) == 0 && (*text)[n] == '=') {
+        const char *from  = *text + n + 1;
+        const size_t size = which == AGREED - 1 ? strlen(from) : strcspn(from, "|");
+        snprintf(value, CONFIG_TEXT_BYTES, "%.*s", (int)size, from);
+        *text = from + size + (from[size] == '|');
+        return;
+    }
+    config_defaults(worker_settings_rows, &usual);
+    config_get(worker_settings_rows, &usual, agreed[which], value, CONFIG_TEXT_BYTES);
 }
 
 static pen_status compare(const coll_member *m, const coll_member *first, pen_error *why)
 {
     const char *text = text_of(m), *other = text_of(first);
-    for (int i = 0; i < AGREED && text != NULL && other != NULL; i++) {
-        const char *value, *usual;
-        int size, usual_size;
-        if (!read_value(text, i, &value, &size) || !read_value(other, i, &usual, &usual_size))
-            return why_set(why, PEN_MISMATCH,
-                           "rank %d (%s) and rank %d (%s) have different versions of Penstock",
-                           m->rank, m->host, first->rank, first->host);
-        if (size != usual_size || memcmp(value, usual, (size_t)size) != 0)
-            return differ(i, value, size, m, usual, usual_size, first, why);
-        text  = value + size + (value[size] == '|');
-        other = usual + usual_size + (usual[usual_size] == '|');
+    if (text == NULL || other == NULL || strcmp(text, other) == 0) return PEN_OK;
+    for (int i = 0; i < AGREED; i++) {
+        char value[CONFIG_TEXT_BYTES], usual[CONFIG_TEXT_BYTES];
+        take_value(&text, i, value);
+        take_value(&other, i, usual);
+        if (strcmp(value, usual) == 0) continue;
+        why_set(why, PEN_MISMATCH,
+                "setting '%s' is '%s' on rank %d (%s) and '%s' on rank %d (%s); collectives need "
+                "the same on all ranks",
+                agreed[i], value, m->rank, m->host, usual, first->rank, first->host);
+        why_culprit(why, PEN_WORKER, m->rank, -1, NULL);
+        return PEN_MISMATCH;
     }
-    return PEN_OK;
+    return why_set(why, PEN_MISMATCH,
+                   "rank %d (%s) and rank %d (%s) have different versions of Penstock", m->rank,
+                   m->host, first->rank, first->host);
 }
 
 pen_status engine_compare_agreed(const coll_member *by_rank, int n, pen_error *why)
