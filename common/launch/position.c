@@ -41,8 +41,8 @@ launch_position *position_create(int *fd)
         *fd = -1;
         return NULL;
     }
-    (void)madvise(p, PAGE_BYTES,
-                  MADV_DONTFORK); /* else each fork copies those of all workers before */
+    /* Else each fork copies the pages of all workers before. */
+    (void)madvise(p, PAGE_BYTES, MADV_DONTFORK);
     p->magic = magic;
     p->step  = -1;
     return p;
