@@ -24,6 +24,8 @@ static pen_status check(const wire_data *d, pen_status blame, pen_error *why)
     const char *kind = wire_kind_name((int)d->kind);
     if (d->rank < -1 || d->rank >= WIRE_ITEMS_MAX)
         return why_set(why, blame, "%s has invalid rank %d", kind, d->rank);
+    if (d->kind == WIRE_REFUSED && d->status >= PEN_OK && d->status != PEN_AGAIN)
+        return why_set(why, blame, "%s has a status that is no failure, %d", kind, (int)d->status);
     if (d->payload_bytes > WIRE_PAYLOAD_BYTES_MAX)
         return why_set(why, blame,
                        "%s announces a payload of %" PRIu64 " bytes, over the limit of %" PRIu64,

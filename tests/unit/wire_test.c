@@ -375,6 +375,11 @@ static void test_wire_numbers_out_of_range_are_refused(void **state)
     check_data_refused("0 is not a kind of message of the data plane");
     set_body(&out, "\x08\x01\x30\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", 13); /* rank -2 */
     check_data_refused("PUSH has invalid rank -2");
+    in        = wire_sample_data(WIRE_REFUSED);
+    in.status = PEN_END;
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_INVALID_ARGUMENT);
+    set_body(&out, "\x08\x06", 2); /* status 0 */
+    check_data_refused("REFUSED has a status that is no failure, 0");
     set_body(&out, "\x08\x04\x9a\x01\x02\x08\x09", 7); /* decision with outcome 9 */
     check_data_refused("PULL decides -1, which is not an outcome");
     set_body(&out, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11);
