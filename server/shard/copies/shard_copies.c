@@ -175,7 +175,7 @@ void shard_replica_down(shard *s, int32_t server)
 void shard_replica_up(shard *s, int32_t server)
 {
     shard_copy *copy = copy_on(s, server);
-    if (copy == NULL || s->role != SHARD_PRIMARY || shard_is_sealed(s)) return;
+    if (copy == NULL || s->has_failed || s->role != SHARD_PRIMARY || shard_is_sealed(s)) return;
     go_back(copy);
     (void)shard_log_send_to(s, copy);
 }

@@ -332,9 +332,11 @@ void shard_log_send(shard *s)
     for (uint32_t i = 0; i < s->n_copies; i++) (void)shard_log_send_to(s, &s->copy[i]);
 }
 
+/* What a failed shard has logged last it may not have done itself. */
 void shard_log_mark(shard *s)
 {
-    for (uint32_t i = 0; s->role == SHARD_PRIMARY && i < s->n_copies; i++) {
+    if (s->has_failed || s->role != SHARD_PRIMARY) return;
+    for (uint32_t i = 0; i < s->n_copies; i++) {
         shard_copy *copy = &s->copy[i];
         if (!copy->is_learner) copy->sent = copy->acked; /* no more resends */
         if (!copy->has_stream || !shard_log_send_to(s, copy)) continue;
