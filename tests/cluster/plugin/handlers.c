@@ -175,6 +175,7 @@ static void *work(void *user)
 static void start_thread(state *s, pen_call *call, const pen_kv_msg *m)
 {
     pthread_t thread;
+    pthread_attr_t detached;
     job *j = calloc(1, sizeof *j);
     if (j == NULL) {
         (void)pen_reply(call, PEN_NO_MEMORY, NULL, 0, NULL);
@@ -191,7 +192,11 @@ static void start_thread(state *s, pen_call *call, const pen_kv_msg *m)
     pthread_mutex_lock(&s->lock);
     s->threads++;
     pthread_mutex_unlock(&s->lock);
-    if (pthread_create(&thread, NULL, work, j) == 0) pthread_detach(thread);
+    /* Detached from its start: pthread_detach() of glibc 2.36 reads the thread once more after it has let it go. */
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    (void)pthread_create(&thread, &detached, work, j);
+    pthread_attr_destroy(&detached);
 }
 
 static void late(void *of, pen_call *call, const pen_kv_msg *m)
