@@ -14,15 +14,20 @@ static const char *const agreed[] = {"deterministic",  "two_level",      "coll_l
                                      "park_bytes_max", "device_backend", "coll_algorithm"};
 enum { AGREED = sizeof agreed / sizeof *agreed };
 
-void engine_write_agreed(const coll_engine *e, char *text, size_t size)
+static void default_of(int which, char value[CONFIG_TEXT_BYTES])
 {
     worker_settings usual;
-    size_t at = (size_t)snprintf(text, size, "%s", prefix);
     config_defaults(worker_settings_rows, &usual);
+    config_get(worker_settings_rows, &usual, agreed[which], value, CONFIG_TEXT_BYTES);
+}
+
+void engine_write_agreed(const coll_engine *e, char *text, size_t size)
+{
+    size_t at = (size_t)snprintf(text, size, "%s", prefix);
     for (int i = 0; i < AGREED && at < size; i++) {
         char value[CONFIG_TEXT_BYTES], preset[CONFIG_TEXT_BYTES];
         config_get(worker_settings_rows, e->setup.settings, agreed[i], value, sizeof value);
-        config_get(worker_settings_rows, &usual, agreed[i], preset, sizeof preset);
+        default_of(i, preset);
         if (strcmp(value, preset) != 0)
             at += (size_t)snprintf(text + at, size - at, "%s=%s%s", agreed[i], value,
                                    i < AGREED - 1 ? "|" : "");
@@ -41,7 +46,6 @@ static const char *text_of(const coll_member *m)
 static void take_value(const char **text, int which, char value[CONFIG_TEXT_BYTES])
 {
     const size_t n = strlen(agreed[which]);
-    worker_settings usual;
     if (strncmp(*text, agreed[which], n) == 0 && (*text)[n] == '=') {
         const char *from  = *text + n + 1;
         const size_t size = which == AGREED - 1 ? strlen(from) : strcspn(from, "|");
@@ -49,8 +53,7 @@ static void take_value(const char **text, int which, char value[CONFIG_TEXT_BYTE
         *text = from + size + (from[size] == '|');
         return;
     }
-    config_defaults(worker_settings_rows, &usual);
-    config_get(worker_settings_rows, &usual, agreed[which], value, CONFIG_TEXT_BYTES);
+    default_of(which, value);
 }
 
 static pen_status compare(const coll_member *m, const coll_member *first, pen_error *why)
@@ -58,14 +61,14 @@ static pen_status compare(const coll_member *m, const coll_member *first, pen_er
     const char *text = text_of(m), *other = text_of(first);
     if (text == NULL || other == NULL || strcmp(text, other) == 0) return PEN_OK;
     for (int i = 0; i < AGREED; i++) {
-        char value[CONFIG_TEXT_BYTES], usual[CONFIG_TEXT_BYTES];
+        char value[CONFIG_TEXT_BYTES], expected[CONFIG_TEXT_BYTES];
         take_value(&text, i, value);
-        take_value(&other, i, usual);
-        if (strcmp(value, usual) == 0) continue;
+        take_value(&other, i, expected);
+        if (strcmp(value, expected) == 0) continue;
         why_set(why, PEN_MISMATCH,
                 "setting '%s' is '%s' on rank %d (%s) and '%s' on rank %d (%s); collectives need "
                 "the same on all ranks",
-                agreed[i], value, m->rank, m->host, usual, first->rank, first->host);
+                agreed[i], value, m->rank, m->host, expected, first->rank, first->host);
         why_culprit(why, PEN_WORKER, m->rank, -1, NULL);
         return PEN_MISMATCH;
     }
