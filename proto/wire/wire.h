@@ -190,6 +190,10 @@ pen_status wire_data_encode(const wire_data *d, wire_out *out, pen_error *why);
 pen_status wire_data_decode(const void *head, size_t size, wire_arena *arena, wire_data *d,
                             pen_error *why);
 
+/* Copies the lists and the text of a message without inputs and entries into `room`, which *d then points to.  `room` is
+ * aligned to 8 bytes; NULL: nothing is copied.  Returns how many bytes they take. */
+size_t wire_data_copy_lists(wire_data *d, void *room);
+
 /* ---- control plane --------------------------------------------------------------------------- */
 /* clang-format off */
 typedef enum { /* the field numbers of Control.body */

@@ -178,3 +178,23 @@ pen_status wire_data_encode(const wire_data *d, wire_out *out, pen_error *why)
     if (d->n_entries > 0) return wire_pack_entries(d, &m, out, why);
     return wire_pack(&m.base, WIRE_PLANE_DATA, out, why);
 }
+
+/* ---- copying --------------------------------------------------------------------------------- */
+static const void *copy_list(void *room, size_t *used, const void *list, size_t bytes)
+{
+    if (list == NULL || bytes == 0) return NULL;
+    const void *copy = room != NULL ? memcpy((char *)room + *used, list, bytes) : list;
+    *used += (bytes + 7) / 8 * 8;
+    return copy;
+}
+
+size_t wire_data_copy_lists(wire_data *d, void *room)
+{
+    size_t used = 0;
+#define X(name, n) d->name = copy_list(room, &used, d->name, d->n * sizeof *d->name);
+    COLUMNS(X)
+#undef X
+    d->vote = copy_list(room, &used, d->vote, d->n_votes * sizeof *d->vote);
+    if (d->text != NULL) d->text = copy_list(room, &used, d->text, strlen(d->text) + 1);
+    return used;
+}

@@ -42,30 +42,6 @@ static bool must_wait(const shard *s, const wire_data *d)
 }
 
 /* ---- parking --------------------------------------------------------------------------------- */
-/* Copies to *used in room, if room is given. */
-static const void *keep(char *room, size_t *used, const void *list, size_t bytes)
-{
-    if (list == NULL || bytes == 0) return NULL;
-    const void *kept = room != NULL ? memcpy(room + *used, list, bytes) : list;
-    *used += (bytes + 7) / 8 * 8;
-    return kept;
-}
-
-/* Copies the lists of an answer; room NULL: only counts their bytes. */
-static size_t keep_lists(wire_data *d, char *room)
-{
-    size_t used  = 0;
-    d->chunk     = keep(room, &used, d->chunk, d->n * sizeof *d->chunk);
-    d->seq       = keep(room, &used, d->seq, d->n * sizeof *d->seq);
-    d->crc       = keep(room, &used, d->crc, d->n * sizeof *d->crc);
-    d->version   = keep(room, &used, d->version, d->n * sizeof *d->version);
-    d->staleness = keep(room, &used, d->staleness, d->n * sizeof *d->staleness);
-    d->size      = keep(room, &used, d->size, d->n * sizeof *d->size);
-    d->vote      = keep(room, &used, d->vote, d->n_votes * sizeof *d->vote);
-    d->text      = keep(room, &used, d->text, strlen(d->text) + 1);
-    return used;
-}
-
 /* Bytes that wait for a rank; all that are none share one. */
 static uint64_t *parked_of(shard *s, int32_t rank)
 {
@@ -84,7 +60,7 @@ static bool has_room(shard *s, int32_t rank, size_t bytes)
 static void park(shard *s, uint32_t peer, const wire_data *d, buf *payload)
 {
     wire_data kept     = *d;
-    const size_t lists = keep_lists(&kept, NULL);
+    const size_t lists = wire_data_copy_lists(&kept, NULL);
     const size_t bytes = sizeof(shard_parked) + lists + (payload != NULL ? payload->size : 0);
     shard_parked *m    = has_room(s, d->rank, bytes) ? malloc(sizeof *m + lists) : NULL;
     if (m == NULL) return; /* it asks again */
@@ -93,7 +69,7 @@ static void park(shard *s, uint32_t peer, const wire_data *d, buf *payload)
                         .bytes   = bytes,
                         .payload = buf_acquire(payload),
                         .d       = kept};
-    (void)keep_lists(&m->d, (char *)(m + 1));
+    (void)wire_data_copy_lists(&m->d, m + 1);
     *parked_of(s, d->rank) += bytes;
     LIST_APPEND(s->parked, m);
 }

@@ -10,15 +10,7 @@
 #include <string.h>
 
 /* ---- a shard's environment ------------------------------------------------------------------- */
-static const void *copied(const void *data, size_t bytes)
-{
-    if (data == NULL || bytes == 0) return NULL;
-    void *copy = malloc(bytes);
-    assert(copy != NULL);
-    return memcpy(copy, data, bytes);
-}
-
-static void vote(void *user, uint32_t peer, const wire_data *d, buf *payload)
+static void keep_sent(void *user, uint32_t peer, const wire_data *d, buf *payload)
 {
     const rig_outside *o = user;
     rig *r               = o->rig;
@@ -31,15 +23,9 @@ static void vote(void *user, uint32_t peer, const wire_data *d, buf *payload)
     rig_message *m = &r->sent[r->n_sent++];
     *m = (rig_message){.shard = o->shard, .peer = peer, .d = *d, .payload = buf_acquire(payload)};
     assert(d->payload_bytes == (payload != NULL ? payload->size : 0));
-    m->d.chunk     = copied(d->chunk, d->n * sizeof *d->chunk);
-    m->d.seq       = copied(d->seq, d->n * sizeof *d->seq);
-    m->d.crc       = copied(d->crc, d->n * sizeof *d->crc);
-    m->d.version   = copied(d->version, d->n * sizeof *d->version);
-    m->d.staleness = copied(d->staleness, d->n * sizeof *d->staleness);
-    m->d.size      = copied(d->size, d->n * sizeof *d->size);
-    m->d.vote      = copied(d->vote, d->n_votes * sizeof *d->vote);
-    m->d.missing   = copied(d->missing, d->n_missing * sizeof *d->missing);
-    m->d.text      = copied(d->text, strlen(d->text) + 1);
+    m->lists = malloc(wire_data_copy_lists(&m->d, NULL));
+    assert(m->lists != NULL);
+    (void)wire_data_copy_lists(&m->d, m->lists);
 }
 
 static void keep_cut(void *user, shard_capture *capture)
@@ -60,16 +46,7 @@ static void keep_report(void *user, const pen_error *error)
 void rig_forget_sent(rig *r)
 {
     for (size_t i = 0; i < r->n_sent; i++) {
-        wire_data *d = &r->sent[i].d;
-        free((void *)d->chunk);
-        free((void *)d->seq);
-        free((void *)d->crc);
-        free((void *)d->version);
-        free((void *)d->staleness);
-        free((void *)d->size);
-        free((void *)d->vote);
-        free((void *)d->missing);
-        free((void *)d->text);
+        free(r->sent[i].lists);
         buf_release(r->sent[i].payload);
     }
     r->n_sent = 0;
@@ -91,7 +68,8 @@ uint32_t rig_shard_of(const rig *r, uint32_t chunk)
 
 shard_outside rig_outside_of(rig_outside *o)
 {
-    return (shard_outside){.user = o, .send = vote, .snapshot = keep_cut, .report = keep_report};
+    return (shard_outside){
+        .user = o, .send = keep_sent, .snapshot = keep_cut, .report = keep_report};
 }
 
 static void add_shard(rig *r, uint32_t index, const rig_options *o)

@@ -15,6 +15,7 @@ enum { RIG_SHARDS_MAX = 4, RIG_RANKS_MAX = 8, RIG_TERM = 7, RIG_EPOCH = 3, RIG_S
 typedef struct { /* what a shard sent, copied; payload is a reference */
     uint32_t shard, peer;
     wire_data d;
+    void *lists; /* of d */
     buf *payload;
 } rig_message;
 

@@ -98,7 +98,26 @@ static void test_wire_control_of_every_kind_comes_back_with_every_field(void **s
     }
 }
 
-/* The example of proto/README.md. */
+/* The message that it was decoded to is gone when the copy is read. */
+static void test_copied_lists_outlive_what_they_were_copied_from(void **state)
+{
+    (void)state;
+    wire_data in  = wire_sample_data(WIRE_VALUES), back;
+    in.n_entries  = 0;
+    in.has_inputs = false;
+    in.inputs     = (wire_inputs){0};
+    assert_int_equal(wire_data_encode(&in, &out, &why), PEN_OK);
+    assert_int_equal(decode_data(out.data, out.size, &back), PEN_OK);
+    wire_data counted  = back;
+    const size_t bytes = wire_data_copy_lists(&counted, NULL);
+    assert_memory_equal(&counted, &back, sizeof back);
+    void *room = malloc(bytes);
+    assert_int_equal(wire_data_copy_lists(&back, room), bytes);
+    wire_arena_reset(arena);
+    assert_null(wire_difference_data(&in, &back));
+    free(room);
+}
+
 /* The sample's storage and the first copy are gone when the second copy is read. */
 static void test_wire_control_copy_outlives_what_it_was_made_of(void **state)
 {
@@ -602,6 +621,7 @@ int main(void)
         cmocka_unit_test(test_wire_data_of_every_kind_comes_back_with_every_field),
         cmocka_unit_test(test_wire_control_of_every_kind_comes_back_with_every_field),
         cmocka_unit_test(test_wire_bytes_are_those_of_the_first_release),
+        cmocka_unit_test(test_copied_lists_outlive_what_they_were_copied_from),
         cmocka_unit_test(test_wire_control_copy_outlives_what_it_was_made_of),
         cmocka_unit_test(test_wire_control_copy_of_what_cannot_be_encoded_changes_nothing),
         cmocka_unit_test(test_wire_strings_and_columns_that_were_not_given_come_back_empty),
