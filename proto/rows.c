@@ -104,8 +104,7 @@ static pen_status read_refusal(const uint8_t *text, size_t size, const rows_repl
 {
     char said[ROWS_TEXT_MAX + 1];
     const pen_status status = (pen_status)head->status;
-    *is_bad                 = status > PEN_OK || pen_status_info(status)->status != status ||
-              head->text > ROWS_TEXT_MAX || size != padded(head->text);
+    *is_bad = !why_is_failure(status) || head->text > ROWS_TEXT_MAX || size != padded(head->text);
     if (!*is_bad) {
         memcpy(said, text, head->text);
         said[head->text] = '\0';

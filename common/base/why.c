@@ -82,6 +82,11 @@ const pen_status_row *pen_status_info(pen_status status)
     return &unknown;
 }
 
+bool why_is_failure(int32_t status)
+{
+    return status < PEN_OK && pen_status_info((pen_status)status) != &unknown;
+}
+
 /* ---- sentences in parts ---------------------------------------------------------------------- */
 size_t sentence_room(const sentence *s)
 {

@@ -10,6 +10,7 @@
 #include "penstock.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 
 /* Fills *why with `status` and the formatted sentence, and no culprit (role 0, rank -1, step -1).
  * why may be NULL; the arguments may point into *why.  Returns status, so that a caller may write
@@ -22,6 +23,9 @@ pen_status why_setv(pen_error *why, pen_status status, const char *format, va_li
 
 /* Names the culprit of a failure already set.  tensor may be NULL.  why may be NULL. */
 void why_culprit(pen_error *why, int32_t role, int32_t rank, int64_t step, const char *tensor);
+
+/* Whether a number from a peer or a program is the status of a failure, one that this version knows. */
+bool why_is_failure(int32_t status);
 
 /* ---- the error of pen_last_error(): one per thread ----------------------------------------- */
 /* Keeps a copy for this thread and returns its status. */

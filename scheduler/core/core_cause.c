@@ -56,8 +56,7 @@ void core_bound_claim(const member_slot *s, pen_error *why)
     why->text[sizeof why->text - 1]     = 0;
     why->tensor[sizeof why->tensor - 1] = 0;
     if (why->missing_n < 0 || why->missing_n > 32) why->missing_n = 0;
-    if (why->status >= 0 || pen_status_info(why->status)->status != why->status)
-        why->status = PEN_INTERNAL;
+    if (!why_is_failure(why->status)) why->status = PEN_INTERNAL;
     if (why->role < PEN_SCHEDULER || why->role > WIRE_OBSERVER) {
         why->role = s->role;
         why->rank = s->rank;

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "penstock.h"
+#include "common/base/why.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -32,6 +32,16 @@ static void test_status_every_row_has_its_own_name_and_text(void **state)
             assert_string_not_equal(pen_status_info(all[j])->text, row->text);
         }
     }
+}
+
+static void test_only_known_statuses_below_ok_are_failures(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ALL_COUNT; i++)
+        assert_int_equal(why_is_failure(all[i]), pen_status_info(all[i])->remedy > PEN_ACT_WAIT);
+    assert_false(why_is_failure(-1));
+    assert_false(why_is_failure(INT32_MIN));
+    assert_false(why_is_failure(PEN_STATUS_MAX_));
 }
 
 /* The hundreds name the remedy, so that programs in any language can branch on them. */
@@ -74,6 +84,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_status_every_row_has_its_own_name_and_text),
+        cmocka_unit_test(test_only_known_statuses_below_ok_are_failures),
         cmocka_unit_test(test_status_values_are_grouped_by_remedy),
         cmocka_unit_test(test_status_info_reads_as_the_list_says),
         cmocka_unit_test(test_status_of_a_newer_version_still_has_a_row),

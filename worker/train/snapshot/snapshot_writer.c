@@ -28,11 +28,9 @@ pen_status snapshot_writer_heard(const char *before, int32_t status, const char 
                                  pen_error *why)
 {
     char words[sizeof why->text];
-    const bool is_failure =
-        status < PEN_OK && pen_status_info((pen_status)status)->status == status;
     snprintf(words, sizeof words, "%s%.*s", before, (int)size, text);
     utf8_clean(words, sizeof words - 1);
-    return why_set(why, is_failure ? (pen_status)status : PEN_CORRUPT, "%s", words);
+    return why_set(why, why_is_failure(status) ? (pen_status)status : PEN_CORRUPT, "%s", words);
 }
 
 typedef struct {
