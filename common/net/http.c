@@ -15,6 +15,7 @@
 #include "common/containers/hash.h"
 #include "common/net/http_gate.h"
 #include "common/net/http_places.h"
+#include "common/system/library.h"
 #include "common/system/own_files.h"
 
 #include <errno.h>
@@ -67,6 +68,26 @@ struct http_request {
     http_place *place; /* of its connection */
 };
 
+/* ---- the library, loaded by the first server of the process -------------------------------------- */
+/* clang-format off */
+#define FUNCTIONS(X) \
+    X(add_response_header) X(create_response_from_buffer) X(destroy_response) X(get_connection_info) \
+    X(get_daemon_info) X(get_timeout) X(lookup_connection_value) X(lookup_connection_value_n) X(queue_response) \
+    X(resume_connection) X(run) X(start_daemon) X(stop_daemon) X(suspend_connection)
+/* clang-format on */
+#define MEMBER(name) __typeof__(MHD_##name) *name;
+#define NAME(name)   "MHD_" #name,
+
+static struct {
+    FUNCTIONS(MEMBER)
+} mhd;
+
+static pen_status load(pen_error *why)
+{
+    static const char *const names[] = {FUNCTIONS(NAME)};
+    return library_load(PENSTOCK_MICROHTTPD, names, sizeof names / sizeof *names, &mhd, why);
+}
+
 /* ---- for handlers ---------------------------------------------------------------------------- */
 const char *http_path(const http_request *request)
 {
@@ -76,7 +97,7 @@ const char *http_path(const http_request *request)
 static const char *query_of(const http_request *request, const char *name)
 {
     const char *text = NULL;
-    if (MHD_lookup_connection_value_n(request->connection, MHD_GET_ARGUMENT_KIND, name,
+    if (mhd.lookup_connection_value_n(request->connection, MHD_GET_ARGUMENT_KIND, name,
                                       strlen(name), &text, NULL) == MHD_NO)
         return NULL;
     return text != NULL ? text : "";
@@ -84,7 +105,7 @@ static const char *query_of(const http_request *request, const char *name)
 
 const char *http_header(const http_request *request, const char *name)
 {
-    return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
+    return mhd.lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
 }
 
 void http_say(http_reply *reply, int status, const char *text)
@@ -100,13 +121,13 @@ void http_say(http_reply *reply, int status, const char *text)
 /* ---- answering ------------------------------------------------------------------------------- */
 static void add(struct MHD_Response *answer, const char *name, const char *value)
 {
-    (void)MHD_add_response_header(answer, name, value);
+    (void)mhd.add_response_header(answer, name, value);
 }
 
 static struct MHD_Response *make_answer(const http_reply *reply)
 {
     const void *data            = reply->fixed != NULL ? reply->fixed : reply->text;
-    struct MHD_Response *answer = MHD_create_response_from_buffer(
+    struct MHD_Response *answer = mhd.create_response_from_buffer(
         data != NULL ? reply->size : 0, (void *)(uintptr_t)data,
         reply->fixed == NULL && data != NULL ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
     if (answer == NULL) {
@@ -134,8 +155,8 @@ static enum MHD_Result send_reply(const http *h, struct MHD_Connection *connecti
     snprintf(cookie, sizeof cookie, "%s=%s; Path=/; HttpOnly; SameSite=Strict", h->cookie,
              h->gate.token);
     if (keeps_token) add(answer, "Set-Cookie", cookie);
-    const enum MHD_Result result = MHD_queue_response(connection, (unsigned)reply->status, answer);
-    MHD_destroy_response(answer);
+    const enum MHD_Result result = mhd.queue_response(connection, (unsigned)reply->status, answer);
+    mhd.destroy_response(answer);
     return result;
 }
 
@@ -185,7 +206,7 @@ static bool pace(http *h, const http_request *request, const http_route *route, 
     }
     place->turn = ++h->turns;
     place->user = request->connection;
-    MHD_suspend_connection(request->connection);
+    mhd.suspend_connection(request->connection);
     return false;
 }
 
@@ -193,7 +214,7 @@ static void let_go(http_place *p)
 {
     p->turn     = 0;
     p->had_turn = true;
-    MHD_resume_connection(p->user); /* the library asks for its answer again */
+    mhd.resume_connection(p->user); /* the library asks for its answer again */
 }
 
 static void serve_waiting(http *h)
@@ -213,7 +234,7 @@ static void make_reply(http *h, const http_request *request, const char *method,
         .host          = http_header(request, MHD_HTTP_HEADER_HOST),
         .authorization = http_header(request, MHD_HTTP_HEADER_AUTHORIZATION),
         .query         = query_of(request, "token"),
-        .cookie = MHD_lookup_connection_value(request->connection, MHD_COOKIE_KIND, h->cookie)};
+        .cookie = mhd.lookup_connection_value(request->connection, MHD_COOKIE_KIND, h->cookie)};
     const http_verdict verdict =
         route != NULL && route->is_open ? HTTP_IN : http_gate_ask(&h->gate, &credentials);
     *keeps_token = verdict == HTTP_IN_KEEP;
@@ -259,9 +280,9 @@ static void on_connection(void *user, struct MHD_Connection *connection, void **
         return;
     }
     const union MHD_ConnectionInfo *fd =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        mhd.get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     const union MHD_ConnectionInfo *client =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        mhd.get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     const uint64_t now = clock_ms(&clock_real);
     *place =
         http_places_take(&h->places, fd->connect_fd, address_of(client->client_addr), now, &goes);
@@ -272,7 +293,7 @@ static void on_connection(void *user, struct MHD_Connection *connection, void **
 static http_place *place_of(struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        mhd.get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     return info != NULL ? info->socket_context : NULL;
 }
 
@@ -391,7 +412,7 @@ static pen_status open_listener(http *h, const char *address, pen_error *why)
 static int sleep_ms(http *h)
 {
     MHD_UNSIGNED_LONG_LONG library = 0;
-    const bool has_any             = MHD_get_timeout(h->daemon, &library) == MHD_YES;
+    const bool has_any             = mhd.get_timeout(h->daemon, &library) == MHD_YES;
     const uint64_t next = http_places_next_ms(&h->places), now = clock_ms(&clock_real);
     uint64_t ms = next == UINT64_MAX ? UINT64_MAX : next > now ? next - now : 0;
     if (has_any && library < ms) ms = library;
@@ -402,14 +423,14 @@ static void *serve(void *user)
 {
     http *h              = user;
     struct pollfd fds[2] = {
-        {.fd     = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
+        {.fd     = mhd.get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
          .events = POLLIN},
         {.fd = h->wake, .events = POLLIN}};
     while (!atomic_load(&h->must_end)) {
         const bool is_any_waiting = http_places_next_waiting(&h->places, 0) != NULL;
         poll(fds, 2, is_any_waiting ? ASKS_WAIT_MS : sleep_ms(h));
         serve_waiting(h);
-        MHD_run(h->daemon);
+        mhd.run(h->daemon);
         const uint64_t now = clock_ms(&clock_real);
         for (http_place *p; (p = http_places_overdue(&h->places, now)) != NULL;) end_place(p);
     }
@@ -433,7 +454,7 @@ static pen_status start(http *h, pen_error *why)
 {
     h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     h->daemon =
-        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, answer_request, h,
+        mhd.start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, answer_request, h,
                          MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT,
                          (unsigned)(HTTP_PLACES + HTTP_PLACES_SPARE), MHD_OPTION_CONNECTION_TIMEOUT,
                          (unsigned)SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
@@ -452,7 +473,8 @@ pen_status http_open(const http_options *options, http **out, pen_error *why)
     h->listener = h->wake = -1;
     h->routes             = options->routes;
     h->user               = options->user;
-    pen_status status     = read_token(options->token_file, &h->gate, why);
+    pen_status status     = load(why);
+    if (status == PEN_OK) status = read_token(options->token_file, &h->gate, why);
     if (status == PEN_OK) status = open_listener(h, options->address, why);
     if (status == PEN_OK) status = start(h, why);
     if (status != PEN_OK) {
@@ -471,7 +493,7 @@ void http_close(http *h)
         eventfd_write(h->wake, 1);
         pthread_join(h->thread, NULL);
     }
-    if (h->daemon != NULL) MHD_stop_daemon(h->daemon);
+    if (h->daemon != NULL) mhd.stop_daemon(h->daemon);
     if (h->listener >= 0) close(h->listener);
     if (h->wake >= 0) close(h->wake);
     free(h);

@@ -41,6 +41,17 @@ digests() {
     done
 }
 
+@test "a worker loads ZeroMQ, TLS and an HTTP server only if its job needs them" {
+    local loads=(env LD_DEBUG=files LD_DEBUG_OUTPUT="$tmp/loads")
+    local late='calling init: .*/lib(zmq|ssl|crypto|microhttpd|gnutls|stdc\+\+)\.so'
+    pen run --standalone --nproc-per-node 2 --servers 1 --job "$job" "${loads[@]}" linear
+    [ "$(grep -lE 'calling init: .*/libpenstock\.so' "$tmp"/loads.* | wc -l)" = 2 ]
+    ! grep -hE "$late" "$tmp"/loads.* || false
+    rm "$tmp"/loads.*
+    pen run --standalone --nproc-per-node 2 --transport zmq --job "$job-zmq" "${loads[@]}" linear
+    [ "$(grep -hE "$late" "$tmp"/loads.* | grep -c libzmq)" = 2 ]
+}
+
 @test "only pen_* is seen from outside, in the shared library and in the static one" {
     nm -g --defined-only "$build/lib/libpenstock.a" 2>/dev/null | awk 'NF == 3 {print $3}' | sort >"$tmp/static"
     nm -gD --defined-only "$build/lib/libpenstock.so" | awk '$2 != "A" {print $3}' | sed 's/@.*//' | sort >"$tmp/shared"

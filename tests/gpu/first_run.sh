@@ -18,7 +18,8 @@ limit=${LIMIT:-30}
 programs=(kernels probe collectives stream_order update bandwidth)
 
 pack() {
-    local to=$1 file library
+    local to=$1 file library late
+    mapfile -t late <"$build/late_libraries"
     mkdir -p "$to/bin" "$to/lib" "$to/tests/gpu/driver" "$to/tests/programs"
     cp "$here/first_run.sh" "$to"
     cp "$build/bin/penstock" "$to/bin"
@@ -30,7 +31,8 @@ pack() {
     for file in "$to"/bin/penstock "$to"/lib/libpenstock.so "$to"/tests/gpu/* "$to"/tests/programs/*; do
         [ -f "$file" ] && [ ! -L "$file" ] || continue
         strip --strip-debug "$file" 2>/dev/null || :
-        ldd "$file" 2>/dev/null | awk '$3 ~ /^\// {print $3}'
+        ldd "$file" "${late[@]}" 2>/dev/null | awk '$3 ~ /^\// {print $3}'
+        printf '%s\n' "${late[@]}"
     done | sort -u | while read -r library; do
         case ${library##*/} in
         libc.so* | libm.so* | libdl.so* | libpthread.so* | librt.so* | libresolv.so* | ld-linux* | libpenstock.so* | libcuda.so*) ;;

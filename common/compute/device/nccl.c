@@ -7,7 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/why.h"
-#include <dlfcn.h>
+#include "common/system/library.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -97,9 +97,8 @@ SAME(TYPE_BFLOAT16, ncclBfloat16);
     X(ncclAllGather, const void *in, void *out, size_t, int type, void *comm, void *)              \
     X(ncclBroadcast, const void *in, void *out, size_t, int type, int root, void *comm, void *)
 /* clang-format on */
-#define POINTER(function, ...)  int (*function)(__VA_ARGS__);
-#define FIND(function, ...)     *(void **)&library.function = dlsym(handle, #function);
-#define IS_THERE(function, ...) &&library.function != NULL
+#define POINTER(function, ...) int (*function)(__VA_ARGS__);
+#define NAME(function, ...)    #function,
 
 static struct {
     NCCL_FUNCTIONS(POINTER)
@@ -111,11 +110,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void find_all(void)
 {
-    void *handle = dlopen("libnccl.so.2", RTLD_LAZY);
-    if (handle == NULL) return;
-    NCCL_FUNCTIONS(FIND)
-    *(void **)&library.text = dlsym(handle, "ncclGetErrorString");
-    is_found                = library.text != NULL NCCL_FUNCTIONS(IS_THERE);
+    static const char *const names[] = {NCCL_FUNCTIONS(NAME) "ncclGetErrorString"};
+    is_found =
+        library_load("libnccl.so.2", names, sizeof names / sizeof *names, &library, NULL) == PEN_OK;
 }
 
 static pen_status status_of(int result, const char *what, pen_error *why)

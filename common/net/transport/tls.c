@@ -16,6 +16,7 @@
 #include "common/net/transport/tls.h"
 
 #include "common/base/why.h"
+#include "common/system/library.h"
 
 #include <errno.h>
 #include <openssl/err.h>
@@ -56,6 +57,44 @@ struct tls {
     size_t out_size, out_at, out_end, out_expected;
 };
 
+/* ---- the library, loaded by the first context ----------------------------------------------------- */
+/* clang-format off */
+#define FUNCTIONS(X) \
+    X(BIO_clear_flags) X(BIO_free) X(BIO_get_data) X(BIO_get_new_index) X(BIO_meth_new) X(BIO_meth_set_ctrl) \
+    X(BIO_meth_set_read) X(BIO_meth_set_write) X(BIO_new) X(BIO_set_data) X(BIO_set_flags) X(BIO_set_init) \
+    X(ERR_peek_last_error) X(ERR_pop_to_mark) X(ERR_reason_error_string) X(ERR_set_mark) X(OPENSSL_init_ssl) \
+    X(SSL_CIPHER_find) X(SSL_CTX_clear_options) X(SSL_CTX_ctrl) X(SSL_CTX_free) X(SSL_CTX_get_ex_data) \
+    X(SSL_CTX_new) X(SSL_CTX_set_ciphersuites) X(SSL_CTX_set_default_read_buffer_len) X(SSL_CTX_set_ex_data) \
+    X(SSL_CTX_set_info_callback) X(SSL_CTX_set_max_early_data) X(SSL_CTX_set_num_tickets) X(SSL_CTX_set_options) \
+    X(SSL_CTX_set_psk_find_session_callback) X(SSL_CTX_set_psk_use_session_callback) \
+    X(SSL_CTX_set_recv_max_early_data) X(SSL_CTX_set_verify) X(SSL_SESSION_free) X(SSL_SESSION_new) \
+    X(SSL_SESSION_set1_master_key) X(SSL_SESSION_set_cipher) X(SSL_SESSION_set_protocol_version) \
+    X(SSL_do_handshake) X(SSL_free) X(SSL_get_SSL_CTX) X(SSL_get_ex_data) X(SSL_has_pending) X(SSL_key_update) \
+    X(SSL_new) X(SSL_read_ex) X(SSL_session_reused) X(SSL_set_accept_state) X(SSL_set_bio) \
+    X(SSL_set_connect_state) X(SSL_set_ex_data) X(SSL_version) X(SSL_write_ex) X(TLS_method)
+/* clang-format on */
+#define MEMBER(name) __typeof__(name) *name;
+#define NAME(name)   #name,
+
+static struct {
+    FUNCTIONS(MEMBER)
+} openssl;
+
+/* What macros of OpenSSL call. */
+#define BIO_clear_flags     openssl.BIO_clear_flags
+#define BIO_set_flags       openssl.BIO_set_flags
+#define SSL_CTX_ctrl        openssl.SSL_CTX_ctrl
+#define SSL_CTX_get_ex_data openssl.SSL_CTX_get_ex_data
+#define SSL_CTX_set_ex_data openssl.SSL_CTX_set_ex_data
+#define SSL_get_ex_data     openssl.SSL_get_ex_data
+#define SSL_set_ex_data     openssl.SSL_set_ex_data
+
+static pen_status load(pen_error *why)
+{
+    static const char *const names[] = {FUNCTIONS(NAME)};
+    return library_load(PENSTOCK_SSL, names, sizeof names / sizeof *names, &openssl, why);
+}
+
 /* ---- the socket, as OpenSSL sees it -------------------------------------------------------------- */
 static bool make_room(tls *t, size_t more)
 {
@@ -80,7 +119,7 @@ static bool make_room(tls *t, size_t more)
 
 static int bio_write(BIO *bio, const char *data, int n)
 {
-    tls *t = BIO_get_data(bio);
+    tls *t = openssl.BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     if (n <= 0 || !make_room(t, (size_t)n)) return -1;
     memcpy(t->out + t->out_end, data, (size_t)n);
@@ -90,7 +129,7 @@ static int bio_write(BIO *bio, const char *data, int n)
 
 static int bio_read(BIO *bio, char *data, int n)
 {
-    tls *t = BIO_get_data(bio);
+    tls *t = openssl.BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     ssize_t got = -1;
     errno       = EAGAIN;
@@ -113,7 +152,7 @@ static int bio_read(BIO *bio, char *data, int n)
 static long bio_control(BIO *bio, int command, long number, void *pointer)
 {
     (void)number, (void)pointer;
-    const tls *t = BIO_get_data(bio);
+    const tls *t = openssl.BIO_get_data(bio);
     if (command == BIO_CTRL_EOF) return t->is_over;
     return command == BIO_CTRL_FLUSH || command == BIO_CTRL_PUSH || command == BIO_CTRL_POP;
 }
@@ -123,12 +162,12 @@ static BIO_METHOD *method;
 static void start(void)
 {
     /* Threads of ours may still run when the process ends: OpenSSL must not free what they use. */
-    OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, NULL);
-    method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "penstock");
+    openssl.OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, NULL);
+    method = openssl.BIO_meth_new(openssl.BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "penstock");
     if (method == NULL) return;
-    BIO_meth_set_write(method, bio_write);
-    BIO_meth_set_read(method, bio_read);
-    BIO_meth_set_ctrl(method, bio_control);
+    openssl.BIO_meth_set_write(method, bio_write);
+    openssl.BIO_meth_set_read(method, bio_read);
+    openssl.BIO_meth_set_ctrl(method, bio_control);
 }
 
 /* ---- the shared key ------------------------------------------------------------------------------ */
@@ -150,18 +189,20 @@ static bool read_name(const unsigned char *text, size_t size, transport_identity
 static SSL_SESSION *session_of(SSL *ssl, const uint8_t key[TRANSPORT_KEY_BYTES])
 {
     static const unsigned char aes_128_gcm[] = {0x13, 0x01};
-    const SSL_CIPHER *cipher                 = SSL_CIPHER_find(ssl, aes_128_gcm);
-    SSL_SESSION *s                           = SSL_SESSION_new();
-    if (s != NULL && cipher != NULL && SSL_SESSION_set1_master_key(s, key, TRANSPORT_KEY_BYTES) &&
-        SSL_SESSION_set_cipher(s, cipher) && SSL_SESSION_set_protocol_version(s, TLS1_3_VERSION))
+    const SSL_CIPHER *cipher                 = openssl.SSL_CIPHER_find(ssl, aes_128_gcm);
+    SSL_SESSION *s                           = openssl.SSL_SESSION_new();
+    if (s != NULL && cipher != NULL &&
+        openssl.SSL_SESSION_set1_master_key(s, key, TRANSPORT_KEY_BYTES) &&
+        openssl.SSL_SESSION_set_cipher(s, cipher) &&
+        openssl.SSL_SESSION_set_protocol_version(s, TLS1_3_VERSION))
         return s;
-    SSL_SESSION_free(s);
+    openssl.SSL_SESSION_free(s);
     return NULL;
 }
 
 static const transport_keys *keys_of(const SSL *ssl)
 {
-    return SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
+    return SSL_CTX_get_app_data(openssl.SSL_get_SSL_CTX(ssl));
 }
 
 static int offer_key(SSL *ssl, const EVP_MD *hash, const unsigned char **name, size_t *size,
@@ -218,73 +259,74 @@ static bool set_up(SSL_CTX *c, bool listens)
 {
     const char *ciphers = has_aes() ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
                                     : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
-    SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
-                               SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_CIPHER_SERVER_PREFERENCE |
-                               SSL_OP_PRIORITIZE_CHACHA);
-    SSL_CTX_clear_options(c, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
+    openssl.SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION |
+                                       SSL_OP_NO_COMPRESSION | SSL_OP_IGNORE_UNEXPECTED_EOF |
+                                       SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
+    openssl.SSL_CTX_clear_options(c, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
     SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                             SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_verify(c, listens ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, trust_none);
+    openssl.SSL_CTX_set_verify(c, listens ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, trust_none);
     SSL_CTX_set_max_cert_list(c, 4096);
-    SSL_CTX_set_info_callback(c, note_alert);
+    openssl.SSL_CTX_set_info_callback(c, note_alert);
     SSL_CTX_set_read_ahead(c, 1);
-    SSL_CTX_set_default_read_buffer_len(c, READ_BYTES);
+    openssl.SSL_CTX_set_default_read_buffer_len(c, READ_BYTES);
     if (listens)
-        SSL_CTX_set_psk_find_session_callback(c, find_key);
+        openssl.SSL_CTX_set_psk_find_session_callback(c, find_key);
     else
-        SSL_CTX_set_psk_use_session_callback(c, offer_key);
+        openssl.SSL_CTX_set_psk_use_session_callback(c, offer_key);
     return SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) &&
            SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) &&
-           SSL_CTX_set_ciphersuites(c, ciphers) && SSL_CTX_set1_groups_list(c, "X25519") &&
-           SSL_CTX_set_num_tickets(c, 0) && SSL_CTX_set_max_early_data(c, 0) &&
-           SSL_CTX_set_recv_max_early_data(c, 0);
+           openssl.SSL_CTX_set_ciphersuites(c, ciphers) && SSL_CTX_set1_groups_list(c, "X25519") &&
+           openssl.SSL_CTX_set_num_tickets(c, 0) && openssl.SSL_CTX_set_max_early_data(c, 0) &&
+           openssl.SSL_CTX_set_recv_max_early_data(c, 0);
 }
 
 pen_status tls_context_open(const transport_keys *keys, bool listens, tls_context **out,
                             pen_error *why)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (load(why) != PEN_OK) return why->status;
     pthread_once(&once, start);
-    ERR_set_mark();
-    SSL_CTX *c = method != NULL ? SSL_CTX_new(TLS_method()) : NULL;
+    openssl.ERR_set_mark();
+    SSL_CTX *c = method != NULL ? openssl.SSL_CTX_new(openssl.TLS_method()) : NULL;
     if (c != NULL && set_up(c, listens)) {
         SSL_CTX_set_app_data(c, (void *)(uintptr_t)keys);
         *out = c;
     } else {
-        const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+        const char *reason = openssl.ERR_reason_error_string(openssl.ERR_peek_last_error());
         why_set(why, c == NULL ? PEN_NO_MEMORY : PEN_UNSUPPORTED,
                 "OpenSSL cannot prepare TLS 1.3 (%s); set transport=zmq, or encryption=clear",
                 reason != NULL ? reason : "no memory");
-        SSL_CTX_free(c);
+        openssl.SSL_CTX_free(c);
         c = NULL;
     }
-    ERR_pop_to_mark();
+    openssl.ERR_pop_to_mark();
     return c != NULL ? PEN_OK : why->status;
 }
 
 void tls_context_close(tls_context *c)
 {
-    SSL_CTX_free(c);
+    if (c != NULL) openssl.SSL_CTX_free(c);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 static bool begin(tls *t)
 {
-    BIO *bio = BIO_new(method);
-    t->ssl   = bio != NULL ? SSL_new(t->context) : NULL;
+    BIO *bio = openssl.BIO_new(method);
+    t->ssl   = bio != NULL ? openssl.SSL_new(t->context) : NULL;
     if (t->ssl == NULL) {
-        BIO_free(bio);
+        openssl.BIO_free(bio);
         return false;
     }
-    BIO_set_data(bio, t);
-    BIO_set_init(bio, 1);
-    SSL_set_bio(t->ssl, bio, bio);
+    openssl.BIO_set_data(bio, t);
+    openssl.BIO_set_init(bio, 1);
+    openssl.SSL_set_bio(t->ssl, bio, bio);
     SSL_set_app_data(t->ssl, t);
     if (t->listens)
-        SSL_set_accept_state(t->ssl);
+        openssl.SSL_set_accept_state(t->ssl);
     else
-        SSL_set_connect_state(t->ssl);
+        openssl.SSL_set_connect_state(t->ssl);
     return true;
 }
 
@@ -295,9 +337,9 @@ tls *tls_create(tls_context *c, bool listens, int fd)
     t->fd      = fd;
     t->context = c;
     t->listens = listens;
-    ERR_set_mark();
+    openssl.ERR_set_mark();
     const bool is_made = listens || begin(t);
-    ERR_pop_to_mark();
+    openssl.ERR_pop_to_mark();
     if (is_made) return t;
     free(t);
     return NULL;
@@ -306,7 +348,7 @@ tls *tls_create(tls_context *c, bool listens, int fd)
 void tls_free(tls *t)
 {
     if (t == NULL) return;
-    SSL_free(t->ssl);
+    openssl.SSL_free(t->ssl);
     free(t->out);
     free(t);
 }
@@ -338,7 +380,7 @@ static hello_state look_at_hello(const tls *t)
 
 static const char *why_it_failed(const tls *t)
 {
-    const int reason = ERR_GET_REASON(ERR_peek_last_error());
+    const int reason = ERR_GET_REASON(openssl.ERR_peek_last_error());
     if (t->speaks_zmq) return TRANSPORT_DIFFERS;
     if (t->listens) return "a connection without a key of this job";
     if (t->is_over && !t->has_alert) return NULL;
@@ -352,11 +394,11 @@ static tls_state go_on(tls *t, const char **note)
 {
     t->is_refused = false;
     t->may_read   = true;
-    int done      = SSL_do_handshake(t->ssl);
+    int done      = openssl.SSL_do_handshake(t->ssl);
     tls_flush(t);
     if (done != 1 && t->is_refused && !t->is_over && tls_unsent(t) == 0) return TLS_SHAKING;
-    t->is_up =
-        done == 1 && SSL_session_reused(t->ssl) == 1 && SSL_version(t->ssl) == TLS1_3_VERSION;
+    t->is_up = done == 1 && openssl.SSL_session_reused(t->ssl) == 1 &&
+               openssl.SSL_version(t->ssl) == TLS1_3_VERSION;
     t->holds = t->is_up;
     if (t->is_up) return TLS_UP;
     *note = done == 1 ? "the other end has proven nothing" : why_it_failed(t);
@@ -380,10 +422,10 @@ tls_state tls_shake(tls *t, const char **note)
         case HELLO_WHOLE: break;
         }
     }
-    ERR_set_mark();
+    openssl.ERR_set_mark();
     if (t->ssl == NULL && !begin(t)) *note = "no memory for a handshake";
     const tls_state state = *note == NULL ? go_on(t, note) : TLS_FAILED;
-    ERR_pop_to_mark();
+    openssl.ERR_pop_to_mark();
     return state;
 }
 
@@ -404,9 +446,9 @@ static size_t decrypt(tls *t, uint8_t *to, size_t room)
     size_t all = 0;
     while (all < room && t->holds) {
         size_t got = 0;
-        if (SSL_read_ex(t->ssl, to + all, room - all, &got) == 1) {
+        if (openssl.SSL_read_ex(t->ssl, to + all, room - all, &got) == 1) {
             all += got;
-            t->holds = SSL_has_pending(t->ssl) ==
+            t->holds = openssl.SSL_has_pending(t->ssl) ==
                        1; /* if only a part of a record, the next call finds that */
             continue;
         }
@@ -425,9 +467,9 @@ ssize_t tls_receive(tls *t, const struct iovec *to, int n)
     t->may_read   = !t->holds;
     t->holds      = t->fault == NULL && !t->is_over;
     t->is_refused = false;
-    ERR_set_mark();
+    openssl.ERR_set_mark();
     for (int i = 0; i < n; i++) all += decrypt(t, to[i].iov_base, to[i].iov_len);
-    ERR_pop_to_mark();
+    openssl.ERR_pop_to_mark();
     if (tls_unsent(t) > 0) tls_flush(t); /* an answer to a change of keys */
     if (all > 0) {
         t->holds |= t->fault != NULL || t->is_over; /* so that the end is noticed */
@@ -523,9 +565,9 @@ static bool encrypt(tls *t, const uint8_t *data, size_t size)
 {
     size_t taken = 0;
     if (++t->records % RECORDS_MAX == 0 &&
-        SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) != 1)
+        openssl.SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) != 1)
         return false;
-    return SSL_write_ex(t->ssl, data, size, &taken) == 1 && taken == size;
+    return openssl.SSL_write_ex(t->ssl, data, size, &taken) == 1 && taken == size;
 }
 
 ssize_t tls_send(tls *t, const struct iovec *of, int n)
@@ -539,7 +581,7 @@ ssize_t tls_send(tls *t, const struct iovec *of, int n)
     const size_t full = all + (all / RECORD_BYTES + 1) * RECORD_MORE;
     t->out_expected   = full < most ? full : most;
     advance(&left, 0);
-    ERR_set_mark();
+    openssl.ERR_set_mark();
     flush(t);
     while (is_fit && taken < all && tls_unsent(t) < OUT_BYTES) {
         size_t size;
@@ -550,7 +592,7 @@ ssize_t tls_send(tls *t, const struct iovec *of, int n)
         advance(&left, size);
         if (tls_unsent(t) >= OUT_BYTES) flush(t);
     }
-    ERR_pop_to_mark();
+    openssl.ERR_pop_to_mark();
     tls_flush(t);
     if (taken > 0) return (ssize_t)taken;
     errno = is_fit ? EAGAIN : t->lacks_memory ? ENOMEM : EPROTO;

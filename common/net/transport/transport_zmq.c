@@ -121,7 +121,7 @@ static void on_connected(endpoint *e)
      * processes only now and then, unless asked for events. */
     int events;
     size_t size = sizeof events;
-    zmq_getsockopt(e->socket, ZMQ_EVENTS, &events, &size);
+    zmq.getsockopt(e->socket, ZMQ_EVENTS, &events, &size);
     l->fault = NULL;
     l->is_up = true;
 }
@@ -326,7 +326,7 @@ typedef struct {
 static void release_received(buf *base)
 {
     received *r = (received *)base;
-    zmq_msg_close(&r->frame);
+    zmq.msg_close(&r->frame);
     free(r);
 }
 
@@ -334,9 +334,9 @@ static buf *keep_body(zmq_msg_t *frame)
 {
     received *r = malloc(sizeof *r);
     if (r == NULL) return NULL;
-    zmq_msg_init(&r->frame);
-    zmq_msg_move(&r->frame, frame);
-    buf_init(&r->base, zmq_msg_data(&r->frame), zmq_msg_size(&r->frame), release_received);
+    zmq.msg_init(&r->frame);
+    zmq.msg_move(&r->frame, frame);
+    buf_init(&r->base, zmq.msg_data(&r->frame), zmq.msg_size(&r->frame), release_received);
     return &r->base;
 }
 
@@ -348,9 +348,9 @@ static int recv_frames(void *socket, zmq_msg_t *head, zmq_msg_t *body, uint64_t 
     for (int n = 0;; n++) {
         zmq_msg_t *frame = n == 0 ? head : n == 1 ? body : &rest;
         if (!zmqio_recv_frame(socket, frame)) return n;
-        const bool more = zmq_msg_more(frame);
-        *bytes += zmq_msg_size(frame);
-        if (frame == &rest) zmq_msg_close(&rest);
+        const bool more = zmq.msg_more(frame);
+        *bytes += zmq.msg_size(frame);
+        if (frame == &rest) zmq.msg_close(&rest);
         if (!more) return n + 1;
     }
 }
@@ -359,9 +359,9 @@ static int recv_frames(void *socket, zmq_msg_t *head, zmq_msg_t *body, uint64_t 
 static const char *fault_of(const endpoint *e, const zmq_msg_t *head, const zmq_msg_t *body, int n)
 {
     if (n > 2) return "a message of more than two frames";
-    if (zmq_msg_size(head) == 0) return "a message with an empty head";
-    if (zmq_msg_size(head) > e->head_max) return "a head that is too large";
-    if (n == 2 && zmq_msg_size(body) > e->body_max) return "a body that is too large";
+    if (zmq.msg_size(head) == 0) return "a message with an empty head";
+    if (zmq.msg_size(head) > e->head_max) return "a head that is too large";
+    if (n == 2 && zmq.msg_size(body) > e->body_max) return "a body that is too large";
     return NULL;
 }
 
@@ -395,7 +395,7 @@ static verdict judge_peer(endpoint *e, zmq_msg_t *id, uint32_t *number, int n, c
         if (mark == NULL || !peers_meet(&e->peers, *number, fd, mark, mark_keep(id))) return REFUSE;
         transport_identity is;
         if (e->has_keys && curve_who(id, &is)) peers_identify(&e->peers, *number, is.who, is.index);
-        if (n == 1 && zmq_msg_size(&e->head) == 0) return DROP; /* a probe */
+        if (n == 1 && zmq.msg_size(&e->head) == 0) return DROP; /* a probe */
     }
     peers_respect(&e->peers, *number);
     return TAKE;
@@ -415,14 +415,14 @@ static bool take_message(endpoint *e, zmq_msg_t *id, zmq_msg_t *body, int n, uin
     if (fault != NULL) return refuse(event, fault);
     if (n == 2 && (event->body = keep_body(body)) == NULL)
         return refuse(event, "no memory for a body");
-    event->head      = zmq_msg_data(&e->head);
-    event->head_size = zmq_msg_size(&e->head);
+    event->head      = zmq.msg_data(&e->head);
+    event->head_size = zmq.msg_size(&e->head);
     return tell(event, TRANSPORT_MESSAGE, event->peer);
 }
 
 static void drop_head(endpoint *e)
 {
-    if (e->has_head) zmq_msg_close(&e->head);
+    if (e->has_head) zmq.msg_close(&e->head);
     e->has_head = false;
 }
 
@@ -435,8 +435,8 @@ static bool recv_message(endpoint *e, transport_event *event)
         const int n         = recv_frames(e->socket, &e->head, &body, &bytes);
         e->has_head         = n > 0;
         const bool is_event = n > 0 && take_message(e, &id, &body, n, bytes, event);
-        if (e->listens) zmq_msg_close(&id);
-        if (n > 1) zmq_msg_close(&body);
+        if (e->listens) zmq.msg_close(&id);
+        if (n > 1) zmq.msg_close(&body);
         if (n == 0) return false;
         if (is_event) return true;
         drop_head(e);
@@ -560,10 +560,10 @@ static void close_now(endpoint *e, int linger_ms)
     if (is_foreign(e)) return;
     drop_head(e);
     if (e->socket != NULL) {
-        zmq_socket_monitor(e->socket, NULL, 0);
-        if (e->monitor != NULL) zmq_close(e->monitor);
+        zmq.socket_monitor(e->socket, NULL, 0);
+        if (e->monitor != NULL) zmq.close(e->monitor);
         set_int(e->socket, ZMQ_LINGER, linger_ms);
-        zmq_close(e->socket);
+        zmq.close(e->socket);
     }
     queue_drop(e);
     if (e->has_context) zmqctx_release();

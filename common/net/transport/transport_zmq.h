@@ -11,6 +11,22 @@
 #include <stdatomic.h>
 #include <zmq.h>
 
+/* ---- the library: transport_zmq_context.c ------------------------------------------------------ */
+/* clang-format off */
+#define ZMQ_FUNCTIONS(X) \
+    X(bind) X(close) X(connect) X(ctx_new) X(ctx_set) X(ctx_shutdown) X(ctx_term) X(disconnect) X(getsockopt) \
+    X(has) X(msg_close) X(msg_copy) X(msg_data) X(msg_gets) X(msg_init) X(msg_init_data) X(msg_more) X(msg_move) \
+    X(msg_recv) X(msg_send) X(msg_size) X(recv) X(send) X(setsockopt) X(socket) X(socket_monitor) X(strerror)
+/* clang-format on */
+#define ZMQ_MEMBER(name) __typeof__(zmq_##name) *name;
+
+/* Its functions, once zmqctx_load() has succeeded, which endpoints do first. */
+extern struct zmq_functions {
+    ZMQ_FUNCTIONS(ZMQ_MEMBER)
+} zmq;
+
+pen_status zmqctx_load(pen_error *why);
+
 /* ---- connections of a listener: transport_zmq_watch.c ------------------------------------------ */
 typedef struct watched watched;
 
@@ -76,7 +92,7 @@ typedef struct {
 
 static inline void set_int(void *socket, int option, int value)
 {
-    zmq_setsockopt(socket, option, &value, sizeof value);
+    zmq.setsockopt(socket, option, &value, sizeof value);
 }
 
 /* ---- frames, and what wakes the owner: transport_zmq_socket.c ------------------------------------ */

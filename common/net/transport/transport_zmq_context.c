@@ -1,12 +1,24 @@
 /* transport_zmq_context.c - the one context of the process: ZeroMQ's threads, and what a fork does to them. */
 #include "common/net/transport/transport_zmq.h"
 
+#include "common/system/library.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+
+#define NAME(name) "zmq_" #name,
+
+struct zmq_functions zmq;
+
+pen_status zmqctx_load(pen_error *why)
+{
+    static const char *const names[] = {ZMQ_FUNCTIONS(NAME)};
+    return library_load(PENSTOCK_ZMQ, names, sizeof names / sizeof *names, &zmq, why);
+}
 
 enum { SOCKETS_MAX = 16384 }; /* of the process */
 
@@ -32,11 +44,11 @@ static void watch_forks(void)
 
 static void *context_create(uint32_t io_threads)
 {
-    void *made = zmq_ctx_new();
+    void *made = zmq.ctx_new();
     if (made == NULL) return NULL;
-    zmq_ctx_set(made, ZMQ_IO_THREADS, (int)io_threads);
-    zmq_ctx_set(made, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
-    zmq_ctx_set(made, ZMQ_BLOCKY, 0);
+    zmq.ctx_set(made, ZMQ_IO_THREADS, (int)io_threads);
+    zmq.ctx_set(made, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
+    zmq.ctx_set(made, ZMQ_BLOCKY, 0);
     /* ZeroMQ allocates each large message and we free it in another thread.  By default glibc returns such blocks to
      * the kernel at once, and page faults take a fifth of the transfer time.  Freeing one block just below 32 MiB
      * raises both of its dynamic thresholds; mallopt() would switch that adaptation off for the whole program. */
@@ -66,11 +78,11 @@ void zmqctx_release(void)
     void *last = --context_users == 0 ? context : NULL;
     if (last != NULL) {
         context = NULL;
-        zmq_ctx_shutdown(last);
+        zmq.ctx_shutdown(last);
         curve_stop();
     }
     pthread_mutex_unlock(&context_lock);
-    while (last != NULL && zmq_ctx_term(last) != 0 && errno == EINTR) {}
+    while (last != NULL && zmq.ctx_term(last) != 0 && errno == EINTR) {}
 }
 
 /* A ROUTER names its peers by a number that counts up from rand(), which every process starts alike, and libzmq aborts
@@ -83,7 +95,7 @@ void *zmqctx_router(void *ctx)
     if (getrandom(&seed, sizeof seed, 0) != sizeof seed) return NULL;
     pthread_mutex_lock(&context_lock);
     char *before = initstate(seed, sequence, sizeof sequence);
-    void *socket = zmq_socket(ctx, ZMQ_ROUTER);
+    void *socket = zmq.socket(ctx, ZMQ_ROUTER);
     setstate(before);
     explicit_bzero(sequence, sizeof sequence);
     pthread_mutex_unlock(&context_lock);

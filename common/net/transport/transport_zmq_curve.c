@@ -59,11 +59,11 @@ static bool recv_request(void *socket, request *r)
     for (int i = 0; more; i++) {
         uint8_t *to = i < REQUEST_FRAMES ? r->frame[i] : rest;
         int n;
-        do n = zmq_recv(socket, to, FRAME_BYTES, 0);
+        do n = zmq.recv(socket, to, FRAME_BYTES, 0);
         while (n < 0 && errno == EINTR);
         if (n < 0) return false;
         if (i < REQUEST_FRAMES) r->size[r->n++] = n < FRAME_BYTES ? n : FRAME_BYTES;
-        zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &size);
+        zmq.getsockopt(socket, ZMQ_RCVMORE, &more, &size);
     }
     return true;
 }
@@ -101,12 +101,12 @@ static void *serve(void *socket)
                                     name, ""};
         const bool has_key = is_in && is_frame(&r, 5, "CURVE");
         if (has_key) snprintf(name, sizeof name, "%u %u", as.who, as.index);
-        zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
-        zmq_send(socket, r.frame[1], r.n > 1 ? (size_t)r.size[1] : 0, ZMQ_SNDMORE);
+        zmq.send(socket, "1.0", 3, ZMQ_SNDMORE);
+        zmq.send(socket, r.frame[1], r.n > 1 ? (size_t)r.size[1] : 0, ZMQ_SNDMORE);
         for (int i = 0; i < 4; i++)
-            zmq_send(socket, text[i], strlen(text[i]), i < 3 ? ZMQ_SNDMORE : 0);
+            zmq.send(socket, text[i], strlen(text[i]), i < 3 ? ZMQ_SNDMORE : 0);
     }
-    zmq_close(socket);
+    zmq.close(socket);
     return NULL;
 }
 
@@ -125,11 +125,11 @@ static bool start_thread(void *socket)
 static bool start_service(void *context)
 {
     if (has_thread) return true;
-    void *socket = zmq_socket(context, ZMQ_REP);
+    void *socket = zmq.socket(context, ZMQ_REP);
     if (socket == NULL) return false;
     set_int(socket, ZMQ_LINGER, 0);
-    if (zmq_bind(socket, "inproc://zeromq.zap.01") == 0 && start_thread(socket)) return true;
-    zmq_close(socket);
+    if (zmq.bind(socket, "inproc://zeromq.zap.01") == 0 && start_thread(socket)) return true;
+    zmq.close(socket);
     return false;
 }
 
@@ -151,7 +151,7 @@ void curve_forget(void)
 
 bool curve_who(zmq_msg_t *message, transport_identity *is)
 {
-    const char *name = zmq_msg_gets(message, "User-Id");
+    const char *name = zmq.msg_gets(message, "User-Id");
     return name != NULL && sscanf(name, "%u %u", &is->who, &is->index) == 2;
 }
 
@@ -174,10 +174,10 @@ static pen_status open_door(endpoint *e, void *context, pen_error *why)
     if (!is_served) {
         free(d);
         return why_set(why, PEN_NO_MEMORY, "cannot start the key service of a listener: %s",
-                       zmq_strerror(errno));
+                       zmq.strerror(errno));
     }
     snprintf(domain, sizeof domain, "%u", e->door);
-    zmq_setsockopt(e->socket, ZMQ_ZAP_DOMAIN, domain, strlen(domain));
+    zmq.setsockopt(e->socket, ZMQ_ZAP_DOMAIN, domain, strlen(domain));
     return PEN_OK;
 }
 
@@ -186,26 +186,26 @@ static bool set_keys(endpoint *e)
     const transport_keys *k = e->options.keys;
     void *s                 = e->socket;
     set_int(s, ZMQ_CURVE_SERVER, e->listens);
-    if (zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, k->own, sizeof k->own) != 0) return false;
+    if (zmq.setsockopt(s, ZMQ_CURVE_SECRETKEY, k->own, sizeof k->own) != 0) return false;
     if (e->listens) return true;
-    return zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, k->own_public, sizeof k->own_public) == 0 &&
-           zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, k->peer, sizeof k->peer) == 0;
+    return zmq.setsockopt(s, ZMQ_CURVE_PUBLICKEY, k->own_public, sizeof k->own_public) == 0 &&
+           zmq.setsockopt(s, ZMQ_CURVE_SERVERKEY, k->peer, sizeof k->peer) == 0;
 }
 
 pen_status curve_set(endpoint *e, void *context, bool is_on, pen_error *why)
 {
     if (!is_on) {
         set_int(e->socket, ZMQ_CURVE_SERVER, 0); /* no mechanism */
-        zmq_setsockopt(e->socket, ZMQ_ZAP_DOMAIN, "penstock", strlen("penstock"));
+        zmq.setsockopt(e->socket, ZMQ_ZAP_DOMAIN, "penstock", strlen("penstock"));
         return PEN_OK;
     }
-    if (!zmq_has("curve"))
+    if (!zmq.has("curve"))
         return why_set(why, PEN_UNSUPPORTED,
                        "this ZeroMQ was built without encryption (CURVE); install libzmq with "
                        "libsodium, or set encryption=clear");
     if (!set_keys(e))
         return why_set(why, PEN_INTERNAL, "ZeroMQ rejected the keys of an endpoint: %s",
-                       zmq_strerror(errno));
+                       zmq.strerror(errno));
     return e->listens ? open_door(e, context, why) : PEN_OK;
 }
 

@@ -16,7 +16,7 @@ enum { AGAIN_MS = 500 /* at most */, LOOK_MS = 10, LOOK_TRIES = 4 };
 
 void dial_hang_up(endpoint *e)
 {
-    if (e->target[0] != '\0') zmq_disconnect(e->socket, e->target);
+    if (e->target[0] != '\0') zmq.disconnect(e->socket, e->target);
     e->target[0] = '\0';
 }
 
@@ -50,7 +50,7 @@ static bool dial_number(endpoint *e, const char *number)
     e->link.tries    = 0;
     if (strchr(number, '[') != NULL) set_int(e->socket, ZMQ_IPV6, 1);
     if (curve_set(e, NULL, e->has_keys && !is_local, &why) != PEN_OK ||
-        zmq_connect(e->socket, target) != 0)
+        zmq.connect(e->socket, target) != 0)
         return false;
     snprintf(e->target, sizeof e->target, "%s", target);
     return true;

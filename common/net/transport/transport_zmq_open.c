@@ -37,7 +37,7 @@ static void set_options(endpoint *e, const char *address, const transport_option
         o->head_bytes_max > o->body_bytes_max ? o->head_bytes_max : o->body_bytes_max;
     const int64_t frame_max = largest > INT64_MAX / 2 ? INT64_MAX : (int64_t)(2 * largest);
     const int heartbeat     = o->heartbeat_ms > INT_MAX / 3 ? INT_MAX / 3 : (int)o->heartbeat_ms;
-    zmq_setsockopt(e->socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof frame_max);
+    zmq.setsockopt(e->socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof frame_max);
     set_int(e->socket, ZMQ_LINGER, 0);
     set_int(e->socket, ZMQ_SNDHWM, 0);
     set_int(e->socket, ZMQ_RCVHWM, 0);
@@ -57,7 +57,7 @@ static int descriptor_of(void *socket)
 {
     int fd;
     size_t size = sizeof fd;
-    return zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 ? fd : -1;
+    return zmq.getsockopt(socket, ZMQ_FD, &fd, &size) == 0 ? fd : -1;
 }
 
 static bool watch_socket(endpoint *e, void *socket)
@@ -69,7 +69,7 @@ static void close_watched(endpoint *e, void *socket)
 {
     if (socket == NULL) return;
     epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, descriptor_of(socket), NULL);
-    zmq_close(socket);
+    zmq.close(socket);
 }
 
 /* The monitor reports connections over a pair of sockets inside the process. */
@@ -81,19 +81,19 @@ static bool open_monitor(endpoint *e, void *ctx, unsigned number)
                        ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
                        ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                        ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-    if (zmq_socket_monitor(e->socket, name, events) != 0) return false;
-    e->monitor = zmq_socket(ctx, ZMQ_PAIR);
+    if (zmq.socket_monitor(e->socket, name, events) != 0) return false;
+    e->monitor = zmq.socket(ctx, ZMQ_PAIR);
     if (e->monitor == NULL) return false;
     set_int(e->monitor, ZMQ_LINGER, 0);
     set_int(e->monitor, ZMQ_RCVHWM, 0);
-    return zmq_connect(e->monitor, name) == 0;
+    return zmq.connect(e->monitor, name) == 0;
 }
 
 /* Opens a socket and its monitor, both watched.  On failure errno says why, and both may be open. */
 static bool make_socket(endpoint *e, void *ctx, int type, unsigned number)
 {
     e->monitor = NULL;
-    e->socket  = type == ZMQ_ROUTER ? zmqctx_router(ctx) : zmq_socket(ctx, type);
+    e->socket  = type == ZMQ_ROUTER ? zmqctx_router(ctx) : zmq.socket(ctx, type);
     return e->socket != NULL && open_monitor(e, ctx, number) && watch_socket(e, e->socket) &&
            watch_socket(e, e->monitor);
 }
@@ -116,6 +116,7 @@ static pen_status open_socket(endpoint *e, int type, const char *address,
     e->head_max = o->head_bytes_max;
     e->body_max = o->body_bytes_max;
     linger_begin();
+    if (zmqctx_load(why) != PEN_OK) return why->status;
     void *ctx      = queue_create(e) ? zmqctx_acquire(o->io_threads, &number) : NULL;
     e->has_context = ctx != NULL;
     e->generation  = zmqctx_generation();
@@ -124,7 +125,7 @@ static pen_status open_socket(endpoint *e, int type, const char *address,
         return why_set(
             why, PEN_NO_MEMORY,
             "cannot open a socket for %.200s: %s; raise the limit of open files (ulimit -n)",
-            address, zmq_strerror(errno));
+            address, zmq.strerror(errno));
     set_options(e, address, o);
     return curve_set(e, ctx, e->has_keys, why);
 }
@@ -174,7 +175,7 @@ static pen_status notify_failed(const char *verb, const char *address, int error
             "interfaces, or 0.0.0.0 for all",
             verb, address);
     return why_set(why, PEN_UNREACHABLE, "cannot %s %.200s: %s", verb, address,
-                   zmq_strerror(error));
+                   zmq.strerror(error));
 }
 
 /* At TCP, or only in its place.  False: errno. */
@@ -185,8 +186,8 @@ static bool bind_address(endpoint *e, const char *address)
         e->reserved_fd = local_socket_reserve(address, e->address, sizeof e->address);
         return e->reserved_fd >= 0;
     }
-    return zmq_bind(e->socket, address) == 0 &&
-           zmq_getsockopt(e->socket, ZMQ_LAST_ENDPOINT, e->address, &size) == 0;
+    return zmq.bind(e->socket, address) == 0 &&
+           zmq.getsockopt(e->socket, ZMQ_LAST_ENDPOINT, e->address, &size) == 0;
 }
 
 /* The Unix-domain socket beside it, without keys.  ZeroMQ only accepts there: the file is ours. */
@@ -201,9 +202,9 @@ static pen_status bind_local(endpoint *e, pen_error *why)
     if (status != PEN_OK) return status;
     (void)curve_set(e, NULL, false, why);
     set_int(e->socket, ZMQ_USE_FD, local_socket_take(e->local)); /* ZeroMQ closes it */
-    if (zmq_bind(e->socket, "ipc://@penstock") != 0)
+    if (zmq.bind(e->socket, "ipc://@penstock") != 0)
         return why_set(why, PEN_INTERNAL, "cannot listen at the socket of %.200s: %s", e->address,
-                       zmq_strerror(errno));
+                       zmq.strerror(errno));
     return PEN_OK;
 }
 
@@ -248,7 +249,7 @@ bool endpoint_renew(endpoint *e)
         e->monitor = monitor;
         socket = made, monitor = made_monitor;
     }
-    if (socket != NULL) zmq_socket_monitor(socket, NULL, 0);
+    if (socket != NULL) zmq.socket_monitor(socket, NULL, 0);
     close_watched(e, monitor);
     close_watched(e, socket);
     if (ctx != NULL) zmqctx_release();

@@ -19,7 +19,7 @@ enum {
 bool zmqio_send_frame(void *socket, zmq_msg_t *frame)
 {
     int n;
-    do n = zmq_msg_send(frame, socket, ZMQ_DONTWAIT);
+    do n = zmq.msg_send(frame, socket, ZMQ_DONTWAIT);
     while (n < 0 && errno == EINTR);
     return n >= 0;
 }
@@ -27,7 +27,7 @@ bool zmqio_send_frame(void *socket, zmq_msg_t *frame)
 bool zmqio_send(void *socket, const void *bytes, size_t size, int flags)
 {
     int n;
-    do n = zmq_send(socket, bytes, size, flags | ZMQ_DONTWAIT);
+    do n = zmq.send(socket, bytes, size, flags | ZMQ_DONTWAIT);
     while (n < 0 && errno == EINTR);
     return n >= 0;
 }
@@ -35,8 +35,8 @@ bool zmqio_send(void *socket, const void *bytes, size_t size, int flags)
 bool zmqio_recv_frame(void *socket, zmq_msg_t *frame)
 {
     int n;
-    zmq_msg_init(frame);
-    do n = zmq_msg_recv(frame, socket, ZMQ_DONTWAIT);
+    zmq.msg_init(frame);
+    do n = zmq.msg_recv(frame, socket, ZMQ_DONTWAIT);
     while (n < 0 && errno == EINTR);
     return n >= 0;
 }
@@ -44,7 +44,7 @@ bool zmqio_recv_frame(void *socket, zmq_msg_t *frame)
 int zmqio_recv(void *socket, void *bytes, size_t size)
 {
     int n;
-    do n = zmq_recv(socket, bytes, size, ZMQ_DONTWAIT);
+    do n = zmq.recv(socket, bytes, size, ZMQ_DONTWAIT);
     while (n < 0 && errno == EINTR);
     return n;
 }
@@ -62,9 +62,9 @@ pen_status endpoint_name_peer(endpoint *e, uint32_t number)
 bool endpoint_recv_id(endpoint *e, zmq_msg_t *id, uint32_t *number)
 {
     if (!zmqio_recv_frame(e->socket, id)) return false;
-    const uint8_t *bytes = zmq_msg_data(id);
+    const uint8_t *bytes = zmq.msg_data(id);
     *number              = 0;
-    if (zmq_msg_size(id) == ID_BYTES && bytes[0] == 0) memcpy(number, bytes + 1, sizeof *number);
+    if (zmq.msg_size(id) == ID_BYTES && bytes[0] == 0) memcpy(number, bytes + 1, sizeof *number);
     *number = ntohl(*number);
     return true;
 }
@@ -121,12 +121,12 @@ bool queue_last(endpoint *e, const void *bytes, size_t size, buf *owner)
         buf_release(owner);
         bytes = f->copied;
     }
-    if (zmq_msg_init_data(&frame, (void *)(uintptr_t)bytes, size, on_written, f) != 0) {
+    if (zmq.msg_init_data(&frame, (void *)(uintptr_t)bytes, size, on_written, f) != 0) {
         on_written(NULL, f);
         return false;
     }
     const bool is_sent = zmqio_send_frame(e->socket, &frame);
-    if (!is_sent) zmq_msg_close(&frame);
+    if (!is_sent) zmq.msg_close(&frame);
     return is_sent;
 }
 
@@ -134,22 +134,22 @@ bool queue_last(endpoint *e, const void *bytes, size_t size, buf *owner)
 
 const char *mark_of(zmq_msg_t *message)
 {
-    return zmq_msg_gets(message, "__fd"); /* its descriptor, as text */
+    return zmq.msg_gets(message, "__fd"); /* its descriptor, as text */
 }
 
 void *mark_keep(zmq_msg_t *id)
 {
     zmq_msg_t *kept = malloc(sizeof *kept);
     if (kept == NULL) return NULL;
-    zmq_msg_init(kept);
-    zmq_msg_copy(kept, id);
+    zmq.msg_init(kept);
+    zmq.msg_copy(kept, id);
     return kept;
 }
 
 void mark_drop(void *kept)
 {
     if (kept == NULL) return;
-    zmq_msg_close(kept);
+    zmq.msg_close(kept);
     free(kept);
 }
 
