@@ -4,7 +4,7 @@
 load ../support/job
 load ../support/units
 
-unit_words=(steps=3 rows=40 clip=60 persistence_threshold=1000)
+unit_words=(steps=3 rows=10 embed=30 clip=30 persistence_threshold=1000)
 
 setup() {
     job_setup

@@ -7,7 +7,7 @@ load ../support/job
 load ../support/units
 
 tries=${TRIES:-3}
-unit_words=(steps=3 rows=40 clip=60 persistence_threshold=1000)
+unit_words=(steps=3 rows=10 embed=30 clip=30 persistence_threshold=1000)
 
 setup() {
     job_setup
@@ -40,7 +40,7 @@ teardown() { job_teardown; }
     for seed in $(seq "$tries"); do
         export CUDA_ON_HOST_SEED=$seed
         units "ps-$seed" --servers 2 -- mode=ps-bsp own=1 device=cuda lazy=1 look=1
-        CUDA_ON_HOST_DEVICES=2 units "hier-$seed" --servers 1 -- mode=ps-hier own=1 device=cuda lazy=1 look=1 bucket_bytes=100000
+        CUDA_ON_HOST_DEVICES=2 units "hier-$seed" --servers 1 -- mode=ps-hier own=1 device=cuda lazy=1 look=1 bucket_bytes=25000
         units "zero3-$seed" --servers 1 -- mode=zero3 device=cuda lazy=1 max_reuse=0 prefetch_backward=post look=1
         units "full-$seed" -- mode=full_shard device=cuda lazy=1 max_reuse=0
         same_steps host "ps-$seed" "hier-$seed" "zero3-$seed" "full-$seed"
@@ -56,12 +56,12 @@ teardown() { job_teardown; }
     for seed in $(seq "$tries"); do
         export CUDA_ON_HOST_SEED=$seed
         units "ahead-$seed" -- mode=allreduce "${words[@]}" device=cuda
-        CUDA_ON_HOST_DEVICES=2 units "apart-$seed" -- mode=allreduce "${words[@]}" device=cuda bucket_bytes=100000
+        CUDA_ON_HOST_DEVICES=2 units "apart-$seed" -- mode=allreduce "${words[@]}" device=cuda bucket_bytes=25000
         units "zero1-$seed" -- mode=zero1 "${words[@]}" device=cuda
-        CUDA_ON_HOST_DEVICES=2 units "zero1-apart-$seed" -- mode=zero1 "${words[@]}" device=cuda bucket_bytes=100000
-        CUDA_ON_HOST_DEVICES=2 units "zero2-$seed" -- mode=zero2 "${words[@]}" own=0 device=cuda bucket_bytes=100000
+        CUDA_ON_HOST_DEVICES=2 units "zero1-apart-$seed" -- mode=zero1 "${words[@]}" device=cuda bucket_bytes=25000
+        CUDA_ON_HOST_DEVICES=2 units "zero2-$seed" -- mode=zero2 "${words[@]}" own=0 device=cuda bucket_bytes=25000
         units "hier-$seed" --servers 1 -- mode=ps-hier "${words[@]}" device=cuda
-        CUDA_ON_HOST_DEVICES=2 units "zero3-$seed" -- mode=zero3 "${words[@]}" own=0 device=cuda bucket_bytes=100000
+        CUDA_ON_HOST_DEVICES=2 units "zero3-$seed" -- mode=zero3 "${words[@]}" own=0 device=cuda bucket_bytes=25000
         same_steps host "ahead-$seed" "apart-$seed" "zero1-$seed" "zero1-apart-$seed" "zero2-$seed" "zero3-$seed" "hier-$seed"
     done
     units four-host --nproc-per-node 4 -- mode=allreduce "${words[@]}" accum=2

@@ -6,6 +6,7 @@
  *     diverge=1                        in every step each rank leaves out another layer, and uses the others in
  *                                      its own order
  *     rows=N                           elements of a layer's weight, in thousands (150)
+ *     embed=N                          elements of the embedding, in thousands (120)
  *     even=1                           all layers have weights of one size
  *     look=1                           reads all values once more between steps, unit by unit
  *     lazy=1                           continues with the decision of a step, before its values arrive
@@ -29,13 +30,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { LAYERS = 4, WORDS_MAX = 64, BIAS = 64, EMBED = 120000, STEPS_MAX = 64 };
+enum { LAYERS = 4, WORDS_MAX = 64, BIAS = 64, STEPS_MAX = 64 };
 
 typedef struct {
     const char *settings[WORDS_MAX + 2];
     int n_settings, rank;
     long steps; /* begun */
-    long own, diverge, rows, look, lazy, ahead, bad, pause_ms, late, count, even;
+    long own, diverge, rows, embed, look, lazy, ahead, bad, pause_ms, late, count, even;
     double sums[STEPS_MAX]; /* of the values that a step read, by the step */
     int on_device;
     void *stream; /* of the device; NULL: work runs at once, on the host */
@@ -55,9 +56,9 @@ typedef struct {
 static int take_own(choices *c, const char *word)
 {
     return sscanf(word, "own=%ld", &c->own) == 1 || sscanf(word, "diverge=%ld", &c->diverge) == 1 ||
-           sscanf(word, "rows=%ld", &c->rows) == 1 || sscanf(word, "look=%ld", &c->look) == 1 ||
-           sscanf(word, "lazy=%ld", &c->lazy) == 1 || sscanf(word, "bad=%ld", &c->bad) == 1 ||
-           sscanf(word, "ahead=%ld", &c->ahead) == 1 ||
+           sscanf(word, "rows=%ld", &c->rows) == 1 || sscanf(word, "embed=%ld", &c->embed) == 1 ||
+           sscanf(word, "look=%ld", &c->look) == 1 || sscanf(word, "lazy=%ld", &c->lazy) == 1 ||
+           sscanf(word, "bad=%ld", &c->bad) == 1 || sscanf(word, "ahead=%ld", &c->ahead) == 1 ||
            sscanf(word, "pause_ms=%ld", &c->pause_ms) == 1 ||
            sscanf(word, "late=%ld", &c->late) == 1 || sscanf(word, "count=%ld", &c->count) == 1 ||
            sscanf(word, "even=%ld", &c->even) == 1;
@@ -66,7 +67,7 @@ static int take_own(choices *c, const char *word)
 static void read_words(choices *c, int argc, char **argv)
 {
     const char *rank             = getenv("RANK");
-    *c                           = (choices){.rows = 150, .bad = -1};
+    *c                           = (choices){.rows = 150, .embed = 120, .bad = -1};
     c->rank                      = rank != NULL ? atoi(rank) : 0;
     c->settings[c->n_settings++] = "optim=adamw lr=0.01";
     c->settings[c->n_settings++] = "steps=4";
@@ -120,8 +121,10 @@ static int add(pen_ctx *ctx, const choices *c, tensor *t, const char *name, int6
 static int make(pen_ctx *ctx, const choices *c, network *net)
 {
     char name[32], unit[16];
-    if (add(ctx, c, &net->embed, "embed", EMBED, NULL, "normal std=0.02", 0, NULL)) return 1;
-    if (add(ctx, c, &net->table, "table", 110000, NULL, "uniform a=-1 b=1", PEN_FROZEN, NULL))
+    const int64_t embed = c->embed * 1000;
+    if (add(ctx, c, &net->embed, "embed", embed, NULL, "normal std=0.02", 0, NULL)) return 1;
+    if (add(ctx, c, &net->table, "table", embed - 10000, NULL, "uniform a=-1 b=1", PEN_FROZEN,
+            NULL))
         return 1;
     for (int l = 0; l < LAYERS; l++) {
         snprintf(unit, sizeof unit, "h.%d", l);
@@ -133,7 +136,7 @@ static int make(pen_ctx *ctx, const choices *c, network *net)
         if (add(ctx, c, &net->bias[l], name, BIAS, unit, "const v=0.5", PEN_ZERO_IF_UNUSED, NULL))
             return 1;
     }
-    return add(ctx, c, &net->head, "head", EMBED, NULL, NULL, 0, net->embed.handle);
+    return add(ctx, c, &net->head, "head", embed, NULL, NULL, 0, net->embed.handle);
 }
 
 /* Adds half of w, and noise in [-1, 1) that is smaller every step, so that a clip bound is exceeded in some steps and
