@@ -188,13 +188,12 @@ bool local_socket_is_of(const char *path, unsigned port)
 }
 
 /* ---- changing the folder ---------------------------------------------------------------------- */
-/* The lock ends with the descriptor. */
-static int lock_folder(const char *folder)
+/* LOCK_SH to change one's own file, LOCK_EX to remove those of others.  The lock ends with the descriptor. */
+static int lock_folder(const char *folder, int how)
 {
     const uint64_t until = clock_ms(&clock_real) + LOCK_MS;
     const int fd         = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && clock_ms(&clock_real) < until)
-        usleep(1000);
+    while (fd >= 0 && flock(fd, how | LOCK_NB) != 0 && clock_ms(&clock_real) < until) usleep(1000);
     return fd;
 }
 
@@ -230,7 +229,7 @@ void local_socket_sweep(void)
 {
     char folder[USER_FOLDER_BYTES];
     for (int i = 0; user_folder_next(&i, folder);) {
-        const int fd = lock_folder(folder);
+        const int fd = lock_folder(folder, LOCK_EX);
         if (fd < 0) continue;
         sweep(folder, fd, true);
         close(fd);
@@ -274,9 +273,11 @@ static pen_status listen_in(local_socket *s, const char *address, int backlog, p
         return why_set(why, PEN_NO_MEMORY,
                        "cannot open a socket: %s; raise the limit of open files (ulimit -n)",
                        strerror(errno));
-    const int folder = lock_folder(s->folder);
+    const int folder = lock_folder(s->folder, LOCK_SH);
     status           = bind_in(s, &at, address, backlog, why);
-    if (folder >= 0 && status == PEN_OK) sweep(s->folder, folder, false);
+    /* Others that start at the same time need not wait for each other: one of them sweeps. */
+    if (folder >= 0 && status == PEN_OK && flock(folder, LOCK_EX | LOCK_NB) == 0)
+        sweep(s->folder, folder, false);
     if (folder >= 0) close(folder);
     return status;
 }
@@ -320,7 +321,7 @@ void local_socket_close(local_socket *s)
 {
     struct stat st;
     if (s == NULL) return;
-    const int folder = s->path[0] != '\0' ? lock_folder(s->folder) : -1;
+    const int folder = s->path[0] != '\0' ? lock_folder(s->folder, LOCK_SH) : -1;
     if (folder >= 0 && lstat(s->path, &st) == 0 && is_same(&st, &s->file)) unlink(s->path);
     if (folder >= 0) close(folder);
     local_socket_forget(s);

@@ -7,7 +7,8 @@
  * can read the processes' memory.
  *
  * A killed listener leaves its file, which refuses connections; the next listener at the address takes its place, and
- * each listener and launcher removes those of others.  The folder is locked meanwhile.
+ * each listener and launcher removes those of others.  The folder is locked meanwhile: shared by those that change their
+ * own file, for one alone while it removes those of others.
  * Thread  any.
  */
 #ifndef COMMON_LOCAL_SOCKET_H
