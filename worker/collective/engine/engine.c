@@ -113,6 +113,7 @@ pen_status coll_engine_create(const coll_setup *setup, const coll_job *job, void
     e->world_size = setup->env->world_size;
     e->rank       = setup->env->rank;
     e->is_alone   = e->world_size == 1;
+    e->stretch    = 1;
     e->order      = (sum_order)setup->settings->deterministic;
     e->two_level  = setup->settings->two_level;
     e->warn_ms    = setup->settings->warn_ms;
@@ -285,8 +286,8 @@ static pen_status set_peers(coll_engine *e, const coll_member *members, int n, u
     return status;
 }
 
-/* With more members than cores, spinning keeps other members from working. */
-static void choose_spin(coll_engine *e)
+/* With more members than cores, spinning keeps other members from working; with many more, so does waking. */
+static void choose_waits(coll_engine *e)
 {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int sharing = 0, here = 0;
@@ -297,6 +298,7 @@ static void choose_spin(coll_engine *e)
     if (e->place != NULL && sharing > cores) node_set_spin(e->place, 0);
     e->has_core   = here <= cores;
     e->is_crowded = here > ENGINE_CROWD * cores;
+    e->stretch    = here > ENGINE_NAP_CROWD ? (double)here / ENGINE_NAP_CROWD : 1;
 }
 
 pen_status coll_engine_joined(coll_engine *e, const coll_member *members, int n, uint64_t job,
@@ -313,7 +315,7 @@ pen_status coll_engine_joined(coll_engine *e, const coll_member *members, int n,
         if (members[i].rank >= 0 && members[i].rank < n) by_rank[members[i].rank] = members[i];
     if (status == PEN_OK) status = copy_members(e, by_rank, n, why);
     if (status == PEN_OK) status = set_peers(e, by_rank, n, job, why);
-    if (status == PEN_OK) choose_spin(e);
+    if (status == PEN_OK) choose_waits(e);
     if (status == PEN_OK) status = group_connect(e, *e->setup.world, why);
     if (status == PEN_OK && e->setup.settings->servers <= 0)
         status = group_reach(e, *e->setup.world, why); /* training needs it */

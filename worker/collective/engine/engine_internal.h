@@ -25,6 +25,7 @@
 enum {
     ENGINE_NAP_US       = 20000, /* longest sleep: deadlines and failures are checked after it */
     ENGINE_NAP_IDLE_US  = 80000, /* the same when nothing has happened for a while */
+    ENGINE_NAP_CROWD    = 64,    /* workers of a host: with more, all sleeps are longer by as much */
     ENGINE_POLL_US      = 500,   /* how long a device is asked again and again, before naps */
     ENGINE_NAP_POLL_US  = 100,   /* with two kinds of link (a thread sleeps on one), or a device */
     ENGINE_SPIN_US      = 200,   /* on the mesh, before a sleep; adding up a piece takes less */
@@ -113,6 +114,7 @@ struct coll_engine {
     atomic_int mesh_sleepers;
     bool has_core;   /* the workers of this host do not outnumber its cores */
     bool is_crowded; /* they do by far */
+    double stretch;  /* of sleeps */
     schedule_table *table;
     node_place *place;          /* NULL: no shared memory */
     device_place *device_place; /* NULL: a build without devices, or no shared memory */

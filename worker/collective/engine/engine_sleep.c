@@ -56,7 +56,8 @@ static void sleep_on_mesh(coll_engine *e, uint32_t seen, long timeout_us)
 {
     struct pollfd fd[2]           = {{.fd = e->mesh_fd, .events = POLLIN},
                                      {.fd = e->news_fd, .events = POLLIN}};
-    const struct timespec timeout = {.tv_nsec = timeout_us * 1000};
+    const struct timespec timeout = {.tv_sec  = timeout_us / 1000000,
+                                     .tv_nsec = timeout_us % 1000000 * 1000};
     uint64_t n;
     atomic_fetch_add(&e->mesh_sleepers, 1);
     if (mesh_news(e->mesh) == seen && ppoll(fd, 2, &timeout, NULL) > 0 &&
@@ -84,21 +85,20 @@ static void spin_on_mesh(coll_engine *e, uint32_t seen)
 }
 
 /* Half of the time that it has waited: many members on few cores would otherwise spend their time on it. */
-static long nap_us(engine_links links)
+static long nap_us(const coll_engine *e, engine_links links)
 {
     const uint64_t now = clock_ns(&clock_real);
-    const uint64_t us =
-        links.idle_ns != 0 && now > links.idle_ns ? (now - links.idle_ns) / 2000 : 0;
-    return us < ENGINE_NAP_US        ? ENGINE_NAP_US
-           : us > ENGINE_NAP_IDLE_US ? ENGINE_NAP_IDLE_US
-                                     : (long)us;
+    const double us =
+        links.idle_ns != 0 && now > links.idle_ns ? (double)(now - links.idle_ns) / 2000 : 0;
+    const double least = e->stretch * ENGINE_NAP_US, most = e->stretch * ENGINE_NAP_IDLE_US;
+    return (long)(us < least ? least : us > most ? most : us);
 }
 
 void engine_nap(coll_engine *e, engine_seen seen, engine_links links)
 {
     const bool on_node = links.node && e->place != NULL, on_wire = links.wire && e->mesh != NULL;
     const bool is_polled = links.polled || (on_node && on_wire);
-    const long us        = is_polled ? ENGINE_NAP_POLL_US : nap_us(links);
+    const long us        = is_polled ? ENGINE_NAP_POLL_US : nap_us(e, links);
     /* A call on a device takes as long as a few naps, and nothing tells when its work is done: the caller asks again. */
     if (links.polled && clock_ns(&clock_real) < links.idle_ns + ENGINE_POLL_US * 1000) {
         if (!e->has_core) sched_yield();
