@@ -10,11 +10,13 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -169,6 +171,23 @@ static void a_killed_listener_is_not_found_and_the_next_one_takes_its_place(void
     assert_int_equal(count_files(), 0);
 }
 
+static void listeners_at_one_time_wait_for_nobody_and_leave_the_dead_to_a_later_one(void **state)
+{
+    (void)state;
+    leave_dead("tcp://127.0.0.1:7001");
+    const int other = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(flock(other, LOCK_SH), 0); /* as a listener that is at it */
+    local_socket *s = listen_for("tcp://127.0.0.1:7000");
+    assert_int_equal(count_files(), 2);
+    local_socket_close(s);
+    assert_int_equal(count_files(), 1);
+    close(other);
+    s = listen_for("tcp://127.0.0.1:7000");
+    assert_int_equal(count_files(), 1);
+    assert_true(local_socket_find("tcp://127.0.0.1:7000", path));
+    local_socket_close(s);
+}
+
 static void a_listener_removes_its_own_file_and_not_that_of_its_successor(void **state)
 {
     (void)state;
@@ -270,6 +289,7 @@ int main(void)
         TEST(what_is_no_numeric_address_finds_nothing),
         TEST(a_second_listener_is_told_that_the_port_is_in_use_and_the_first_is_unharmed),
         TEST(a_killed_listener_is_not_found_and_the_next_one_takes_its_place),
+        TEST(listeners_at_one_time_wait_for_nobody_and_leave_the_dead_to_a_later_one),
         TEST(a_listener_removes_its_own_file_and_not_that_of_its_successor),
         TEST(nothing_is_removed_for_lack_of_descriptors),
         TEST(a_folder_that_others_can_enter_is_refused_and_not_searched),
