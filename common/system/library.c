@@ -15,8 +15,8 @@ static pen_status fill(const char *file, const char *const *names, size_t n, cha
     void *found;
     void *handle = dlopen(file, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == NULL)
-        return why_set(why, PEN_UNSUPPORTED, "cannot load %s: %s; install its package", file,
-                       dlerror());
+        return why_set(why, PEN_UNSUPPORTED, "cannot load a library: %s; install its package",
+                       dlerror()); /* which names it */
     for (size_t i = 0; i < n; i++)
         if (dlsym(handle, names[i]) == NULL)
             return why_set(why, PEN_UNSUPPORTED,
