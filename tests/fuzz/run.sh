@@ -33,7 +33,8 @@ compile() { # output, sanitizers, sources...
     for source in "$@"; do
         object=$objects/${source//\//_}.o
         all+=("$object")
-        case $source in # with the flags of each kernel level
+        case $source in # with the flags of each kernel level, and the library that CMake finds
+        */tls.c) more='-DPENSTOCK_SSL="libssl.so.3"' ;;
         *_avx2.c) more="-mavx2 -mf16c -mno-fma" ;;
         *_avx512.c) more="-mavx512f -mavx512bw -mavx512dq -mavx512vl" ;;
         *) more= ;;
@@ -42,7 +43,7 @@ compile() { # output, sanitizers, sources...
             "$clang" -std=c11 -D_GNU_SOURCE -O1 -g -w $more -fsanitize="$sanitizers" -fno-sanitize-recover=all -ffp-contract=off \
                 -I. -Iinclude -I"$build" -c "$source" -o "$object" || return 1
     done
-    "$clang" -fsanitize="$sanitizers" "${all[@]}" -o "$output" $(pkg-config --libs libprotobuf-c libisal libxxhash libsodium libssl libcrypto lmdb jansson yaml-0.1) -pthread -lm
+    "$clang" -fsanitize="$sanitizers" "${all[@]}" -o "$output" $(pkg-config --libs libprotobuf-c libisal libxxhash libsodium lmdb jansson yaml-0.1) -pthread -lm
 }
 
 for name in control data peer; do protoc-c --c_out="$build" -I proto $name.proto || exit 1; done
@@ -73,8 +74,8 @@ for target in $targets; do
     store) sources="$store $common" max_bytes=65536 ;;
     lend) sources="common/net/transport/lend.c common/system/own_pid.c common/system/segment.c common/containers/buf.c $common" ;;
     node) sources="$(ls worker/collective/shm/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') worker/collective/call.c common/system/own_pid.c common/system/segment.c proto/plan.c $common" ;;
-    socket) sources="common/net/transport/transport_socket_line.c common/net/transport/tls.c common/containers/buf.c $common" ;;
-    tls) sources="common/net/transport/tls.c common/containers/buf.c $common" ;;
+    socket) sources="common/net/transport/transport_socket_line.c common/net/transport/tls.c common/system/library.c common/containers/buf.c $common" ;;
+    tls) sources="common/net/transport/tls.c common/system/library.c common/containers/buf.c $common" ;;
     safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;
     documents) sources="$(ls common/config_files/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     rows) sources="proto/rows.c server/shard/table/row_store.c common/compute/init.c common/containers/buf.c $(ls common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') $common" ;;
