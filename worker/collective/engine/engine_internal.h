@@ -25,15 +25,15 @@
 enum {
     ENGINE_NAP_US       = 20000, /* longest sleep: deadlines and failures are checked after it */
     ENGINE_NAP_IDLE_US  = 80000, /* the same when nothing has happened for a while */
-    ENGINE_NAP_CROWD    = 64,    /* workers of a host: with more, all sleeps are longer by as much */
-    ENGINE_POLL_US      = 500,   /* how long a device is asked again and again, before naps */
-    ENGINE_NAP_POLL_US  = 100,   /* with two kinds of link (a thread sleeps on one), or a device */
-    ENGINE_SPIN_US      = 200,   /* on the mesh, before a sleep; adding up a piece takes less */
-    ENGINE_SPIN_BUSY_US = 50,    /* the same with more workers than cores */
-    ENGINE_CROWD        = 4,     /* workers for each core: more do not spin */
-    ENGINE_ECHO_MS      = 200,   /* time for a peer that gave up to report why */
-    ENGINE_FAULT_MS     = 500,   /* minimum wait for the scheduler's verdict */
-    ENGINE_LOGGED_CALLS = 10,    /* after a failure */
+    ENGINE_NAP_CROWD    = 64,  /* workers of a host: with more, all sleeps are longer by as much */
+    ENGINE_POLL_US      = 500, /* how long a device is asked again and again, before naps */
+    ENGINE_NAP_POLL_US  = 100, /* with two kinds of link (a thread sleeps on one), or a device */
+    ENGINE_SPIN_US      = 200, /* on the mesh, before a sleep; adding up a piece takes less */
+    ENGINE_SPIN_BUSY_US = 50,  /* the same with more workers than cores */
+    ENGINE_CROWD        = 4,   /* workers for each core: more do not spin */
+    ENGINE_ECHO_MS      = 200, /* time for a peer that gave up to report why */
+    ENGINE_FAULT_MS     = 500, /* minimum wait for the scheduler's verdict */
+    ENGINE_LOGGED_CALLS = 10,  /* after a failure */
     ENGINE_ADDRESSES    = 5,
     ENGINE_ADDRESS_SIZE = 512,
     CALL_NAME_BYTES     = 160
