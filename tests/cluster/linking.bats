@@ -44,11 +44,11 @@ digests() {
 @test "a worker loads ZeroMQ, TLS and an HTTP server only if its job needs them" {
     local loads=(env LD_DEBUG=files LD_DEBUG_OUTPUT="$tmp/loads")
     local late='calling init: .*/lib(zmq|ssl|crypto|microhttpd|gnutls|stdc\+\+)\.so'
-    pen run --standalone --nproc-per-node 2 --servers 1 --job "$job" "${loads[@]}" linear
+    pen run --standalone --nproc-per-node 2 --servers 1 --job "$job" "${loads[@]}" "$build/bin/examples/linear"
     [ "$(grep -lE 'calling init: .*/libpenstock\.so' "$tmp"/loads.* | wc -l)" = 2 ]
     ! grep -hE "$late" "$tmp"/loads.* || false
     rm "$tmp"/loads.*
-    pen run --standalone --nproc-per-node 2 --transport zmq --job "$job-zmq" "${loads[@]}" linear
+    pen run --standalone --nproc-per-node 2 --transport zmq --job "$job-zmq" "${loads[@]}" "$build/bin/examples/linear"
     [ "$(grep -hE "$late" "$tmp"/loads.* | grep -c libzmq)" = 2 ]
 }
 
