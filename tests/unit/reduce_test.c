@@ -552,17 +552,21 @@ static void copies_are_copies_of_any_size_and_alignment(void **state)
     unsigned char *from = malloc(most), *to = malloc(most);
     assert_true(from != NULL && to != NULL);
     for (size_t i = 0; i < most; i++) from[i] = (unsigned char)(i * 7 + (i >> 9));
-    static const size_t sizes[] = {0, 1, 63, 64, 4096, 3 << 20, 8 << 20};
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-        for (size_t shift = 0; shift < 3; shift++) {
-            const size_t n = sizes[s], at = shift * 37 + 1;
-            memset(to, 0xee, most);
-            copy_stream(to + at, from + shift, n);
-            assert_memory_equal(to + at, from + shift, n);
-            assert_int_equal(to[at - 1], 0xee);
-            assert_int_equal(to[at + n], 0xee);
-        }
+    static const size_t sizes[] = {0, 1, 63, 64, 1024, 4096, 3 << 20, 8 << 20};
+    static void (*const copies[])(void *out, const void *in, size_t bytes) = {copy_stream,
+                                                                              copy_near, copy_past};
+    for (size_t c = 0; c < sizeof copies / sizeof copies[0]; c++)
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+            for (size_t shift = 0; shift < 3; shift++) {
+                const size_t n = sizes[s], at = shift * 37 + 1; /* 1, 37, 73 bytes further */
+                memset(to, 0xee, most);
+                copies[c](to + at, from + shift, n);
+                assert_memory_equal(to + at, from + shift, n);
+                assert_int_equal(to[at - 1], 0xee);
+                assert_int_equal(to[at + n], 0xee);
+            }
     copy_stream(NULL, NULL, 0);
+    copy_near(NULL, NULL, 0);
     free(from);
     free(to);
 }

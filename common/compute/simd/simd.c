@@ -140,13 +140,25 @@ enum { STREAM_FROM_BYTES = 2 << 20 };
 
 void copy_past(void *out, const void *in, size_t bytes)
 {
-    if (bytes > 0) level()->copy(out, in, bytes);
+    if (bytes > 0) level()->copy_past(out, in, bytes);
+}
+
+/* See reduce.h; below NEAR_FROM_BYTES, memcpy() is itself a loop of vectors. */
+enum { NEAR_FROM_BYTES = 1024, PAGE_BYTES = 4096, LINE_BYTES = 64 };
+
+void copy_near(void *out, const void *in, size_t bytes)
+{
+    const size_t ahead = ((uintptr_t)out - (uintptr_t)in) % PAGE_BYTES;
+    if (bytes >= NEAR_FROM_BYTES && ahead > 0 && ahead < LINE_BYTES)
+        level()->copy_near(out, in, bytes);
+    else if (bytes > 0)
+        memcpy(out, in, bytes);
 }
 
 void copy_stream(void *out, const void *in, size_t bytes)
 {
     if (bytes >= STREAM_FROM_BYTES)
-        level()->copy(out, in, bytes);
-    else if (bytes > 0)
-        memcpy(out, in, bytes);
+        level()->copy_past(out, in, bytes);
+    else
+        copy_near(out, in, bytes);
 }

@@ -95,8 +95,8 @@ static void fill(node_op *op)
         if (to == t->rank) continue;
         const size_t bytes = piece(op, &t->to[to], round);
         if (bytes > 0)
-            memcpy(window_in(op, t->rank, round, to), in + t->to[to].offset + round * op->block,
-                   bytes);
+            copy_near(window_in(op, t->rank, round, to), in + t->to[to].offset + round * op->block,
+                      bytes);
         if (op->is_shared && bytes > 0) break;
     }
 }
@@ -196,7 +196,7 @@ static size_t copy_parts(node_op *op, uint64_t round)
         if (bytes == 0 || (op->call->kind == COLL_BROADCAST && from == t->rank)) continue;
         unsigned char *out      = op->out + t->put[from] + round * op->block;
         const unsigned char *in = source(op, from, round);
-        if (out != in) memcpy(out, in, bytes);
+        if (out != in) copy_near(out, in, bytes);
         moved += bytes;
     }
     return moved;
@@ -238,8 +238,8 @@ static bool try_take(node_op *op)
     for (int i = 0; i < t->size; i++) {
         const size_t bytes = i == t->rank ? 0 : piece(op, &t->to[i], op->take);
         if (bytes > 0)
-            memcpy(op->out + t->to[i].offset + op->take * op->block,
-                   window_result(op, t->windows[i], op->take), bytes);
+            copy_near(op->out + t->to[i].offset + op->take * op->block,
+                      window_result(op, t->windows[i], op->take), bytes);
     }
     op->take++;
     atomic_store_explicit(&node_own_slot(t)->taken, count(op, op->take), memory_order_release);
@@ -252,7 +252,7 @@ static coll_state finish(node_op *op)
 {
     if (op->is_apart && !op->is_small && op->out_bytes > 0) {
         NODE_FAULT_POINT(op);
-        memcpy(op->call->out, op->out, op->out_bytes);
+        copy_near(op->call->out, op->out, op->out_bytes);
     }
     return node_end(op, COLL_DONE);
 }
