@@ -28,9 +28,10 @@ void *arrays_new(const array_want *want, size_t n)
         const size_t bytes = bytes_of(&want[i]);
         if (bytes == 0 || __builtin_add_overflow(all, bytes, &all)) return NULL;
     }
-    char *memory = aligned_alloc(LINE, all > 0 ? all : LINE), *at = memory;
+    /* Large ones come zeroed from the system; only calloc() knows, and pages that are never used cost nothing. */
+    char *memory = calloc(1, all + LINE), *at = memory;
     if (memory == NULL) return NULL;
-    memset(memory, 0, all);
+    at += -(uintptr_t)memory % LINE;
     for (size_t i = 0; i < n; i++) {
         const size_t bytes = bytes_of(&want[i]), used = want[i].n * want[i].row_bytes;
         memcpy(want[i].pointer, &at, sizeof at);

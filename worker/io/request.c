@@ -5,6 +5,7 @@
 #include "worker/collective/engine/engine_internal.h"
 #include "worker/context.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
 #include "worker/tensor/table_request.h"
 
 #include <stdlib.h>
@@ -28,6 +29,11 @@ void request_mark_sdk_thread(void)
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
+static request *at_place(const request_table *table, uint32_t place)
+{
+    return &table->block[place / REQUEST_BLOCK][place % REQUEST_BLOCK];
+}
+
 pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_error *why)
 {
     memset(table, 0, sizeof *table);
@@ -44,33 +50,33 @@ pen_status request_table_init(request_table *table, uint64_t in_flight_max, pen_
 
 void request_table_fini(request_table *table)
 {
-    for (uint32_t b = 0; b < table->n_blocks; b++) {
-        for (int i = 0; i < REQUEST_BLOCK; i++) free(table->block[b][i].why);
-        free(table->block[b]);
-    }
+    for (uint32_t i = 0; i < table->n; i++) free(at_place(table, i)->why);
+    for (uint32_t b = 0; b * REQUEST_BLOCK < table->n; b++) free(table->block[b]);
+    free(table->block);
     pthread_cond_destroy(&table->ended);
     pthread_mutex_destroy(&table->lock);
 }
 
-/* id = generation << 32 | place.  The generation grows with each use, so a stale pen_req is recognised. */
-static bool grow(request_table *table)
+/* One that was never used.  NULL: no memory. */
+static request *grow(request_table *table)
 {
-    if (table->n_blocks == REQUEST_BLOCKS_MAX) return false;
-    request *block = calloc(REQUEST_BLOCK, sizeof *block);
-    if (block == NULL) return false;
-    for (uint32_t i = REQUEST_BLOCK; i-- > 0;) {
-        block[i].id   = table->n_blocks * REQUEST_BLOCK + i;
-        block[i].next = table->free;
-        table->free   = &block[i];
+    const uint32_t b = table->n / REQUEST_BLOCK;
+    if (table->n == REQUESTS_MAX) return NULL;
+    if (table->n % REQUEST_BLOCK == 0) {
+        if (!VEC_MORE(table->block, b)) return NULL;
+        table->block[b] = calloc(REQUEST_BLOCK, sizeof(request));
+        if (table->block[b] == NULL) return NULL;
     }
-    table->block[table->n_blocks++] = block;
-    return true;
+    request *r = at_place(table, table->n);
+    r->id      = table->n++;
+    return r;
 }
 
+/* id = generation << 32 | place.  The generation grows with each use, so a stale pen_req is recognised. */
 static request *take(request_table *table)
 {
-    if (table->free == NULL && !grow(table)) return NULL;
-    request *r  = table->free;
+    request *r = table->free != NULL ? table->free : grow(table);
+    if (r == NULL) return NULL;
     table->free = r->next;
     uint64_t id = r->id + ((uint64_t)1 << 32);
     memset(r, 0, sizeof *r);
@@ -91,9 +97,8 @@ static void give(request_table *table, request *r)
 
 static request *find_request(request_table *table, uint64_t id)
 {
-    uint32_t place = (uint32_t)id, b = place / REQUEST_BLOCK;
-    if (b >= table->n_blocks) return NULL;
-    request *r = &table->block[b][place % REQUEST_BLOCK];
+    if ((uint32_t)id >= table->n) return NULL;
+    request *r = at_place(table, (uint32_t)id);
     return r->id == id ? r : NULL;
 }
 

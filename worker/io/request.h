@@ -82,14 +82,14 @@ typedef struct request {
     } u;
 } request;
 
-enum { REQUEST_BLOCK = 1024, REQUEST_BLOCKS_MAX = 16384 };
+enum { REQUEST_BLOCK = 1024, REQUESTS_MAX = 16384 * REQUEST_BLOCK };
 
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t ended;
-    request *block[REQUEST_BLOCKS_MAX];
-    uint32_t n_blocks;
-    request *free;
+    request **block; /* of REQUEST_BLOCK each; they never move */
+    uint32_t n;      /* requests that were ever used */
+    request *free;   /* of those */
     uint64_t in_flight, in_flight_max;
     atomic_ullong n_tells;           /* calls of request_notify() that found ended requests */
     request *told_head, *told_tail;  /* ended since the last request_notify() */

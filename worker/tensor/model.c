@@ -329,7 +329,6 @@ bool model_is_decided(const model *m)
 pen_status model_init(model *m, pen_ctx *ctx, pen_error *why)
 {
     const pen_params_desc usual = {.name = "default"};
-    memset(m, 0, sizeof *m);
     return model_add_group(m, ctx, &usual, NULL, why);
 }
 
