@@ -529,16 +529,36 @@ static bool is_inside(const segment_ref *ref, size_t bytes)
            bytes <= ref->size - ref->offset;
 }
 
+static pen_status check_place(const segment_ref *ref, size_t bytes, pen_error *why)
+{
+    if (ref->pid > 0 && ref->fd >= 0 && is_inside(ref, bytes)) return PEN_OK;
+    return why_set(why, PEN_CORRUPT,
+                   "process %d names %zu bytes at %llu of a segment of %llu bytes", (int)ref->pid,
+                   bytes, (unsigned long long)ref->offset, (unsigned long long)ref->size);
+}
+
 pen_status segment_map(const segment_ref *given, size_t bytes, void **data, pen_error *why)
 {
     const segment_ref ref = *given; /* a peer may write to *given meanwhile */
-    if (ref.pid <= 0 || ref.fd < 0 || !is_inside(&ref, bytes))
-        return why_set(
-            why, PEN_CORRUPT, "process %d names %zu bytes at %llu of a segment of %llu bytes",
-            (int)ref.pid, bytes, (unsigned long long)ref.offset, (unsigned long long)ref.size);
+    pen_status status     = check_place(&ref, bytes, why);
+    if (status != PEN_OK) return status;
     pthread_mutex_lock(&lock);
-    pen_status status = map_locked(&ref, data, why);
+    status = map_locked(&ref, data, why);
     pthread_mutex_unlock(&lock);
+    return status;
+}
+
+pen_status segment_read(const segment_ref *given, void *to, size_t bytes, pen_error *why)
+{
+    const segment_ref ref = *given;
+    int fd                = -1;
+    pen_status status     = check_place(&ref, bytes, why);
+    if (status == PEN_OK) status = open_peer(&ref, &fd, why);
+    if (status != PEN_OK) return status;
+    if (pread(fd, to, bytes, (off_t)ref.offset) != (ssize_t)bytes)
+        status = why_set(why, PEN_UNREACHABLE, "cannot read the memory of process %d: %s",
+                         (int)ref.pid, strerror(errno));
+    close(fd);
     return status;
 }
 

@@ -56,6 +56,9 @@ bool segment_detach(const void *data);
 pen_status segment_map(const segment_ref *ref, size_t bytes, void **data, pen_error *why);
 void segment_unmap(
     const segment_ref *ref); /* the same reference; keep a copy if a peer can write to it */
+/* Copies bytes of a peer's segment, with the checks and errors of segment_map(), and maps nothing: a mapping of a few
+ * bytes costs a page of tables more. */
+pen_status segment_read(const segment_ref *ref, void *to, size_t bytes, pen_error *why);
 void segment_unmap_all_of(int32_t pid); /* a peer is gone */
 
 #endif

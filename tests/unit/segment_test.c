@@ -261,6 +261,34 @@ static void memory_that_could_shrink_or_has_another_name_is_refused(void **state
     close(good.fd);
 }
 
+static void bytes_are_read_without_a_mapping_and_with_its_checks(void **state)
+{
+    (void)state;
+    segment_ref ref;
+    pen_error why;
+    char read[8]        = "";
+    unsigned char *data = segment_alloc_apart(70000, NULL);
+    memcpy(data + 500, "a number", sizeof read);
+    assert_true(segment_find(data + 500, 8, &ref));
+    assert_int_equal(segment_read(&ref, read, sizeof read, &why), PEN_OK);
+    assert_memory_equal(read, "a number", sizeof read);
+    segment_ref outside = ref, short_one = ref, unknown = ref;
+    segment_ref shrinks = look_alike("", 77, F_SEAL_GROW),
+                other   = look_alike("my-", 77, F_SEAL_SHRINK);
+    outside.offset      = ref.size - 7;
+    short_one.size      = 4096;
+    unknown.id++;
+    assert_int_equal(segment_read(&outside, read, sizeof read, &why), PEN_CORRUPT);
+    assert_int_equal(segment_read(&short_one, read, sizeof read, &why), PEN_CORRUPT);
+    assert_int_equal(segment_read(&shrinks, read, sizeof read, &why), PEN_CORRUPT);
+    assert_int_equal(segment_read(&unknown, read, sizeof read, &why), PEN_UNREACHABLE);
+    assert_int_equal(segment_read(&other, read, sizeof read, &why), PEN_UNREACHABLE);
+    segment_free(data);
+    assert_int_equal(segment_read(&ref, read, sizeof read, &why), PEN_UNREACHABLE);
+    close(shrinks.fd);
+    close(other.fd);
+}
+
 static void memory_of_another_user_is_refused(void **state)
 {
     (void)state;
@@ -283,6 +311,7 @@ static void memory_of_another_user_is_refused(void **state)
     assert_int_equal(read(ends[0], &ref, sizeof ref), sizeof ref);
     assert_int_equal(ref.pid, child);
     assert_int_equal(segment_map(&ref, 8, &mapped, &why), PEN_UNREACHABLE);
+    assert_int_equal(segment_read(&ref, &mapped, 8, &why), PEN_UNREACHABLE);
     close(stay[1]);
     assert_int_equal(waitpid(child, NULL, 0), child);
     close(ends[0]);
@@ -384,6 +413,7 @@ int main(void)
         cmocka_unit_test(references_to_freed_or_foreign_memory_are_refused),
         cmocka_unit_test(a_mapping_that_is_there_serves_only_its_own_reference),
         cmocka_unit_test(memory_that_could_shrink_or_has_another_name_is_refused),
+        cmocka_unit_test(bytes_are_read_without_a_mapping_and_with_its_checks),
         cmocka_unit_test(memory_of_another_user_is_refused),
         cmocka_unit_test(a_forked_child_does_no_harm_to_its_parent),
         cmocka_unit_test(a_child_forked_while_others_allocate_has_segments_of_its_own),

@@ -224,6 +224,7 @@ uint32_t coll_engine_prove(const coll_engine *e, const coll_member *members, int
                            uint64_t *number)
 {
     const coll_member own = {.n_addresses = e->n_addresses, .address = e->address};
+    const bool keep       = e->world_size <= NODE_MEMBERS_MAX;
     uint32_t read         = 0;
     for (int i = 0; i < n && e->place != NULL; i++) {
         const char *address = find_address(&members[i], "node:");
@@ -231,7 +232,7 @@ uint32_t coll_engine_prove(const coll_engine *e, const coll_member *members, int
             strcmp(find_address(&members[i], "host:"), find_address(&own, "host:")) != 0)
             continue;
         rank[read]   = members[i].rank;
-        number[read] = node_read_number(address);
+        number[read] = node_read_number(address, keep);
         read += number[read] != 0;
     }
     return read;

@@ -51,8 +51,8 @@ void node_place_destroy(node_place *place); /* after its teams; NULL is fine */
 const char *node_place_address(const node_place *place);
 /* A random number in the control segment and in no address: a process that knows it has read it there. */
 uint64_t node_place_number(const node_place *place);
-/* The number of the process with this address; 0: it cannot be read. */
-uint64_t node_read_number(const char *address);
+/* The number of the process with this address; 0: it cannot be read.  keep: it stays mapped, for a group of all. */
+uint64_t node_read_number(const char *address, bool keep);
 
 /* Collective among the members, but without waiting for them: maps what exists already.  address[size]: of each
  * member's place, own included.  `id` is the group's, unique in the job.  UNREACHABLE: some peer cannot be mapped. */

@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,34 +78,52 @@ uint64_t node_place_number(const node_place *place)
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
+static const char other_version[] =
+    "process %d has shared memory of another version; use one version of Penstock in a job";
+
+static pen_status read_address(const char *address, segment_ref *ref, pen_error *why)
+{
+    *ref = (segment_ref){0};
+    if (sscanf(address, "node:%" SCNd32 ":%" SCNd32 ":%" SCNx64 ":%" SCNu64, &ref->pid, &ref->fd,
+               &ref->id, &ref->size) != 4)
+        return why_set(why, PEN_UNREACHABLE, "a worker sent no address of its shared memory");
+    if (ref->size >= sizeof(node_control)) return PEN_OK;
+    return why_set(why, PEN_UNREACHABLE, other_version, (int)ref->pid);
+}
+
+static bool is_control(uint64_t magic, uint64_t bytes)
+{
+    return magic == control_magic && bytes == sizeof(node_control);
+}
+
 pen_status node_open_peer(const char *address, node_peer *peer, pen_error *why)
 {
-    segment_ref ref = {0};
-    if (sscanf(address, "node:%" SCNd32 ":%" SCNd32 ":%" SCNx64 ":%" SCNu64, &ref.pid, &ref.fd,
-               &ref.id, &ref.size) != 4)
-        return why_set(why, PEN_UNREACHABLE, "a worker sent no address of its shared memory");
-    if (ref.size < sizeof *peer->control)
-        return why_set(why, PEN_UNREACHABLE,
-                       "process %d has shared memory of another version; use one version of "
-                       "Penstock in a job",
-                       (int)ref.pid);
+    segment_ref ref;
     void *control     = NULL;
-    pen_status status = segment_map(&ref, sizeof *peer->control, &control, why);
+    pen_status status = read_address(address, &ref, why);
+    if (status == PEN_OK) status = segment_map(&ref, sizeof *peer->control, &control, why);
     if (status != PEN_OK) return status;
     peer->ref     = ref;
     peer->control = control;
-    if (peer->control->magic == control_magic && peer->control->bytes == sizeof *peer->control)
-        return PEN_OK;
+    if (is_control(peer->control->magic, peer->control->bytes)) return PEN_OK;
     segment_unmap(&ref);
-    return why_set(why, PEN_UNREACHABLE,
-                   "process %d has shared memory of another version; use one version of Penstock "
-                   "in a job",
-                   (int)ref.pid);
+    return why_set(why, PEN_UNREACHABLE, other_version, (int)ref.pid);
 }
 
-uint64_t node_read_number(const char *address)
+uint64_t node_read_number(const char *address, bool keep)
 {
+    segment_ref ref;
     node_peer peer = {0};
+    struct {
+        uint64_t magic, bytes, number;
+    } head; /* of a node_control */
+    _Static_assert(offsetof(node_control, number) == offsetof(__typeof__(head), number), "");
+    if (!keep)
+        return read_address(address, &ref, NULL) == PEN_OK &&
+                       segment_read(&ref, &head, sizeof head, NULL) == PEN_OK &&
+                       is_control(head.magic, head.bytes)
+                   ? head.number
+                   : 0;
     if (node_open_peer(address, &peer, NULL) != PEN_OK) return 0;
     const uint64_t number = peer.control->number;
     segment_unmap(&peer.ref);
