@@ -30,7 +30,7 @@ enum {
     HOST_BYTES = 256,
     ROOM_BYTES = 4 << 20,
     LOCK_MS    = 2000, /* a stopped process must not stop all others */
-    SWEEP_MAX  = 32    /* files that a listener looks at: N that look at all do N^2 */
+    SWEEP_MAX  = 32    /* files that a listener looks at */
 };
 
 struct local_socket {
@@ -203,7 +203,8 @@ static bool is_socket(const char *name)
     return n > ending && strcmp(name + n - ending, ENDING) == 0;
 }
 
-/* At most SWEEP_MAX files from a random one on, or all. */
+/* All files, or SWEEP_MAX from a random one on.  With more than that, a listener does it so many times more seldom:
+ * those that start together look at each file about once. */
 static void sweep(const char *folder, int fd, bool all)
 {
     const int again = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -215,8 +216,9 @@ static void sweep(const char *folder, int fd, bool all)
     rewinddir(dir);
     for (struct dirent *e; !all && (e = readdir(dir)) != NULL;) n += is_socket(e->d_name);
     if (n > SWEEP_MAX && getrandom(&begin, sizeof begin, 0) == sizeof begin) begin %= n;
+    const bool is_turn = n <= SWEEP_MAX || begin % (n / SWEEP_MAX) == 0;
     rewinddir(dir);
-    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+    for (struct dirent *e; is_turn && (e = readdir(dir)) != NULL;) {
         if (!is_socket(e->d_name)) continue;
         const bool is_due = n <= SWEEP_MAX || (i++ + n - begin) % n < SWEEP_MAX;
         if (is_due && fill(&at, folder, e->d_name) && probe(at.sun_path) == ECONNREFUSED)
