@@ -44,9 +44,9 @@ bool reduce_is_legal(pen_op op, pen_dtype dtype);
  * stay in the first-level cache. */
 void reduce(const reduce_args *args, size_t begin, size_t count);
 
-/* As memcpy(), and as fast for all addresses.  The C library copies 4 KiB and more with "rep movsb", which AMD's Zen 3
- * does at 2 GB/s in place of 40 where `out` lies up to 63 bytes after `in`, modulo 4 KiB: large blocks of malloc() begin
- * 16 bytes into a page, shared memory with one. */
+/* As memcpy(), and fast for all addresses.  The C library copies from 4 KiB on with "rep movsb", which AMD's Zen 3 does at
+ * 2 GB/s in place of 40 where `out` lies 1 to 31 bytes after `in`, modulo 4 KiB: large blocks of malloc() begin 16 bytes
+ * into a page, shared memory with one. */
 void copy_near(void *out, const void *in, size_t bytes);
 /* Copies past the caches where that is faster (from about half the last-level cache on), else into them. */
 void copy_stream(void *out, const void *in, size_t bytes);

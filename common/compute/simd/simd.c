@@ -143,13 +143,13 @@ void copy_past(void *out, const void *in, size_t bytes)
     if (bytes > 0) level()->copy_past(out, in, bytes);
 }
 
-/* See reduce.h; below NEAR_FROM_BYTES, memcpy() is itself a loop of vectors. */
-enum { NEAR_FROM_BYTES = 1024, PAGE_BYTES = 4096, LINE_BYTES = 64 };
+/* See reduce.h. */
+enum { NEAR_FROM_BYTES = 4096, PAGE_BYTES = 4096, AHEAD_BYTES = 32 };
 
 void copy_near(void *out, const void *in, size_t bytes)
 {
     const size_t ahead = ((uintptr_t)out - (uintptr_t)in) % PAGE_BYTES;
-    if (bytes >= NEAR_FROM_BYTES && ahead > 0 && ahead < LINE_BYTES)
+    if (bytes >= NEAR_FROM_BYTES && ahead > 0 && ahead < AHEAD_BYTES)
         level()->copy_near(out, in, bytes);
     else if (bytes > 0)
         memcpy(out, in, bytes);
