@@ -26,7 +26,8 @@ void *arrays_new(const array_want *want, size_t n)
     size_t all = 0;
     for (size_t i = 0; i < n; i++) {
         const size_t bytes = bytes_of(&want[i]);
-        if (bytes == 0 || __builtin_add_overflow(all, bytes, &all)) return NULL;
+        if (bytes == 0 || __builtin_add_overflow(all, bytes, &all) || all > SIZE_MAX / 2)
+            return NULL;
     }
     /* Large ones come zeroed from the system; only calloc() knows, and pages that are never used cost nothing. */
     char *memory = calloc(1, all + LINE), *at = memory;

@@ -118,16 +118,16 @@ uint64_t node_read_number(const char *address, bool keep)
         uint64_t magic, bytes, number;
     } head; /* of a node_control */
     _Static_assert(offsetof(node_control, number) == offsetof(__typeof__(head), number), "");
-    if (!keep)
-        return read_address(address, &ref, NULL) == PEN_OK &&
-                       segment_read(&ref, &head, sizeof head, NULL) == PEN_OK &&
-                       is_control(head.magic, head.bytes)
-                   ? head.number
-                   : 0;
-    if (node_open_peer(address, &peer, NULL) != PEN_OK) return 0;
-    const uint64_t number = peer.control->number;
-    segment_unmap(&peer.ref);
-    return number;
+    if (keep) {
+        if (node_open_peer(address, &peer, NULL) != PEN_OK) return 0;
+        const uint64_t number = peer.control->number;
+        segment_unmap(&peer.ref);
+        return number;
+    }
+    if (read_address(address, &ref, NULL) != PEN_OK ||
+        segment_read(&ref, &head, sizeof head, NULL) != PEN_OK)
+        return 0;
+    return is_control(head.magic, head.bytes) ? head.number : 0;
 }
 
 /* A zombie counts as dead: it has no program any more. */
