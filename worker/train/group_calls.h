@@ -17,6 +17,8 @@ typedef struct {
     pen_group *second;    /* of the same members, for every other sum; NULL: none */
     uint32_t n_sums;      /* begun so far */
     const uint32_t *stop; /* coll_stop_word(); NULL: its calls are not on a device */
+    /* A call had no memory to begin.  The others did begin it: a next one would be taken for it there. */
+    atomic_bool is_out_of_step;
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t ended;
     uint32_t in_progress;
