@@ -12,35 +12,46 @@
 
 #include <cmocka.h>
 
+static pen_ctx *ctx;
+static group_calls t;
+static pen_error why;
 static int submitted;
 static pen_status answer;
 
-pen_status __wrap_coll_submit(pen_group *g, const coll_call *call, uint64_t deadline_ms,
-                              coll_done_fn done, void *user, pen_error *why);
-pen_status __wrap_coll_submit(pen_group *g, const coll_call *call, uint64_t deadline_ms,
-                              coll_done_fn done, void *user, pen_error *why)
+pen_status __wrap_coll_submit(pen_group *g, const coll_call *given, uint64_t deadline_ms,
+                              coll_done_fn done, void *user, pen_error *error);
+pen_status __wrap_coll_submit(pen_group *g, const coll_call *given, uint64_t deadline_ms,
+                              coll_done_fn done, void *user, pen_error *error)
 {
-    (void)g, (void)call, (void)deadline_ms, (void)done, (void)user;
+    (void)g, (void)given, (void)deadline_ms, (void)done, (void)user;
     submitted++;
-    return answer == PEN_OK ? PEN_OK : why_set(why, answer, "as the test says");
+    return answer == PEN_OK ? PEN_OK : why_set(error, answer, "as the test says");
 }
 
-static void begin(group_calls *t, pen_ctx *ctx)
+static const coll_call call = {.kind = COLL_BARRIER};
+
+static int set_up(void **state)
 {
-    memset(t, 0, sizeof *t);
-    group_calls_init(t, ctx);
+    (void)state;
+    ctx = calloc(1, sizeof *ctx);
+    memset(&t, 0, sizeof t);
+    group_calls_init(&t, ctx);
     submitted = 0;
+    return ctx == NULL;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    group_calls_fini(&t);
+    free(ctx);
+    return 0;
 }
 
 /* The other members did begin it, and would take a next one for it. */
 static void a_call_without_memory_is_the_last_one_of_its_group(void **state)
 {
     (void)state;
-    pen_ctx *ctx         = calloc(1, sizeof *ctx);
-    const coll_call call = {.kind = COLL_BARRIER};
-    group_calls t;
-    pen_error why;
-    begin(&t, ctx);
     answer = PEN_NO_MEMORY;
     group_calls_begin(&t, &call);
     answer = PEN_OK;
@@ -50,34 +61,27 @@ static void a_call_without_memory_is_the_last_one_of_its_group(void **state)
     assert_int_equal(submitted, 1);
     assert_int_equal(group_calls_wait(&t, &why), PEN_NO_MEMORY);
     assert_string_equal(why.text, "as the test says");
-    group_calls_fini(&t);
-    free(ctx);
 }
 
 /* As when the group has changed: all members know. */
 static void a_call_that_is_refused_leaves_the_next_one_to_the_group(void **state)
 {
     (void)state;
-    pen_ctx *ctx         = calloc(1, sizeof *ctx);
-    const coll_call call = {.kind = COLL_BARRIER};
-    group_calls t;
-    pen_error why;
-    begin(&t, ctx);
     answer = PEN_PEER_LOST;
     assert_int_equal(group_calls_submit(&t, &call, group_calls_end, &t, &why), PEN_PEER_LOST);
     answer = PEN_OK;
     assert_int_equal(group_calls_submit(&t, &call, group_calls_end, &t, &why), PEN_OK);
     assert_int_equal(submitted, 2);
-    group_calls_fini(&t);
-    free(ctx);
 }
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
     alarm(20);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_call_without_memory_is_the_last_one_of_its_group),
-        cmocka_unit_test(a_call_that_is_refused_leaves_the_next_one_to_the_group),
+        TEST(a_call_without_memory_is_the_last_one_of_its_group),
+        TEST(a_call_that_is_refused_leaves_the_next_one_to_the_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
