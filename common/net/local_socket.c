@@ -203,20 +203,21 @@ static bool is_socket(const char *name)
     return n > ending && strcmp(name + n - ending, ENDING) == 0;
 }
 
-/* All files, or SWEEP_MAX from a random one on.  With more than that, a listener does it so many times more seldom:
- * those that start together look at each file about once. */
+/* All files, or SWEEP_MAX from a random one on.  With more than that, a listener does so only sometimes: of those that
+ * start together, about SWEEP_MAX do. */
 static void sweep(const char *folder, int fd, bool all)
 {
     const int again = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     DIR *dir        = again >= 0 ? fdopendir(again) : NULL;
     struct sockaddr_un at;
-    uint32_t n = 0, begin = 0, i = 0;
+    uint32_t n = 0, i = 0, random[2] = {0}; /* independent: every file has its turn */
     if (dir == NULL && again >= 0) close(again);
     if (dir == NULL) return;
     rewinddir(dir);
     for (struct dirent *e; !all && (e = readdir(dir)) != NULL;) n += is_socket(e->d_name);
-    if (n > SWEEP_MAX && getrandom(&begin, sizeof begin, 0) == sizeof begin) begin %= n;
-    const bool is_turn = n <= SWEEP_MAX || begin % (n / SWEEP_MAX) == 0;
+    if (n > SWEEP_MAX) (void)!getrandom(random, sizeof random, 0);
+    const uint32_t begin = n > 0 ? random[0] % n : 0;
+    const bool is_turn   = n <= SWEEP_MAX || random[1] % (n / SWEEP_MAX) == 0;
     rewinddir(dir);
     for (struct dirent *e; is_turn && (e = readdir(dir)) != NULL;) {
         if (!is_socket(e->d_name)) continue;
