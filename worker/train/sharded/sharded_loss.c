@@ -58,7 +58,8 @@ static pen_status regroup(sharded *s, pen_error *why)
             return why->status;
         group_destroy(s->everyone.group);
         s->everyone.group = left;
-        s->n              = left->size;
+        atomic_store(&s->everyone.is_out_of_step, false);
+        s->n = left->size;
         memcpy(s->ranks, left->ranks, (size_t)s->n * sizeof *s->ranks);
         status = compare_steps(s, why);
         if (status == PEN_OK) status = renew_world(s, why);
