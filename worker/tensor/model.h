@@ -108,6 +108,7 @@ pen_dtype model_push_dtype(const model *m, const pen_tensor *t);
 /* A tensor has the rule STEP_TWO_PHASE: steps are decided for the whole model. */
 bool model_is_decided(const model *m);
 
+/* *m is zeroed. */
 pen_status model_init(model *m, pen_ctx *ctx, pen_error *why);
 void model_fini(model *m);
 

@@ -143,13 +143,13 @@ void copy_past(void *out, const void *in, size_t bytes)
     if (bytes > 0) level()->copy_past(out, in, bytes);
 }
 
-/* See reduce.h. */
-enum { NEAR_FROM_BYTES = 4096, PAGE_BYTES = 4096, AHEAD_BYTES = 32 };
+/* What memcpy() is slow at, see reduce.h. */
+enum { SLOW_FROM_BYTES = 4096, SLOW_AHEAD_BYTES = 32, PAGE_BYTES = 4096 };
 
 void copy_near(void *out, const void *in, size_t bytes)
 {
     const size_t ahead = ((uintptr_t)out - (uintptr_t)in) % PAGE_BYTES;
-    if (bytes >= NEAR_FROM_BYTES && ahead > 0 && ahead < AHEAD_BYTES)
+    if (bytes >= SLOW_FROM_BYTES && ahead > 0 && ahead < SLOW_AHEAD_BYTES)
         level()->copy_near(out, in, bytes);
     else if (bytes > 0)
         memcpy(out, in, bytes);

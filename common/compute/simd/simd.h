@@ -20,8 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of the kernels' numbers, which may lie anywhere.  The thread sanitizer checks those that the compiler takes to be aligned
- * some ten times as fast, and does not mind if they are not. */
+/* Of the kernels' numbers, which may lie anywhere.  With the thread sanitizer, unaligned types double the time of the
+ * tests that compute; it does not mind if aligned ones are not. */
 #if defined(__SANITIZE_THREAD__)
 #define SIMD_ANY __attribute__((may_alias))
 #else
