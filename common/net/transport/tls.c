@@ -105,7 +105,10 @@ static bool make_room(tls *t, size_t more)
     }
     if (t->out_size - t->out_end >= more) return true;
     size_t size = t->out_end + more;
-    if (size > OUT_BYTES_MAX) return false;
+    if (size > OUT_BYTES_MAX) {
+        t->fault = "the other end asks and does not read the answers"; /* for keys to change */
+        return false;
+    }
     if (size < t->out_expected) size = t->out_expected;
     uint8_t *larger = realloc(t->out, size);
     if (larger == NULL) {
