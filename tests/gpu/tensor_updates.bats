@@ -25,17 +25,17 @@ teardown() { job_teardown; }
     same_steps host-lamb parts parts-host
 }
 
-# 46 MiB: enough for values, gradients and buckets, and not for the moments of AdamW.
+# 16 MiB: enough for values, gradients and buckets, and not for the moments of AdamW.
 @test "offload_optimizer=cpu keeps the optimizer's state in host memory: a model that does not fit trains with the bits of the host" {
-    local unit_words=(steps=3 rows=500 clip=60)
+    local unit_words=(steps=3 rows=200 clip=60)
     units host -- mode=allreduce
     export CUDA_ON_HOST_DEVICES=2
-    CUDA_ON_HOST_MIB=46 units offloaded -- mode=allreduce device=cuda lazy=1 offload_optimizer=cpu
+    CUDA_ON_HOST_MIB=16 units offloaded -- mode=allreduce device=cuda lazy=1 offload_optimizer=cpu
     units zero1 -- mode=zero1 device=cuda lazy=1 offload_optimizer=cpu
     same_steps host offloaded zero1
     if [ -z "${ON_GPU:-}" ]; then
-        ! CUDA_ON_HOST_MIB=46 units full -- mode=allreduce device=cuda || return 1
-        ! CUDA_ON_HOST_MIB=20 units fuller -- mode=allreduce device=cuda >"$tmp/said" || return 1
+        ! CUDA_ON_HOST_MIB=16 units full -- mode=allreduce device=cuda || return 1
+        ! CUDA_ON_HOST_MIB=8 units fuller -- mode=allreduce device=cuda >"$tmp/said" || return 1
         grep -qE "^penstock: device [01] has no [0-9]+ bytes left for optimizer state of '.*'; use offload_optimizer=cpu, or more" "$tmp/said"
     fi
     "$programs/on_device" restore "store=$tmp/store" offload_optimizer=cpu >"$tmp/restored"
