@@ -2,7 +2,6 @@
 """Trains a model with a BatchNorm layer under PyTorch's DDP (broadcast_buffers, Gloo, 2 processes), and prints the lines
 of tests/cluster/programs/batchnorm.c:  python3 tests/support/make_golden_batchnorm.py >tests/support/golden_batchnorm.txt"""
 import os
-import socket
 import sys
 import tempfile
 
@@ -26,9 +25,9 @@ def values(x):
     return " ".join("%.9g" % v for v in x.detach().reshape(-1).tolist())
 
 
-def train(rank, lines, port):
+def train(rank, lines, store):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank, world_size=WORLD)
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=WORLD)
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(WIDTH), torch.nn.Linear(WIDTH, 1))
     with torch.no_grad():
         model[1].weight.copy_((torch.arange(WIDTH) + 1).float() / 10)
@@ -54,10 +53,7 @@ def train(rank, lines, port):
 
 
 if __name__ == "__main__":
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(train, args=(os.path.join(folder, "lines"), port), nprocs=WORLD)
+        mp.spawn(train, args=(os.path.join(folder, "lines"), os.path.join(folder, "store")), nprocs=WORLD)
         for rank in range(WORLD):
             sys.stdout.write(open(os.path.join(folder, "lines.%d" % rank)).read())

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -184,7 +183,6 @@ int main(int argc, char **argv)
     const int n = argc - 3;
     if (n < 1 || n > PORTS_MAX) return fprintf(stderr, "hostile SECONDS PER_SECOND PORT...\n"), 2;
     const double end = now_s() + atof(argv[1]), every = 1 / atof(argv[2]);
-    setpriority(PRIO_PROCESS, 0, 19); /* the cost to others is measured, not its own */
     for (int i = 0; i < n; i++) {
         targets[i] = (target){.port = atoi(argv[3 + i]), .endless = -1, .turn = (unsigned)i};
         for (int k = 0; k < HALVES; k++) targets[i].half[k] = -1;
