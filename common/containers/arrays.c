@@ -42,6 +42,30 @@ void *arrays_new(const array_want *want, size_t n)
     return memory;
 }
 
+static bool is_as_before(const char *const *text, size_t i)
+{
+    return i > 0 && strcmp(text[i], text[i - 1]) == 0;
+}
+
+void *arrays_keep_texts(const char **text, size_t n)
+{
+    size_t all = 1;
+    for (size_t i = 0; i < n; i++)
+        if (!is_as_before(text, i)) all += strlen(text[i]) + 1;
+    char *const memory = malloc(all), *at = memory;
+    if (memory == NULL) return NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (is_as_before(text, i)) {
+            text[i] = text[i - 1];
+            continue;
+        }
+        const char *from = text[i];
+        text[i]          = at;
+        at               = stpcpy(at, from) + 1;
+    }
+    return memory;
+}
+
 /* ---- arrays that grow ---------------------------------------------------------------------- */
 enum { ROWS_FIRST = 8 };
 

@@ -23,6 +23,10 @@ typedef struct {
 
 void *arrays_new(const array_want *want, size_t n);
 
+/* Copies n texts into one allocation, and points text[] there; equal neighbours become one.  free() the result.  NULL: no
+ * memory, nothing has changed. */
+void *arrays_keep_texts(const char **text, size_t n);
+
 /* ---- arrays that grow, with overflow checks; new room is zeroed ---------------------------- */
 /* Makes room for n rows; `capacity` (size_t) is the current room.  False: no memory, nothing has changed. */
 #define VEC_ROOM(array, capacity, n) vec_room(&(array), &(capacity), n, sizeof *(array))

@@ -528,7 +528,7 @@ static void one_member_without_access_to_a_device_makes_all_take_the_same_path(v
     start_rig(&r, 3, NULL, NULL);
     coll_engine *e         = r.ctx[1]->coll;
     const bool has_devices = e->device_place != NULL;
-    if (has_devices) snprintf(e->device_address[2], strlen(e->device_address[2]), "cuda:none");
+    if (has_devices) e->device_address[2] = "cuda:none";
     for (int i = 0; i < 3; i++) ENGINE_PRETENCE(i) = PRETEND_REACHABLE;
     rig_run(&r, check_everything);
     for (int i = 0; i < 3; i++) assert_null(r.ctx[i]->world->device);

@@ -194,12 +194,31 @@ static void test_arrays_of_more_than_memory_can_hold_are_not_made(void **state)
     assert_true(a == NULL && b == NULL);
 }
 
+static void test_texts_are_kept_in_one_allocation_and_equal_neighbours_once(void **state)
+{
+    (void)state;
+    char first[]       = "host-a";
+    const char *text[] = {first, "host-a", "", "", "host-b", "host-a"};
+    void *memory       = arrays_keep_texts(text, 6);
+    assert_non_null(memory);
+    first[0] = 'x';
+    assert_string_equal(text[0], "host-a");
+    assert_ptr_equal(text[1], text[0]);
+    assert_string_equal(text[2], "");
+    assert_ptr_equal(text[3], text[2]);
+    assert_string_equal(text[4], "host-b");
+    assert_string_equal(text[5], "host-a");
+    free(memory);
+    free(arrays_keep_texts(text, 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
             test_arrays_in_one_allocation_are_zeroed_disjoint_and_of_the_requested_length),
         cmocka_unit_test(test_arrays_of_more_than_memory_can_hold_are_not_made),
+        cmocka_unit_test(test_texts_are_kept_in_one_allocation_and_equal_neighbours_once),
         cmocka_unit_test(test_a_list_keeps_insertion_order),
         cmocka_unit_test(test_any_element_can_be_removed_and_is_then_in_no_list),
         cmocka_unit_test(test_elements_may_be_freed_while_their_list_is_walked),

@@ -134,12 +134,8 @@ pen_status coll_engine_create(const coll_setup *setup, const coll_job *job, void
 /* ---- destruction ----------------------------------------------------------------------------- */
 static void free_members(coll_engine *e)
 {
-    for (int i = 0; i < e->n_members; i++) {
-        free(e->host[i]);
-        free(e->node_address[i]);
-        free(e->device_address[i]);
-    }
     free(e->members);
+    free(e->texts);
     free(e->loss);
 }
 
@@ -241,23 +237,26 @@ uint32_t coll_engine_prove(const coll_engine *e, const coll_member *members, int
 static pen_status copy_members(coll_engine *e, const coll_member *members, int n, pen_error *why)
 {
     const size_t many = (size_t)n;
+    const char **text;
     e->members =
-        ARRAYS_NEW(ARRAY(e->host, many), ARRAY(e->node_address, many),
-                   ARRAY(e->device_address, many), ARRAY(e->local_rank, many),
-                   ARRAY(e->node_of, many), ARRAY(e->place_of, many), ARRAY(e->is_lost, many));
-    bool is_whole = e->members != NULL;
-    e->n_members  = is_whole ? n : 0;
-    for (int i = 0; i < n && is_whole; i++) {
-        e->host[i]           = strdup(members[i].host != NULL ? members[i].host : "unknown");
-        e->node_address[i]   = strdup(find_address(&members[i], "node:"));
-        e->device_address[i] = strdup(find_address(&members[i], "cuda:"));
-        e->local_rank[i]     = members[i].local_rank;
-        e->node_of[i]        = members[i].node;
-        const int sharing    = members[i].sharing;
-        e->place_of[i]       = sharing >= 0 && sharing < n ? sharing : i;
-        is_whole = e->host[i] != NULL && e->node_address[i] != NULL && e->device_address[i] != NULL;
+        ARRAYS_NEW(ARRAY(text, 3 * many), ARRAY(e->local_rank, many), ARRAY(e->node_of, many),
+                   ARRAY(e->place_of, many), ARRAY(e->is_lost, many));
+    for (size_t i = 0; i < many && e->members != NULL; i++) {
+        text[i]            = members[i].host != NULL ? members[i].host : "unknown";
+        text[many + i]     = find_address(&members[i], "node:");
+        text[2 * many + i] = find_address(&members[i], "cuda:");
+        e->local_rank[i]   = members[i].local_rank;
+        e->node_of[i]      = members[i].node;
+        const int sharing  = members[i].sharing;
+        e->place_of[i]     = sharing >= 0 && sharing < n ? sharing : (int)i;
     }
-    return is_whole ? PEN_OK : why_set(why, PEN_NO_MEMORY, "no memory for %d members", n);
+    e->texts = e->members != NULL ? arrays_keep_texts(text, 3 * many) : NULL;
+    if (e->texts == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for %d members", n);
+    e->host           = text;
+    e->node_address   = text + many;
+    e->device_address = text + 2 * many;
+    e->n_members      = n;
+    return PEN_OK;
 }
 
 static pen_status set_peers(coll_engine *e, const coll_member *members, int n, uint64_t job,
@@ -279,8 +278,7 @@ static pen_status set_peers(coll_engine *e, const coll_member *members, int n, u
     }
     if (status == PEN_OK) {
         pthread_mutex_lock(&e->mesh_lock);
-        status = mesh_set_peers(e->mesh, e->rank, n, incarnation, address,
-                                (const char *const *)e->host, job, why);
+        status = mesh_set_peers(e->mesh, e->rank, n, incarnation, address, e->host, job, why);
         pthread_mutex_unlock(&e->mesh_lock);
     }
     free(arrays);
@@ -291,10 +289,11 @@ static pen_status set_peers(coll_engine *e, const coll_member *members, int n, u
 static void choose_waits(coll_engine *e)
 {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const char *own  = e->host[e->rank];
     int sharing = 0, here = 0;
     for (int i = 0; i < e->n_members; i++) {
         sharing += e->place_of[i] == e->place_of[e->rank];
-        here += strcmp(e->host[i], e->host[e->rank]) == 0;
+        here += e->host[i] == own || strcmp(e->host[i], own) == 0;
     }
     if (e->place != NULL && sharing > cores) node_set_spin(e->place, 0);
     e->has_core   = here <= cores;

@@ -124,9 +124,9 @@ struct coll_engine {
 
     /* The members; written once, by coll_engine_joined(). */
     int n_members;
-    void *members;                                 /* the memory of the arrays [n_members] */
-    char **host, **node_address, **device_address; /* [n_members] */
-    int *local_rank, *node_of;                     /* [n_members] from the scheduler */
+    void *members, *texts;                               /* the memory of the arrays [n_members] */
+    const char **host, **node_address, **device_address; /* [n_members] */
+    int *local_rank, *node_of;                           /* [n_members] from the scheduler */
     int *place_of; /* [n_members] lowest rank of the set that can map each other's memory */
     bool *is_lost; /* under the lock, [n_members] */
     /* under the lock, [n_members] how each was lost; NULL: none was, or memory ran out */

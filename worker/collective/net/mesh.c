@@ -3,6 +3,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/why.h"
+#include "common/containers/arrays.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -62,8 +63,8 @@ const char *mesh_address(const mesh *m)
 
 static void free_mesh(mesh *m)
 {
-    for (int i = 0; m->peer != NULL && i < m->n_peers; i++) mesh_peer_fini(&m->peer[i]);
-    free(m->peer);
+    free(m->arrays);
+    free(m->texts);
     mesh_free_tx_refs(m);
     if (m->epoll_fd >= 0) close(m->epoll_fd);
     if (m->wake_fd >= 0) close(m->wake_fd);
@@ -77,7 +78,7 @@ static void free_mesh(mesh *m)
 /* It sends to this worker, which has no connection yet for its goodbye. */
 static bool is_owed_goodbye(const mesh_peer *p)
 {
-    return p->link != NULL && !p->is_lost && !p->has_left && p->caller[0] != 0 && !p->link[0].is_up;
+    return !p->is_lost && !p->has_left && p->caller[0] != 0 && !p->link[0].is_up;
 }
 
 static void dial_callers(mesh *m)
@@ -102,11 +103,10 @@ static void send_goodbye(mesh *m, uint32_t patience_ms)
     dial_callers(m);
     while (is_anyone_owed(m) && clock_ms(&clock_real) < until)
         if (!mesh_advance(m)) poll(NULL, 0, 1);
-    for (int i = 0; i < m->n_peers; i++) {
+    for (const mesh_link *l = m->dialled; l != NULL; l = l->next) {
         wire_peer head = {.kind = WIRE_WITHDRAWN};
         pen_error why;
-        if (m->peer[i].link != NULL && m->peer[i].link[0].is_up)
-            (void)mesh_send_frame(m, i, &head, NULL, 0, NULL, &why);
+        if (l->is_up && l->lane == 0) (void)mesh_send_frame(m, l->rank, &head, NULL, 0, NULL, &why);
     }
 }
 
@@ -116,9 +116,7 @@ void mesh_destroy(mesh *m, uint32_t linger_ms)
     while (m->teams != NULL) wire_team_destroy(m->teams);
     if (linger_ms > 0) send_goodbye(m, linger_ms);
     mesh_clear(m, &m->early);
-    for (int i = 0; m->peer != NULL && i < m->n_peers; i++)
-        for (uint64_t lane = 0; m->peer[i].link != NULL && lane < m->o.lanes; lane++)
-            mesh_close_link(&m->peer[i].link[lane], linger_ms);
+    for (mesh_link *l = m->dialled; l != NULL; l = l->next) mesh_close_link(l, linger_ms);
     transport_close(m->listener, 0);
     if (mesh_has_all_back(m)) free_mesh(m); /* otherwise the transport still writes into it */
 }
@@ -129,13 +127,34 @@ pen_status mesh_set_peers(mesh *m, int self, int n, const uint64_t *incarnation,
 {
     if (m->peer != NULL)
         return why_set(why, PEN_WRONG_STATE, "the workers' addresses were already set");
-    m->peer       = calloc((size_t)n, sizeof *m->peer);
-    bool is_whole = m->peer != NULL;
-    m->n_peers    = n;
-    m->self       = self;
-    m->job        = job;
-    for (int i = 0; i < n && is_whole; i++)
-        is_whole = mesh_peer_init(m, i, incarnation[i], address[i], host != NULL ? host[i] : NULL);
-    if (!is_whole) return why_set(why, PEN_NO_MEMORY, "no memory for %d workers", n);
+    const size_t many = (size_t)n, all_lanes = many * m->o.lanes;
+    mesh_peer *peer;
+    mesh_link *link;
+    uint64_t *caller;
+    uint32_t *dial;
+    const char **text;
+    void *arrays = ARRAYS_NEW(ARRAY(peer, many), ARRAY(link, all_lanes), ARRAY(caller, all_lanes),
+                              ARRAY(dial, all_lanes), ARRAY(text, 2 * many));
+    for (size_t i = 0; i < many && arrays != NULL; i++) {
+        text[i]        = host != NULL && host[i] != NULL ? host[i] : "unknown";
+        text[many + i] = address[i];
+    }
+    m->texts = arrays != NULL ? arrays_keep_texts(text, 2 * many) : NULL;
+    if (m->texts == NULL) {
+        free(arrays);
+        return why_set(why, PEN_NO_MEMORY, "no memory for %d workers", n);
+    }
+    for (size_t i = 0, at = 0; i < many; i++, at += m->o.lanes)
+        peer[i] = (mesh_peer){.incarnation = incarnation[i],
+                              .host        = text[i],
+                              .address     = text[many + i],
+                              .link        = link + at,
+                              .caller      = caller + at,
+                              .dial        = dial + at};
+    m->arrays  = arrays;
+    m->peer    = peer;
+    m->n_peers = n;
+    m->self    = self;
+    m->job     = job;
     return mesh_watch(m, transport_poll_fd(m->listener), m->listener, why);
 }

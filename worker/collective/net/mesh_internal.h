@@ -35,7 +35,9 @@ enum {
 typedef struct mesh_tx_ref mesh_tx_ref;
 typedef struct mesh_post mesh_post;
 
-typedef struct {
+typedef struct mesh_link mesh_link;
+struct mesh_link {   /* zeros until it is dialled */
+    mesh_link *next; /* of mesh.dialled */
     mesh *m;
     transport *t;
     int rank;
@@ -43,18 +45,18 @@ typedef struct {
     bool is_up, is_stuck; /* stuck: it holds memory that must come back, and will be reopened */
     reach reach;
     mesh_post *posts; /* messages that wait for the connection */
-} mesh_link;
+};
 
 typedef struct {
     uint64_t incarnation;
-    char *address, *host;
+    const char *address, *host;
     bool is_lost, has_left; /* by the job's verdict; by its goodbye */
     uint64_t missed;        /* lanes, as bits, whose connection ended while data was expected */
     bool is_cut_off;        /* a connection to it ended, too */
     uint64_t suspect_ms;    /* suspected since; 0: it is not */
-    mesh_link *link;        /* [lanes]; OWNED, with all that the others point to */
-    uint64_t *caller;       /* [lanes] number of its connection at the listener, plus one */
-    uint32_t *dial;         /* [lanes] how often it has opened that one */
+    mesh_link *link;        /* [lanes], as in caller and dial: a part of mesh.arrays */
+    uint64_t *caller;       /* number of its connection at the listener, plus one */
+    uint32_t *dial;         /* how often it has opened that one */
     uint32_t next_lane;
     uint64_t p2p_out, p2p_back;  /* bytes sent unasked; used up by the peer */
     uint64_t p2p_used, p2p_told; /* of its bytes: used up here; reported to it */
@@ -89,8 +91,10 @@ struct mesh {
     int self, n_peers;
     uint64_t n_lanes; /* in use: the first of o.lanes */
     uint64_t job;
-    mesh_peer *peer;   /* [n_peers] by RANK */
-    const buf *placed; /* the body that is being delivered, if it is in its place; NULL: another */
+    mesh_peer *peer; /* [n_peers] by RANK; its memory is in arrays and texts */
+    void *arrays, *texts;
+    mesh_link *dialled; /* the links that were ever opened, of all peers */
+    const buf *placed;  /* the body that is being delivered, if it is in its place; NULL: another */
     wire_arena *arena;
     wire_out out;
     wire_team *teams;
@@ -115,9 +119,6 @@ void mesh_notify_teams(mesh *m, int rank, mesh_loss loss, const char *how);
 bool mesh_minds(const mesh *m, int rank); /* a call in progress waits for data from it */
 
 /* ---- mesh_peer.c ------------------------------------------------------------------------------------------------- */
-/* False: no memory. */
-bool mesh_peer_init(mesh *m, int rank, uint64_t incarnation, const char *address, const char *host);
-void mesh_peer_fini(mesh_peer *p);
 bool mesh_has_callers(const mesh *m, const mesh_peer *p); /* it has a connection to this worker */
 bool mesh_is_away(const mesh *m, int rank);               /* it left, and all it sent was read */
 void mesh_suspect(mesh *m, int rank);                     /* a connection with it ended */

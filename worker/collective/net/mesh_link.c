@@ -56,12 +56,17 @@ void mesh_close_link(mesh_link *l, uint32_t linger_ms)
     drop_posts(l);
 }
 
-static pen_status dial(mesh *m, mesh_link *l, pen_error *why)
+static pen_status dial(mesh *m, int rank, uint32_t lane, pen_error *why)
 {
+    mesh_link *l              = &m->peer[rank].link[lane];
     transport_options options = mesh_transport_options(m);
     auth_dial(m->o.auth, AUTH_WORKER, &options);
-    pen_status status = transport_dial(m->peer[l->rank].address, &options, &l->t, why);
+    pen_status status = transport_dial(m->peer[rank].address, &options, &l->t, why);
     if (status != PEN_OK) return status;
+    if (l->dials == 0) {
+        *l         = (mesh_link){.next = m->dialled, .m = m, .t = l->t, .rank = rank, .lane = lane};
+        m->dialled = l;
+    }
     status = mesh_watch(m, transport_poll_fd(l->t), l, why);
     reach_begin(&l->reach, m->o.name_ms, clock_ms(&clock_real));
     l->dials++;
@@ -74,7 +79,7 @@ pen_status mesh_dial(mesh *m, int rank, pen_error *why)
 {
     const mesh_peer *p = &m->peer[rank];
     if (rank == m->self || p->is_lost || p->has_left || p->link[0].t != NULL) return PEN_OK;
-    return dial(m, &p->link[0], why);
+    return dial(m, rank, 0, why);
 }
 
 bool mesh_is_linked(const mesh *m)
@@ -93,11 +98,11 @@ static pen_status post(mesh_link *l, const wire_out *head, buf *body, pen_error 
     return PEN_OK;
 }
 
-static mesh_link *choose_link(mesh *m, mesh_peer *p, const wire_peer *head, size_t bytes)
+static uint32_t choose_lane(const mesh *m, mesh_peer *p, const wire_peer *head, size_t bytes)
 {
     const bool may_choose = head->kind == WIRE_PART || head->kind == WIRE_SECTION;
-    if (!may_choose || bytes < MESH_LANE_FROM || m->n_lanes == 1) return &p->link[head->lane];
-    return &p->link[p->next_lane++ % (uint32_t)m->n_lanes];
+    if (!may_choose || bytes < MESH_LANE_FROM || m->n_lanes == 1) return head->lane;
+    return p->next_lane++ % (uint32_t)m->n_lanes;
 }
 
 pen_status mesh_send_frame(mesh *m, int rank, wire_peer *head, const void *data, size_t bytes,
@@ -106,14 +111,14 @@ pen_status mesh_send_frame(mesh *m, int rank, wire_peer *head, const void *data,
     mesh_peer *p = &m->peer[rank];
     if (p->is_lost) return why_set(why, PEN_PEER_LOST, "rank %d is gone", rank);
     if (p->has_left) return PEN_OK; /* it needs nothing more */
-    mesh_link *l        = choose_link(m, p, head, bytes);
+    head->lane          = choose_lane(m, p, head, bytes);
+    mesh_link *l        = &p->link[head->lane];
     head->job           = m->job;
     head->from          = m->peer[m->self].incarnation;
     head->to            = p->incarnation;
     head->rank          = m->self;
-    head->lane          = l->lane;
     head->payload_bytes = bytes;
-    pen_status status   = l->t == NULL ? dial(m, l, why) : PEN_OK;
+    pen_status status   = l->t == NULL ? dial(m, rank, head->lane, why) : PEN_OK;
     head->dial          = l->dials;
     if (status == PEN_OK) status = wire_peer_encode(head, &m->out, why);
     if (status != PEN_OK) return status;
@@ -146,12 +151,10 @@ static void reopen(mesh_link *l)
 static void reopen_links_of(mesh *m, const void *owner)
 {
     mesh_cancel_lent_of(m, owner);
-    for (int i = 0; i < m->n_peers; i++)
-        for (uint64_t lane = 0; lane < m->o.lanes; lane++) {
-            mesh_link *l = &m->peer[i].link[lane];
-            if (l->is_stuck) reopen(l);
-            l->is_stuck = false;
-        }
+    for (mesh_link *l = m->dialled; l != NULL; l = l->next) {
+        if (l->is_stuck) reopen(l);
+        l->is_stuck = false;
+    }
 }
 
 void mesh_settle(mesh *m, const void *owner, uint32_t grace_ms)
@@ -230,23 +233,17 @@ bool mesh_drain_link(mesh_link *l)
     return any;
 }
 
-static void look_at(mesh *m, int rank, uint64_t now_ms)
-{
-    const mesh_peer *p = &m->peer[rank];
-    for (uint64_t lane = 0; p->link != NULL && lane < m->o.lanes; lane++) {
-        mesh_link *l = &p->link[lane];
-        if (l->is_up && lane == 0)
-            reach_doubt(&l->reach, transport_unconfirmed_ms(l->t), m->o.lease_ms, now_ms);
-        const char *words = l->t != NULL ? reach_look(&l->reach, p->address, now_ms) : NULL;
-        if (words != NULL) m->o.unreached(m->o.user, rank, p->address, words);
-    }
-}
-
 void mesh_look(mesh *m)
 {
     const uint64_t now_ms = clock_ms(&clock_real);
-    if (m->peer == NULL || m->o.unreached == NULL || now_ms - m->looked_ms < REACH_LOOK_MS) return;
+    if (m->o.unreached == NULL || now_ms - m->looked_ms < REACH_LOOK_MS) return;
     m->looked_ms = now_ms;
-    for (int i = 0; i < m->n_peers; i++)
-        if (!m->peer[i].is_lost && !m->peer[i].has_left) look_at(m, i, now_ms);
+    for (mesh_link *l = m->dialled; l != NULL; l = l->next) {
+        const mesh_peer *p = &m->peer[l->rank];
+        if (l->t == NULL || p->is_lost || p->has_left) continue;
+        if (l->is_up && l->lane == 0)
+            reach_doubt(&l->reach, transport_unconfirmed_ms(l->t), m->o.lease_ms, now_ms);
+        const char *words = reach_look(&l->reach, p->address, now_ms);
+        if (words != NULL) m->o.unreached(m->o.user, l->rank, p->address, words);
+    }
 }
