@@ -97,9 +97,9 @@ if [ -n "$has_address" ]; then
 fi >>"$list"
 
 # The longest first, so that nothing long is left over at the end when all else is done.
-longest="cluster_hostile gpu_tensors gpu_tensor_updates cluster_sharing conformance_coll_test fuzz_foreign cli_docs cluster_training fuzz_files gpu_driver
+longest="cluster_hostile gpu_tensors gpu_tensor_updates cluster_sharing conformance_coll_test fuzz_foreign cli_docs cluster_training fuzz_files
     conformance_coll_fault_test fuzz_wire gpu_train sim_lively_test cli_snapshot cluster_modes hygiene_house cluster_elastic cluster_local
-    cluster_liar cluster_restarts cluster_reach cluster_snapshot cluster_gpt2 cluster_hosts_docs sim_mutation_test cli_run gpu_nccl cli_output
+    cluster_liar cluster_restarts gpu_driver cluster_reach cluster_snapshot cluster_gpt2 cluster_hosts_docs sim_mutation_test cli_run gpu_nccl cli_output
     cluster_leave cluster_scalars cluster_order cluster_units cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage
     cluster_failover cluster_loss conformance_transport_test cluster_disk cluster_state unit_transport_limit_test"
 [ "$kind" != sanitize ] || longest="gpu_tensors sim_lively_test gpu_tensor_updates unit_shard_offload_test unit_sharded_test unit_mesh_test unit_node_test fuzz_foreign
