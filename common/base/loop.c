@@ -7,9 +7,9 @@
  * written.  The poster that writes also clears `sleeping`; that is why a burst of posts costs one
  * system call and a busy loop none.
  *
- * Fairness.  Sources are drained in rounds, each source once a round, until a round did nothing.  A
- * flood ends the rounds after ROUNDS_MAX, so tasks, timers and hooks get their turn anyway; such a
- * turn does not sleep.
+ * Fairness.  Sources are drained in rounds, until a round did nothing: each source once in the first round, then those
+ * that had something in the round before.  A flood ends the rounds after ROUNDS_MAX, so tasks, timers and hooks get their
+ * turn anyway; such a turn does not sleep.
  *
  * The last look.  A hook that sends through ZeroMQ may swallow the edge of its descriptor, so the
  * sources are drained once more between the hooks and poll(2).
@@ -40,6 +40,7 @@ typedef struct {
     int fd;
     loop_drain_fn drain; /* NULL: removed, waits for tidy() */
     void *user;
+    bool is_wet; /* it had something in the last round */
 } source;
 
 typedef struct {
@@ -164,12 +165,15 @@ static void tidy(loop *self)
 }
 
 /* One round.  By index and by copy, because a drain may add and remove sources. */
-static bool drain_each(loop *self)
+static bool drain_each(loop *self, bool only_wet)
 {
     bool worked = false;
     for (size_t i = 0; i < self->n_sources; i++) {
         const source s = self->sources[i];
-        if (s.drain != NULL && s.drain(s.user)) worked = true;
+        if (s.drain == NULL || (only_wet && !s.is_wet)) continue;
+        const bool is_wet       = s.drain(s.user);
+        self->sources[i].is_wet = is_wet;
+        worked |= is_wet;
     }
     return worked;
 }
@@ -177,7 +181,7 @@ static bool drain_each(loop *self)
 static bool drain_until_dry(loop *self)
 {
     for (int round = 0; round < ROUNDS_MAX; round++)
-        if (!drain_each(self)) return round > 0;
+        if (!drain_each(self, round > 0)) return round > 0;
     return true;
 }
 
@@ -279,7 +283,6 @@ static bool run_timers(loop *self)
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
-/* Async-signal-safe. */
 static void wake(loop *self)
 {
     if (!atomic_exchange(&self->sleeping, false)) return;
@@ -387,7 +390,7 @@ bool loop_turn(loop *self, uint64_t wait_ms_max)
         const hook h = self->hooks[i];
         if (h.fn != NULL) h.fn(h.user);
     }
-    if (worked || drain_each(self)) return true;
+    if (worked || drain_each(self, false)) return true;
     sleep_until_woken(self, wait_ms_max);
     return false;
 }

@@ -1,6 +1,6 @@
 /* loop.h - one thread's event loop: sources, timers, tasks from other threads, then sleep.
  *
- * One turn:  drain every source until all are dry  ->  run tasks posted by other threads
+ * One turn:  drain every source until it is dry  ->  run tasks posted by other threads
  *            ->  timers that are due  ->  before-sleep hooks (flush what was batched)  ->  poll.
  * A source is drained by calling it, not by trusting its descriptor: ZeroMQ's descriptor is
  * edge-triggered and may have been consumed by a send.  A turn without work sleeps until a descriptor, a timer or a post
@@ -61,7 +61,7 @@ void loop_timer_start(loop *self, loop_timer *timer, uint64_t due_ms, loop_fn fn
 void loop_timer_stop(loop *self, loop_timer *timer); /* no effect if not running */
 
 /* Runs task->fn in the loop's thread.  Tasks of one thread keep their order.  Wakes the loop only
- * if it sleeps, so a burst of posts costs one system call.  Thread  any. */
+ * if it sleeps, so a burst of posts costs one system call.  Thread  any; async-signal-safe. */
 void loop_post(loop *self, loop_task *task);
 
 /* A thread that is woken costs more than most messages are on their way: the loop now looks for 50 us after its last work

@@ -72,6 +72,29 @@ static void test_loop_flood_does_not_starve_tasks_timers_and_hooks(void **state)
     assert_true(calls > 1);
 }
 
+static bool count_dry(void *user)
+{
+    ++*(int *)user;
+    return false;
+}
+
+static void test_loop_dry_source_is_not_asked_again_while_another_works(void **state)
+{
+    loop *l        = *state;
+    heap_of_work a = {'a', 3};
+    int calls      = 0;
+    loop_task task = {.fn = note_user, .user = "k"};
+    events[0]      = '\0';
+    loop_add(l, -1, count_dry, &calls, NULL);
+    loop_add(l, -1, work, &a, NULL);
+    assert_true(loop_turn(l, FOR_EVER));
+    assert_string_equal(events, "aaa");
+    assert_int_equal(calls, 1);
+    loop_post(l, &task);
+    assert_true(loop_turn(l, FOR_EVER));
+    assert_int_equal(calls, 2); /* but in every turn */
+}
+
 /* ---- descriptors ---- */
 typedef struct {
     int fd;
@@ -305,6 +328,7 @@ int main(void)
         test(test_loop_turn_order_is_sources_tasks_timers_hooks),
         test(test_loop_turn_without_work_sleeps_as_long_as_it_may),
         test(test_loop_flood_does_not_starve_tasks_timers_and_hooks),
+        test(test_loop_dry_source_is_not_asked_again_while_another_works),
         test(test_loop_descriptor_wakes_it),
         test(test_loop_checks_sources_once_more_after_its_hooks),
         test(test_loop_does_not_sleep_on_a_task_posted_at_the_last_moment),

@@ -116,7 +116,7 @@ pen_status pen_finalize(pen_ctx *ctx)
     return status;
 }
 
-/* Only stores, copies of bytes and write(2): allowed in a signal handler. */
+/* Only stores, copies of bytes, a posted task and write(2): allowed in a signal handler. */
 void pen_abort(pen_ctx *ctx, const char *why)
 {
     if (ctx == NULL || atomic_exchange(&ctx->is_aborting, true)) return;

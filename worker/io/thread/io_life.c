@@ -10,13 +10,10 @@
 #include "common/system/machine.h"
 #include "common/trace/trace.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
     ARENA_BYTES_MAX  = 64 << 20,
@@ -26,25 +23,24 @@ enum {
 };
 
 /* ---- abort ----------------------------------------------------------------------------------- */
-static bool drain_abort(void *user)
+static void on_abort(void *user)
 {
-    io_thread *c = io_of(user);
-    uint64_t n;
-    if (read(c->abort_fd, &n, sizeof n) != sizeof n) return false;
+    io_thread *c = user;
     pen_error why;
+    if (c->is_leaving) return;
     why_set(&why, PEN_ABORTED, "pen_abort on rank %d (%s): %s", c->ctx->env.rank, c->ctx->host,
             c->ctx->abort_why);
     why_culprit(&why, PEN_WORKER, c->ctx->env.rank, -1, NULL);
     io_report(c, &why);
     io_after(c);
-    return true;
 }
 
+/* Once at most. */
 static void io_abort(job_link *l)
 {
-    const uint64_t one = 1;
-    ssize_t written    = write(((io_thread *)l)->abort_fd, &one, sizeof one);
-    (void)written;
+    io_thread *c = (io_thread *)l;
+    c->abort     = (loop_task){.fn = on_abort, .user = c};
+    loop_post(c->loop, &c->abort);
 }
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -133,10 +129,8 @@ static pen_status build(io_thread *c, pen_error *why)
     c->loop = loop_create(why);
     if (c->loop == NULL) return why->status;
     c->ctx->io_loop = c->loop;
-    c->abort_fd     = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (c->abort_fd < 0) return why_set(why, PEN_INTERNAL, "no eventfd: %s", strerror(errno));
-    c->arena      = wire_arena_create(ARENA_BYTES_MAX);
-    c->view_arena = wire_arena_create(ARENA_BYTES_MAX);
+    c->arena        = wire_arena_create(ARENA_BYTES_MAX);
+    c->view_arena   = wire_arena_create(ARENA_BYTES_MAX);
     if (c->arena == NULL || c->view_arena == NULL)
         return why_set(why, PEN_NO_MEMORY, "no memory for incoming messages");
     pen_status status = io_dial_control(c, why);
@@ -144,7 +138,6 @@ static pen_status build(io_thread *c, pen_error *why)
     if (status == PEN_OK) status = make_membership_client(c, why);
     if (status == PEN_OK) io_look(c);
     if (status == PEN_OK) status = io_make_requests(c, why);
-    if (status == PEN_OK) status = loop_add(c->loop, c->abort_fd, drain_abort, c->ctx, why);
     if (status == PEN_OK) status = loop_before_sleep(c->loop, io_before_sleep, c, why);
     return status;
 }
@@ -174,7 +167,6 @@ static void stop(void *user)
     io_thread *c  = user;
     c->is_leaving = true;
     loop_remove(c->loop, c);
-    loop_remove(c->loop, c->ctx);
     io_close_links(c);
     lifeline_close(c->control, FAREWELL_MS);
     c->control = NULL;
@@ -198,7 +190,6 @@ static void free_io_thread(io_thread *c)
     free(c->links);
     free(c->shard);
     free(c->crc);
-    if (c->abort_fd >= 0) close(c->abort_fd);
     loop_destroy(c->loop);
     free(c);
 }
@@ -238,10 +229,9 @@ pen_status io_open(pen_ctx *ctx, pen_error *why)
     static const job_link_ops ops = {io_start, io_answer, io_abort, io_close};
     io_thread *c                  = calloc(1, sizeof *c);
     if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for the connection to the job");
-    c->ctx      = ctx;
-    c->abort_fd = -1;
-    c->link     = (job_link){&ops};
-    ctx->link   = &c->link;
+    c->ctx    = ctx;
+    c->link   = (job_link){&ops};
+    ctx->link = &c->link;
     pthread_mutex_init(&c->coll_requests_lock, NULL);
     pen_status status = open_auth(ctx, why);
     if (status == PEN_OK) status = host_scheduler(ctx, why);

@@ -101,9 +101,8 @@ struct io_thread {
     request *disputes; /* linked: refused because ranks disagree; they wait for the verdict */
     pen_error dispute; /* the first refusal, used if no verdict comes */
     uint64_t dispute_due_ms;
-    loop_task stop;
+    loop_task stop, abort;
     uint64_t holds; /* buffers of the program that the transport still reads */
-    int abort_fd;
     bool is_leaving, is_loading, has_failed;
     bool has_plan, is_ready; /* ready: all connections are up, and READY was sent */
 
