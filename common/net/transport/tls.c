@@ -47,6 +47,7 @@ struct tls {
     SSL *ssl;             /* NULL: the first message has not arrived */
     bool listens, is_up, is_over;
     bool may_read, is_refused; /* one call to recv(); it was asked for more */
+    bool is_drained;           /* by that call */
     bool holds, has_alert;     /* of the other end */
     bool has_read, speaks_zmq; /* its first byte has come; and was that of ZeroMQ */
     bool lacks_memory;         /* for what is to be sent */
@@ -136,7 +137,10 @@ static int bio_read(BIO *bio, char *data, int n)
     BIO_clear_retry_flags(bio);
     ssize_t got = -1;
     errno       = EAGAIN;
-    if (t->may_read && n > 0) got = recv(t->fd, data, (size_t)n, MSG_DONTWAIT);
+    if (t->may_read && n > 0) {
+        got           = recv(t->fd, data, (size_t)n, MSG_DONTWAIT);
+        t->is_drained = got < n;
+    }
     t->may_read = false;
     if (got > 0) {
         t->speaks_zmq |= !t->has_read && *(const uint8_t *)data == TRANSPORT_ZMQ_FIRST;
@@ -488,6 +492,11 @@ ssize_t tls_receive(tls *t, const struct iovec *to, int n)
 bool tls_holds(const tls *t)
 {
     return t->holds;
+}
+
+bool tls_is_drained(const tls *t)
+{
+    return t->is_drained;
 }
 
 const char *tls_fault(const tls *t)

@@ -41,7 +41,8 @@ transport_identity tls_who(const tls *t);
 /* As readv(): reads once from the socket, or not at all while something received before is held here.  EPROTO: what
  * arrived is not what was sent, see tls_fault(). */
 ssize_t tls_receive(tls *t, const struct iovec *to, int n);
-bool tls_holds(const tls *t); /* more can be received although the socket may have nothing */
+bool tls_holds(const tls *t);      /* more can be received although the socket may have nothing */
+bool tls_is_drained(const tls *t); /* the last read from the socket took all that it had */
 
 /* As sendmsg().  Bytes that it took may wait here (tls_unsent()): tls_flush() sends them. */
 ssize_t tls_send(tls *t, const struct iovec *of, int n);

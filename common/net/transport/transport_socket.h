@@ -26,6 +26,7 @@ struct line {
     bool is_cut;       /* ended by this side: what it has sent is not wanted */
     bool is_refused;   /* something of it was refused and reported */
     bool is_bulky;     /* its newest message is large */
+    bool is_drained;   /* the kernel had less than there was room for */
     bool is_trusted, is_watched_out;
     const char *note;  /* why this side ended it, not reported yet; NULL: nothing to report */
     uint64_t since_ms; /* accepted */
@@ -91,6 +92,7 @@ typedef struct {
     line *reading;             /* of which messages may be left; NULL: none */
     struct epoll_event *ready; /* [ENDPOINT_EVENTS] */
     int n_ready, next_ready;
+    bool is_drained; /* nothing is left of all that was ready: the descriptor tells of what comes */
 
     /* a listener */
     int tcp_fd, local_fd; /* -1: none; tcp_fd is not listened at if o.sockets is LOCAL_ONLY */

@@ -124,8 +124,15 @@ void line_read(line *l)
         to[n++] = (struct iovec){(uint8_t *)l->now.body->data + l->now.have,
                                  l->now.body->size - l->now.have};
     const size_t room = l->in_size - l->in_end, most = l->is_bulky ? AHEAD_BYTES : IN_BYTES;
-    to[n++]           = (struct iovec){l->in + l->in_end, room < most ? room : most};
-    const ssize_t got = l->tls != NULL ? tls_receive(l->tls, to, n) : readv(l->fd, to, n);
+    to[n++] = (struct iovec){l->in + l->in_end, room < most ? room : most};
+    ssize_t got;
+    if (l->tls != NULL) {
+        got           = tls_receive(l->tls, to, n);
+        l->is_drained = tls_is_drained(l->tls);
+    } else {
+        got           = readv(l->fd, to, n);
+        l->is_drained = got < (ssize_t)(to[0].iov_len + (n > 1 ? to[1].iov_len : 0));
+    }
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) l->is_over = true;
     if (got < 0 && l->tls != NULL && l->note == NULL) l->note = tls_fault(l->tls);
     if (got <= 0) return;
