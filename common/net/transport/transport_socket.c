@@ -155,7 +155,7 @@ static bool read_on(socket_endpoint *e, transport_event *event)
     if (line_holds(l)) {
         line_read(l);
     } else {
-        e->is_drained &= !l->now.is_known; /* the rest of a message may be here by now */
+        e->n_drained += l->is_drained && !l->now.is_known; /* else the rest may be here by now */
         e->reading = NULL;
     }
     return false;
@@ -285,14 +285,13 @@ static void on_line(socket_endpoint *e, line *l, uint32_t events)
 static bool take_event(socket_endpoint *e)
 {
     if (e->next_ready == e->n_ready) {
-        const int n   = e->is_drained ? 0 : epoll_wait(e->epoll_fd, e->ready, ENDPOINT_EVENTS, 0);
-        e->next_ready = 0;
-        e->n_ready    = n > 0 ? n : 0;
-        e->is_drained = n > 0 && n < ENDPOINT_EVENTS;
+        const bool is_dry = e->n_ready > 0 && e->n_drained == e->n_ready;
+        const int n       = is_dry ? 0 : epoll_wait(e->epoll_fd, e->ready, ENDPOINT_EVENTS, 0);
+        e->next_ready = e->n_drained = 0;
+        e->n_ready                   = n > 0 ? n : 0;
         if (n <= 0) return false;
     }
     const struct epoll_event *event = &e->ready[e->next_ready++];
-    line *l                         = NULL;
     if (event->data.ptr == &e->timer_fd)
         on_timer(e);
     else if (event->data.ptr == &e->tcp_fd)
@@ -302,8 +301,7 @@ static bool take_event(socket_endpoint *e)
     else if (event->data.ptr == &e->asked)
         socket_heed_answer(e);
     else if (event->data.ptr != NULL)
-        on_line(e, l = event->data.ptr, event->events);
-    e->is_drained &= l != NULL && e->reading == l && l->is_drained;
+        on_line(e, event->data.ptr, event->events);
     return true;
 }
 

@@ -92,7 +92,7 @@ typedef struct {
     line *reading;             /* of which messages may be left; NULL: none */
     struct epoll_event *ready; /* [ENDPOINT_EVENTS] */
     int n_ready, next_ready;
-    bool is_drained; /* nothing is left of all that was ready: the descriptor tells of what comes */
+    int n_drained; /* of those: nothing is left, so that the descriptor tells of what comes */
 
     /* a listener */
     int tcp_fd, local_fd; /* -1: none; tcp_fd is not listened at if o.sockets is LOCAL_ONLY */
