@@ -114,9 +114,10 @@ static pen_status start_servers(launcher *l, pen_error *why)
 }
 
 /* ---- watching ------------------------------------------------------------------------------------------- */
+/* The newest first: workers, so that none has the time to say that a server is gone. */
 static void stop(launcher *l, bool is_scheduler)
 {
-    for (size_t i = 0; i < l->n; i++) {
+    for (size_t i = l->n; i-- > 0;) {
         process *p = &l->all[i];
         if ((p->role == PEN_SCHEDULER) != is_scheduler) continue;
         if (p->role != PEN_WORKER && l->interrupted != 0) p->err.terminal = NULL;
