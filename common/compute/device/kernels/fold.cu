@@ -85,10 +85,11 @@ __device__ double divided(double x, int by)
     return x / (double)by;
 }
 
+/* 64 bits only for numbers that have them: their division is long. */
 template <typename T> __device__ T divided(T x, int by)
 {
-    if ((T)-1 < (T)0) return (T)((int64_t)x / (int64_t)by);
-    return (T)((uint64_t)x / (uint64_t)by);
+    if (sizeof(T) < 8) return (T)-1 < (T)0 ? (T)((int)x / by) : (T)((unsigned)x / (unsigned)by);
+    return (T)-1 < (T)0 ? (T)((int64_t)x / by) : (T)((uint64_t)x / (uint64_t)by);
 }
 
 /* ---- one step of a fold ------------------------------------------------------------------------ */
@@ -258,16 +259,13 @@ template <typename T, int N> __device__ void fold_all(const kernel_fold &k)
     enum { V = 16 / sizeof(T), U = V > 8 ? 1 : V > 4 ? 2 : 4 };
     const uint64_t threads = (uint64_t)gridDim.x * blockDim.x;
     const uint64_t self    = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (k.lie != KERNEL_WIDE) {
-        for (uint64_t i = self; i < k.count; i += threads) fold_one<T>(k, i);
-        return;
-    }
-    const uint64_t words = (k.count - k.head) / V, tail = k.head + words * V;
-    uint64_t i = self;
+    const uint64_t words   = k.lie == KERNEL_WIDE ? (k.count - k.head) / V : 0;
+    uint64_t i             = self;
     for (; i + (U - 1) * threads < words; i += U * threads) fold_wide<T, N, U>(k, i, threads);
-    for (; i < words; i += threads) fold_wide<T, N, 1>(k, i, threads);
-    for (i = self; i < k.head; i += threads) fold_one<T>(k, i);
-    for (i = tail + self; i < k.count; i += threads) fold_one<T>(k, i);
+    if (U > 1)
+        for (; i < words; i += threads) fold_wide<T, N, 1>(k, i, threads);
+    for (i = self; i < k.count - words * V; i += threads)
+        fold_one<T>(k, i < k.head ? i : i + words * V);
 }
 
 #define FOLD_KERNEL(name, T, N)                                                                    \
