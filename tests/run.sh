@@ -81,7 +81,7 @@ if [[ $kind = @(all|sanitize) ]]; then
     files=$(grep -l '^# alone:' $files)
     for file in $beside; do line_of "$file"; done >>"$list"
     # Jobs of many processes wait for each other much of the time.
-    jobs=$((jobs + $([ "$kind" = all ] && echo 2 || echo 1)))
+    jobs=$((jobs + 2))
 fi
 
 # Random tries are few in `all`; the address sanitizer, which finds more by each, has the others.
@@ -103,7 +103,7 @@ longest="cluster_hostile gpu_tensors gpu_tensor_updates cluster_sharing conforma
     cluster_leave cluster_scalars cluster_order cluster_units cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage
     cluster_failover cluster_loss conformance_transport_test cluster_disk cluster_state unit_transport_limit_test"
 [ "$kind" != sanitize ] || longest="gpu_tensors sim_lively_test gpu_tensor_updates unit_shard_offload_test unit_sharded_test unit_mesh_test unit_node_test fuzz_foreign
-    sim_mutation_test unit_worker_strategy_test conformance_coll_test unit_tls_test cluster_shells fuzz_files sim_sim_test fuzz_wire
+    unit_worker_strategy_test conformance_coll_test unit_tls_test cluster_shells fuzz_files sim_sim_test fuzz_wire fuzz_memory
     conformance_coll_fault_test unit_reduce_test cluster_memory sim_memory_test python_training_test conformance_store_crash_test unit_schedule_test"
 {
     for name in $longest; do grep "^$name " "$list"; done
