@@ -80,8 +80,8 @@ if [[ $kind = @(all|sanitize|python) ]]; then
     # shellcheck disable=SC2086
     files=$(grep -l '^# alone:' $files)
     for file in $beside; do line_of "$file"; done >>"$list"
-    # Jobs of many processes wait for each other much of the time.
-    jobs=$((jobs + 2))
+    # Jobs of many processes wait for each other much of the time; PyTorch's first load a library, for longer than they run.
+    [ "$kind" = python ] || jobs=$((jobs + 2))
 fi
 
 # Random tries are few in `all`; the address sanitizer, which finds more by each, has the others.
