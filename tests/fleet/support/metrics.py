@@ -85,9 +85,11 @@ def firing(url, alert, seconds):
 
 def strict():
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
-    families = list(text_string_to_metric_families(sys.stdin.read()))
-    print(len(families), "families")
-    return len(families) > 20
+    page = sys.stdin.read()
+    families = list(text_string_to_metric_families(page))
+    declared = page.count("\n# TYPE ")
+    print(len(families), "families of", declared)
+    return len(families) == declared > 10
 
 
 sys.exit(0 if {"wait": wait, "ask": ask, "firing": firing, "strict": strict}[sys.argv[1]](*sys.argv[2:]) else 1)
