@@ -4,7 +4,8 @@
  *   scheduler  if it persists its state: on the same port, so that members find it
  *   server     if its shards have copies: it starts empty, and the new primaries fill it
  *   worker     with on_worker_loss=wait, --max-restarts times
- * Repeated deaths double the pause before a restart.
+ * Repeated deaths double the pause before a restart.  A verdict that comes within it ends the job instead, so nobody is
+ * told of a restart before it is made.
  */
 #include "cli/command.h"
 #include "cli/run/launcher.h"
@@ -67,13 +68,6 @@ bool revive_takes_end(launcher *l, process *p, uint64_t now)
     if (revive_may_restart(l, p)) {
         p->due_ms = now + pause_ms(p);
         p->lost   = true; /* not a failure if the job ends before the restart */
-        if (p->role == PEN_SCHEDULER)
-            fprintf(stderr, "penstock: the scheduler was killed by signal %d; restarting it\n",
-                    p->exit_signal);
-        else
-            fprintf(stderr, "penstock: %s ended (%s %d); restarting it\n", p->name,
-                    p->exit_signal != 0 ? "signal" : "exit code",
-                    p->exit_signal != 0 ? p->exit_signal : p->exit_code);
         return true;
     }
     return p->is_leaving || is_for_scheduler(l, p, now);
@@ -120,6 +114,13 @@ void revive_due(launcher *l, uint64_t now)
             p->lost = false; /* no job is left to rejoin: its failure counts */
             continue;
         }
+        if (p->role == PEN_SCHEDULER)
+            fprintf(stderr, "penstock: the scheduler was killed by signal %d; restarting it\n",
+                    p->exit_signal);
+        else
+            fprintf(stderr, "penstock: %s ended (%s %d); restarting it\n", p->name,
+                    p->exit_signal != 0 ? "signal" : "exit code",
+                    p->exit_signal != 0 ? p->exit_signal : p->exit_code);
         pen_error why;
         if (start(l, p->role, p->rank, p->local_rank, &why) != PEN_OK)
             command_fail(1, "cannot restart %s: %s", p->name, why.text);
