@@ -97,14 +97,18 @@ if [ -n "$has_address" ]; then
 fi >>"$list"
 
 # The longest first, so that nothing long is left over at the end when all else is done.
-longest="python_torch_optimizer_test python_torch_backend_test python_declarations_test cluster_hostile gpu_tensors gpu_tensor_updates cluster_sharing conformance_coll_test fuzz_foreign cli_docs cluster_training fuzz_files
-    conformance_coll_fault_test fuzz_wire gpu_train sim_lively_test cli_snapshot cluster_modes hygiene_house cluster_elastic cluster_local
-    cluster_liar cluster_restarts gpu_driver cluster_reach cluster_snapshot cluster_gpt2 cluster_hosts_docs sim_mutation_test cli_run gpu_nccl cli_output
-    cluster_leave cluster_scalars cluster_order cluster_units cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage
+longest="python_torch_optimizer_test python_torch_backend_test python_declarations_test cluster_hostile gpu_tensors
+    gpu_tensor_updates cluster_sharing conformance_coll_test fuzz_foreign cli_docs cluster_training fuzz_files
+    conformance_coll_fault_test fuzz_wire gpu_train sim_lively_test cli_snapshot cluster_modes hygiene_house
+    cluster_elastic cluster_local cluster_liar cluster_restarts gpu_driver cluster_reach cluster_snapshot cluster_gpt2
+    cluster_hosts_docs sim_mutation_test cli_run gpu_nccl cli_output cluster_leave cluster_scalars cluster_order
+    cluster_units cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage
     cluster_failover cluster_loss conformance_transport_test cluster_disk cluster_state unit_transport_limit_test"
-[ "$kind" != sanitize ] || longest="gpu_tensors sim_lively_test gpu_tensor_updates unit_shard_offload_test unit_sharded_test unit_mesh_test unit_node_test fuzz_foreign
-    unit_worker_strategy_test conformance_coll_test unit_tls_test cluster_shells fuzz_files sim_sim_test fuzz_wire fuzz_memory
-    conformance_coll_fault_test unit_scheduler_siege_test unit_reduce_test cluster_memory sim_memory_test python_training_test conformance_store_crash_test unit_schedule_test"
+[ "$kind" != sanitize ] || longest="gpu_tensors sim_lively_test gpu_tensor_updates unit_shard_offload_test
+    unit_sharded_test unit_mesh_test unit_node_test fuzz_foreign sim_mutation_test unit_worker_strategy_test
+    conformance_coll_test unit_tls_test cluster_shells fuzz_files sim_sim_test fuzz_wire fuzz_memory
+    conformance_coll_fault_test unit_scheduler_siege_test unit_reduce_test cluster_memory sim_memory_test
+    python_training_test conformance_store_crash_test unit_schedule_test"
 {
     for name in $longest; do grep "^$name " "$list"; done
     grep -vE "^($(echo $longest | tr ' ' '|')) " "$list"
