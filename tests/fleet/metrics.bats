@@ -5,7 +5,7 @@ load ../support/docs
 
 setup() {
     command -v prometheus >/dev/null && command -v promtool >/dev/null || skip "needs prometheus: apt install prometheus"
-    command -v python3 >/dev/null || skip "needs python3: apt install python3"
+    [ -x /usr/bin/python3 ] || skip "needs Debian's python3: apt install python3"
     job_setup
     deploy=$root/deploy/prometheus
     metrics="/usr/bin/python3 $BATS_TEST_DIRNAME/support/metrics.py"
