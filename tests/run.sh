@@ -50,7 +50,7 @@ done
 case $kind in
 check) files=$(ls tests/hygiene/*.bats) ;;
 all) files=$(ls tests/hygiene/*.bats tests/cli/*.bats tests/cluster/*.bats tests/gpu/*.bats tests/python/*_test.py | grep -v -e /gpu.bats -e /torch_) ;;
-python) files=$(ls tests/python/declarations_test.py tests/python/*.bats tests/python/torch_*_test.py) ;;
+python) files=$(ls tests/python/*.bats tests/python/torch_*_test.py) ;;
 gpu) files=$(echo tests/gpu/{gpu,tensors,tensor_updates,train}.bats) ;;
 sanitize) files="tests/cluster/nonfinite.bats tests/cluster/shells.bats $(echo tests/gpu/{tensors,tensor_updates}.bats)" ;;
 fleet) files=$(ls tests/fleet/*.bats) ;;
@@ -97,7 +97,7 @@ if [ -n "$has_address" ]; then
 fi >>"$list"
 
 # The longest first, so that nothing long is left over at the end when all else is done.
-longest="python_torch_optimizer_test python_torch_backend_test python_declarations_test cluster_hostile gpu_tensors
+longest="python_torch_optimizer_test python_torch_backend_test python_torch_types_test cluster_hostile gpu_tensors
     gpu_tensor_updates cluster_sharing conformance_coll_test fuzz_foreign cli_docs cluster_training fuzz_files
     conformance_coll_fault_test fuzz_wire gpu_train sim_lively_test cli_snapshot cluster_modes hygiene_house
     cluster_elastic cluster_local cluster_liar cluster_restarts gpu_driver cluster_reach cluster_snapshot cluster_gpt2
