@@ -1,5 +1,7 @@
 # host.bats - tests of the kernels without a GPU.
 
+load ../support/bats
+
 setup() {
     cd "$BATS_TEST_DIRNAME/../.."
     build=${BUILD:-$PWD/build}
@@ -19,13 +21,13 @@ teardown() {
 @test "the kernels of gpt2, with threads run by turns on the host, give the CPU's network" {
     network=$build/lib/libgpt2_network.a
     [ -e "$network" ] || skip "gpt2 was not built: no OpenBLAS"
-    gpt2=examples/gpt2/cuda
-    for file in $gpt2/rows.cu $gpt2/attention.cu $gpt2/attention_plain.cu $gpt2/network.cu tests/gpu/cuda_on_host.cpp \
-        tests/gpu/cuda_on_host_now.cpp tests/gpu/gpt2_products_on_host.cpp tests/gpu/gpt2_on_host.cpp; do
-        g++ -std=c++20 -O1 -Wall -Wno-unknown-pragmas -I$gpt2 -Itests/gpu -include cuda_on_host.h \
-            -x c++ -c "$file" -o "$tmp/$(basename "$file").o" &
+    [ -e "$build/examples/gpt2_on_host_rows.o" ] || skip "built without CUDA"
+    objects=()
+    for part in rows attention attention_plain network cuda_on_host gpt2_products_on_host; do
+        objects+=("$build/examples/gpt2_on_host_$part.o") # as the library of train.bats has them
     done
-    wait
-    g++ -o "$tmp/gpt2" "$tmp"/*.o "$network" $(pkg-config --libs openblas) -lpthread -lm
+    g++ -std=c++20 -O1 -Wall -Wno-unknown-pragmas -Iexamples/gpt2/cuda -Itests/gpu -include cuda_on_host.h -o "$tmp/gpt2" \
+        -x c++ tests/gpu/cuda_on_host_now.cpp tests/gpu/gpt2_on_host.cpp -x none "${objects[@]}" "$network" \
+        $(pkg-config --libs openblas) -lpthread -lm
     timeout 60 "$tmp/gpt2"
 }
