@@ -1,5 +1,7 @@
 # driver.bats - the code above the CUDA driver, on the fake driver.
 
+load ../support/bats
+
 setup() {
     cd "$BATS_TEST_DIRNAME/../.."
     programs=${BUILD:-$PWD/build}/tests/gpu

@@ -1,5 +1,7 @@
 # first_run.bats - the script for the first ten minutes on a GPU, on the fake driver.
 
+load ../support/bats
+
 setup() {
     cd "$BATS_TEST_DIRNAME/../.."
     export BUILD=${BUILD:-$PWD/build}

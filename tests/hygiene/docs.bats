@@ -1,5 +1,7 @@
 # docs.bats - the documentation: its kinds of blocks, its links, and a section for every status.
 
+load ../support/bats
+
 setup() {
     cd "$BATS_TEST_DIRNAME/../.."
     tmp=$(mktemp -d "${TMPDIR:-/tmp}/hygiene-XXXXXX")

@@ -1,5 +1,7 @@
 # house.bats - the rules of the house that a compiler does not check.
 
+load ../support/bats
+
 setup() {
     cd "$BATS_TEST_DIRNAME/../.."
     build=${BUILD:-$PWD/build}

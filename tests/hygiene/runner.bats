@@ -1,5 +1,7 @@
 # runner.bats - what tests/run.sh counts, and what it does with files of tests that are not steady.
 
+load ../support/bats
+
 setup() {
     root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
     tmp=$(mktemp -d)

@@ -2,6 +2,7 @@
 #
 # Every process a test starts carries MARK in its environment, so that leftovers are found, also grandchildren.
 # Jobs write the notes by which `penstock status` finds them into a folder of this test.
+load ../support/bats
 
 job_setup() {
     root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
@@ -64,6 +65,12 @@ nothing_is_left() {
         fi
         sleep 0.02
     done
+}
+
+# Sleeps, as sleep(1), but takes no process for less than a second, which is what polls sleep.
+exec {never}<> <(:) # nothing is ever there to read
+sleep() {
+    if [[ $1 == 0.* ]]; then read -rt "$1" -u "$never" || :; else command sleep "$@"; fi
 }
 
 # Repeats the command until it succeeds; fails after $1 seconds:  within 10 grep -q step "$tmp/run.out"
