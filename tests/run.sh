@@ -31,7 +31,7 @@ mkdir -p "$TMPDIR"
 # Runs one test program under a time limit; its TAP goes to a file, its exit code to another, and to a third how long it
 # took, and how much of a processor, in seconds:  cat build/test-log/*.s | sort -nk2
 run_one() {
-    local name=$1 limit=$2 TIMEFORMAT="%0R %0U %0S $1"
+    local name=$1 limit=$2 TIMEFORMAT="%1R %1U %1S $1"
     shift 2
     { time timeout --kill-after=10 "$limit" "$@" >"$log/$name.tap" 2>"$log/$name.err" </dev/null; } 2>"$log/$name.s"
     echo $? >"$log/$name.rc"

@@ -5,15 +5,16 @@
 load ../support/bats
 
 job_setup() {
-    root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
-    build=$(realpath "${BUILD:-$root/build}")
+    root=${BATS_TEST_DIRNAME%/*/*}
+    build=${BUILD:-$root/build}
+    [[ $build == /* ]] || build=$PWD/$build
     penstock=$build/bin/penstock
     examples=$build/bin/examples
     programs=$build/tests/programs
     fashion=("$examples/fashion_mnist" --data "$build/tests/fashion-mnist")
     tmp=$(mktemp -d "${BATS_TMPDIR:-/tmp}/pen-XXXXXX")
-    mark=$(basename "$tmp")-$$
-    job=$(basename "$tmp")
+    job=${tmp##*/}
+    mark=$job-$$
     host=$HOSTNAME
     export XDG_RUNTIME_DIR=$tmp TMPDIR=$tmp LD_LIBRARY_PATH=$build/lib
     unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_RANK LOCAL_WORLD_SIZE OMP_NUM_THREADS
