@@ -212,11 +212,10 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
     if ((!has_terminal && pipe2(out, O_CLOEXEC) != 0) || pipe2(err, O_CLOEXEC) != 0 ||
         pipe2(go, O_CLOEXEC) != 0)
         return why_set(why, PEN_STORE, "cannot make a pipe for %s: %m", p->name);
-    p->position_fd = -1;
-    if (p->role == PEN_WORKER) p->position = position_create(&p->position_fd);
+    int position = -1;
+    if (p->role == PEN_WORKER) p->position = position_create(&position);
     fflush(NULL);
-    const int position = p->position_fd; /* the child does not have *p */
-    const pid_t pid    = fork();
+    const pid_t pid = fork();
     if (pid == 0) become_child(argv, env, n_env, position, out[1], err[1], go[0], parent);
     if (pid < 0) return why_set(why, PEN_NO_MEMORY, "cannot start %s: %m", p->name);
 
@@ -224,6 +223,7 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
     setpgid(p->pid, p->pid); /* here too: parent and child race */
     guard_tell(p->pid);
     if (write(go[1], "", 1) != 1) kill(p->pid, SIGKILL);
+    if (position >= 0) close(position); /* each fork copies what is open */
     close(go[0]);
     close(go[1]);
     close(out[1]);
@@ -293,7 +293,7 @@ void process_read_all(process *p, process_stream *s, int timeout_ms)
 
 static void close_position(process *p)
 {
-    if (p->position != NULL) position_destroy(p->position, p->position_fd);
+    position_close(p->position);
     p->position = NULL;
 }
 

@@ -39,8 +39,7 @@ typedef struct {
     process_stream out, err;
     char err_path[512];
     launch_position *position; /* of a worker; NULL: none */
-    int position_fd;
-    bool has_position; /* once ended: the next two */
+    bool has_position;         /* once ended: the next two */
     int64_t step;
     char call[POSITION_CALL_BYTES];
 } process;

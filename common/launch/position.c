@@ -71,12 +71,6 @@ bool position_read(launch_position *p, int64_t *step, char call[POSITION_CALL_BY
     return true;
 }
 
-void position_destroy(launch_position *p, int fd)
-{
-    if (p != NULL) munmap(p, PAGE_BYTES);
-    if (fd >= 0) close(fd);
-}
-
 /* ---- worker ---------------------------------------------------------------------------------------- */
 launch_position *position_open(const char *text)
 {

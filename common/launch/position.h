@@ -17,19 +17,18 @@ enum { POSITION_CALL_BYTES = 96 };
 typedef struct launch_position launch_position;
 
 /* ---- launcher */
-/* *fd is open across exec only after position_pass(fd).  NULL: none, which is no failure. */
+/* *fd, the caller's, is open across exec only after position_pass(fd).  NULL: none, which is no failure; *fd is -1. */
 launch_position *position_create(int *fd);
 bool position_pass(int fd); /* in the child */
 
 /* The step (-1: none) and the call as heartbeats give it: "pen_barrier", "after pen_step_end", "".  The child wrote it, so
  * nothing about it is trusted.  False: nothing was written. */
 bool position_read(launch_position *p, int64_t *step, char call[POSITION_CALL_BYTES]);
-void position_destroy(launch_position *p, int fd); /* NULL is fine */
 
 /* ---- worker; NULL is fine everywhere */
 /* The page of this process's launcher; NULL: there is none, or that descriptor is something else. */
 launch_position *position_open(const char *fd);
-void position_close(launch_position *p);
+void position_close(launch_position *p); /* the launcher too */
 void position_set_step(launch_position *p, int64_t step);
 /* `call` is a literal.  Any thread. */
 void position_set_call(launch_position *p, const char *call, bool is_inside);

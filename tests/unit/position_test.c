@@ -45,7 +45,8 @@ static void a_killed_worker_leaves_its_newest_step_and_call(void **state)
     assert_true(position_read(page, &step, call));
     assert_int_equal(step, 42);
     assert_string_equal(call, "after pen_step_end");
-    position_destroy(page, fd);
+    position_close(page);
+    close(fd);
 }
 
 static void a_worker_that_is_in_a_call_is_in_it(void **state)
@@ -61,7 +62,8 @@ static void a_worker_that_is_in_a_call_is_in_it(void **state)
     assert_int_equal(step, -1);
     assert_string_equal(call, "pen_commit");
     position_close(own);
-    position_destroy(page, fd);
+    position_close(page);
+    close(fd);
 }
 
 static void a_worker_without_a_launcher_has_no_page(void **state)
@@ -81,7 +83,8 @@ static void a_worker_without_a_launcher_has_no_page(void **state)
     launch_position *page = position_create(&fd);
     memset(page, 0, 8);
     assert_null(position_open(text_of(fd))); /* not such a page */
-    position_destroy(page, fd);
+    position_close(page);
+    close(fd);
     position_set_step(NULL, 1);
     position_set_call(NULL, "pen_view", true);
     close(plain);
@@ -104,7 +107,8 @@ static void nothing_in_the_page_is_trusted(void **state)
     assert_int_equal(step, -1);
     assert_string_equal(call, "");
     position_close(own);
-    position_destroy(page, fd);
+    position_close(page);
+    close(fd);
 }
 
 int main(void)
