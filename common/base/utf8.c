@@ -31,12 +31,11 @@ static size_t control_bytes(const char *text)
 
 size_t utf8_clean(char *text, size_t max)
 {
-    size_t n = 0;
-    while (n < max && text[n] != '\0') {
-        if (text[n] >= ' ' && text[n] <= '~') { /* most of all texts */
-            n++;
-            continue;
-        }
+    const size_t length = strnlen(text, max);
+    bool is_plain       = true; /* most of all texts are: 16 and more letters at a time */
+    for (size_t i = 0; i < length; i++) is_plain &= text[i] >= ' ' && text[i] <= '~';
+    size_t n = is_plain ? length : 0;
+    while (n < length) {
         const size_t letter = utf8_letter(text + n), control = control_bytes(text + n);
         const size_t bad = control > 0 ? control : letter == 0;
         memset(text + n, '?', bad);
