@@ -175,6 +175,11 @@ int engine_await(coll_engine *e, uint64_t until_ms);
 void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
 /* Queues it; not PEN_OK: the call has not begun. */
 pen_status engine_call_begin(engine_call *c, pen_error *why);
+/* Begins a call, and drives its group until it has ended. */
+pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why);
+/* OK: the stream waits for the call that coll_submit() got `user` for, whose done() is never called; a later failure is
+ * the group's.  AGAIN: done() has been or will be called.  First drives the group until the call is enqueued. */
+pen_status engine_follow(pen_group *g, const void *user, device_stream stream, pen_error *why);
 
 /* ---- engine_call.c ------------------------------------------------------------------------------------------- */
 /* By the driver, without the lock, of the group's oldest call.  due: the queued call with the first deadline; NULL: none.
@@ -211,13 +216,6 @@ bool engine_must_drive(const pen_group *g);
 void engine_add_links(const pen_group *g, engine_links *links); /* under the lock */
 void engine_notify(coll_engine *e); /* without the lock: callbacks of calls that ended */
 void engine_call_free(engine_call *c);
-
-/* ---- engine_wait.c ------------------------------------------------------------------------------------------- */
-/* Begins a call, and drives its group until it has ended. */
-pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why);
-/* OK: the stream waits for the call that coll_submit() got `user` for, whose done() is never called; a later failure is
- * the group's.  AGAIN: done() has been or will be called.  First drives the group until the call is enqueued. */
-pen_status engine_follow(pen_group *g, const void *user, device_stream stream, pen_error *why);
 
 /* ---- engine_path.c: by the driver, without the lock ----------------------------------------------------------- */
 /* Set path, team, on_mesh and path_seq of a call, and return its next state: AGREEING (c->vote), STAGING or RUNNING. */
