@@ -217,13 +217,13 @@ pen_status process_start(process *p, char *const *argv, const process_env *env, 
     fflush(NULL);
     const pid_t pid = fork();
     if (pid == 0) become_child(argv, env, n_env, position, out[1], err[1], go[0], parent);
+    if (position >= 0) close(position); /* each fork copies what is open */
     if (pid < 0) return why_set(why, PEN_NO_MEMORY, "cannot start %s: %m", p->name);
 
     p->pid = pid;
     setpgid(p->pid, p->pid); /* here too: parent and child race */
     guard_tell(p->pid);
     if (write(go[1], "", 1) != 1) kill(p->pid, SIGKILL);
-    if (position >= 0) close(position); /* each fork copies what is open */
     close(go[0]);
     close(go[1]);
     close(out[1]);
