@@ -31,6 +31,36 @@ run_planted() {
     last=${lines[${#lines[@]} - 1]}
 }
 
+@test "what fails in a function that a test calls, or in setup, fails the test, and is told at the line of the test" {
+    declare -f bats_debug_trap | grep -q 'FUNCNAME\[1\]' # support/bats.bash fits this bats
+    sed 's/^%/@/' >"$tmp/planted.bats" <<END
+load $root/tests/support/bats
+deep() { false; true; }
+loops() { local i; for i in 1 2; do [ \$i = 1 ]; true; done; }
+setup() { if [ "\$BATS_TEST_NUMBER" = 4 ]; then deep; fi; }
+%test "deep" {
+    deep
+    true
+}
+%test "loops" {
+    loops
+    true
+}
+%test "in a subshell" {
+    (deep)
+    true
+}
+%test "in setup" { true; }
+%test "is heeded" { deep || true; }
+END
+    run env -i PATH=/usr/local/bin:/usr/bin:/bin TMPDIR="$tmp" bats --formatter tap "$tmp/planted.bats"
+    echo "$output"
+    [ "$status" = 1 ]
+    [ "$(grep -cE '^not ok [1-4] ' <<<"$output")" = 4 ]
+    [[ $output == *"line 6)"* && $output == *"line 10)"* && $output == *"line 14)"* && $output == *"line 4)"* ]]
+    grep -q '^ok 5 ' <<<"$output"
+}
+
 @test "make test counts a test that fails once as a failure and does not run it again" {
     plant once 1
     plant good
