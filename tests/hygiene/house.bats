@@ -44,7 +44,8 @@ no_include() {
 # meaning of a launcher's variables.
 @test "common/ decides nothing by role: except for keys and launchers its code names none" {
     run bash -c "git ls-files -co --exclude-standard 'common/*.c' 'common/*.h' 'common/*.inc' 'common/*.cu' |
-        grep -vE '^common/net/auth/|^common/launch/' | while read -r file; do
+        grep -vE '^common/net/auth/|^common/launch/' |
+        xargs grep -lE 'PEN_(WORKER|SERVER|SCHEDULER)|GUARD_|LAUNCH_|WIRE_|\"(worker|server|scheduler)\"' | while read -r file; do
             gcc -fpreprocessed -dD -E -P -x c \"\$file\" 2>/dev/null |
                 grep -nE '\bPEN_(WORKER|SERVER|SCHEDULER)\b|\bGUARD_[A-Z]+\b|\bLAUNCH_(WORKER|SERVER|SCHEDULER)\b|\bWIRE_[A-Z]|\"(worker|server|scheduler)\"' |
                 sed \"s|^|\$file: |\"
@@ -107,9 +108,12 @@ no_include() {
 }
 
 @test "every header compiles alone, the public one as C99 and as C++ with -Iinclude only" {
-    git ls-files -co --exclude-standard 'common/*.h' 'proto/*.h' 'membership/*.h' 'scheduler/*.h' 'server/*.h' 'worker/*.h' 'cli/*.h' |
-        grep -v '^examples' | xargs -P "$(nproc)" -I {} sh -c 'echo "#include \"{}\"" |
-            gcc -std=c11 -D_GNU_SOURCE -I. -Iinclude -Wall -Wextra -Werror -fsyntax-only -x c - || { echo "{}"; exit 1; }'
+    # The build compiles those alone that are the first include of a source.
+    sources | grep '\.c$' | xargs grep -hm1 '^#include' | sed -n 's/^#include "\(.*\)"$/\1/p' | sort -u >"$tmp/first"
+    git ls-files -co --exclude-standard {common,proto,membership,scheduler,server,worker,cli}/'*.h' | grep -vxFf "$tmp/first" >"$tmp/rest"
+    [ "$(wc -l <"$tmp/rest")" -ge 10 ]
+    xargs -P "$(nproc)" -I {} sh -c 'echo "#include \"{}\"" |
+        gcc -std=c11 -D_GNU_SOURCE -I. -Iinclude -Wall -Wextra -Werror -fsyntax-only -x c - || { echo "{}"; exit 1; }' <"$tmp/rest"
     echo '#include "penstock.h"' | gcc -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c -
     echo '#include "penstock.h"' | g++ -std=c++11 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c++ -
 }
@@ -203,9 +207,12 @@ no_include() {
 
 @test "every file the tour names is in the tree" {
     git ls-files -co --exclude-standard | sed 's|^|/|' >"$tmp/files"
-    for file in $(grep -ohE '`[a-z_/]+(/[a-zA-Z_0-9.]+)*\.(c|h|inc|md|bats|sh)`' docs/tour.md docs/design/*.md README.md */README.md | tr -d '`' | grep -vE '_x\.|^(lmdb|zmq|sodium|openssl)\.h' | sort -u); do
-        [ -e "$file" ] || grep -q "/$file\$" "$tmp/files" || { echo "$file is not there"; return 1; }
-    done
+    grep -ohE '`[a-z_/]+(/[a-zA-Z_0-9.]+)*\.(c|h|inc|md|bats|sh)`' docs/tour.md docs/design/*.md README.md */README.md | tr -d '`' |
+        grep -vE '_x\.|^(lmdb|zmq|sodium|openssl)\.h' | sort -u >"$tmp/named"
+    [ "$(wc -l <"$tmp/named")" -ge 100 ]
+    awk 'NR == FNR { for (at = $0; at != ""; sub("^/[^/]*", "", at)) ends[substr(at, 2)]; next }
+         !($0 in ends) { print $0 " is not there"; bad = 1 }
+         END { exit bad }' "$tmp/files" "$tmp/named"
 }
 
 # The current numbers; a change that lowers them writes the lower ones here.
