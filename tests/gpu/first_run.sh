@@ -10,6 +10,7 @@
 #               carry the folder there and start FOLDER/first_run.sh
 #   BUILD=DIR   the build (build; beside this script, if that has bin/penstock)
 #   LIMIT=30    seconds for each
+#   ONLY=WORDS  the proofs whose names match this extended regular expression
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=${BUILD:-$([ -x "$here/bin/penstock" ] && echo "$here" || echo "$here/../../build")}
@@ -66,6 +67,7 @@ limited() { timeout --kill-after=5 "$limit" "$@"; }
 # A proof and its line:  proof NAME PROGRAM_OR_FUNCTION WORDS...
 proof() {
     local name=$1 begun=${EPOCHREALTIME/[.,]/} code=0 state took last
+    [[ $name =~ ${ONLY:-.} ]] || return
     shift
     case $(type -t "$1") in
     function) "$@" >"$tmp/out" 2>&1 || code=$? ;;
@@ -134,8 +136,8 @@ echo "first run$([ $dry = no ] || echo ', on the fake driver: nothing here has t
 
 proof "the image loads"                "$gpu/kernels" touch
 proof "copies"                         "$gpu/kernels" copy
-proof "bits of folds"                  "$gpu/kernels" fold
-proof "bits of sums"                   "$gpu/kernels" sum
+proof "bits of folds"                  "$gpu/kernels" fold $share
+proof "bits of sums"                   "$gpu/kernels" sum $share
 proof "bits of norms and decisions"    "$gpu/kernels" step
 proof "bits of update rules"           "$gpu/kernels" update
 proof "waits of kernels end"           "$gpu/kernels" flag

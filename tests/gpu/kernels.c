@@ -1,6 +1,7 @@
 /* kernels.c - the kernels against the host code: every type, operation and layout, bit for bit;
  * NaNs may differ in their payload. Also the other work of a device for one process: streams,
- * pinned memory. */
+ * pinned memory.
+ *   kernels WHAT [SHARE]     of folds and sums: one in SHARE (1) */
 #include "members.h"
 #include "tests/support/step_suite.h"
 
@@ -22,6 +23,8 @@ enum {
     SUM_BYTES   = 1 << 17,
     SUM_TRIALS  = 1000
 };
+
+static int share = 1;
 
 static const size_t width[] = {
     [PEN_F32] = 4, [PEN_F16] = 2, [PEN_BF16] = 2, [PEN_F64] = 8, [PEN_I8] = 1,
@@ -127,12 +130,12 @@ static int fold_trials(member *self, const void *arg)
         }
         if (!members_copy(device[i], host[i], ARRAY_BYTES)) return 1;
     }
-    for (int i = 0; i < TRIALS; i++) {
+    for (int i = 0; i < TRIALS / share; i++) {
         trial t;
         draw(&t);
         if (!run(&t, back)) return 1;
     }
-    printf("%d folds are the host's, bit for bit\n", TRIALS);
+    printf("%d folds are the host's, bit for bit\n", TRIALS / share);
     return 0;
 }
 
@@ -261,7 +264,7 @@ static int sum_trials(member *self, const void *arg)
     char *back         = malloc(SUM_BYTES);
     members_seed(13);
     if (!at_host.sum || !at_host.numbers || !at_gpu.sum || !at_gpu.numbers || !back) return 1;
-    for (int i = 0; i < SUM_TRIALS; i++) {
+    for (int i = 0; i < SUM_TRIALS / share; i++) {
         sum_trial t;
         draw_sum(&t);
         draw_bits(at_host.numbers, t.dtype);
@@ -280,7 +283,7 @@ static int sum_trials(member *self, const void *arg)
                t.dtype, t.sum_at, t.at);
         return 1;
     }
-    printf("%d sums are the host's, bit for bit\n", SUM_TRIALS);
+    printf("%d sums are the host's, bit for bit\n", SUM_TRIALS / share);
     return 0;
 }
 
@@ -456,6 +459,7 @@ static int touch_trial(member *self, const void *arg)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
+    if (argc > 2 && atoi(argv[2]) > 0) share = atoi(argv[2]);
     if (strcmp(what, "fold") == 0) return members_run(1, 120, fold_trials, NULL);
     if (strcmp(what, "copy") == 0) return members_run(1, 60, copy_trials, NULL);
     if (strcmp(what, "flag") == 0) return members_run(1, 60, flag_trials, NULL);
@@ -467,6 +471,7 @@ int main(int argc, char **argv)
     members_devices = strcmp(what, "peer") == 0 ? 2 : 1;
     if (members_devices == 2) return members_run(1, 60, peer_trial, NULL);
     if (strcmp(what, "touch") == 0) return members_run(1, 60, touch_trial, NULL);
-    fprintf(stderr, "usage: kernels fold|sum|step|update|copy|flag|stream|context|peer|touch\n");
+    fprintf(stderr,
+            "usage: kernels fold|sum|step|update|copy|flag|stream|context|peer|touch [SHARE]\n");
     return 2;
 }
