@@ -60,7 +60,7 @@ with_1_2_and_3_servers() {
 @test "ps-bsp with one worker trains bit for bit like the program alone" {
     local model flags
     for model in mlp cnn; do
-        flags=(--model "$model" --optim "$adamw" --clip 0.1 --steps 15)
+        flags=(--model "$model" --optim "$adamw" --clip 0.1 --steps 6)
         train "ps-$model" --servers 2 --nproc-per-node 1 -- --mode ps-bsp "${flags[@]}"
         "${fashion[@]}" --mode local "${flags[@]}" --out "$tmp/alone-$model.json" --loss-log "$tmp/alone-$model.loss"
         same_crc "ps-$model" "alone-$model"
