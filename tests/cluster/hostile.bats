@@ -26,7 +26,7 @@ most_resident() {
         sort -n | tail -1 | awk '{print int($1 / 1024)}'
 }
 
-# besieged NAME FLAGS...: trains like the clean run while strangers attack for 6 s.
+# besieged NAME FLAGS...: trains like the clean run while strangers attack for 4 s.
 besieged() {
     local name=$1
     shift
@@ -35,7 +35,7 @@ besieged() {
     wait_for_step 2
     ports >"$tmp/ports"
     [ "$(wc -l <"$tmp/ports")" -ge 5 ] || { cat "$tmp/ports"; return 1; }
-    MARK=$mark "$programs/hostile" 6 200 $(cat "$tmp/ports") >"$tmp/$name.hostile" 3>&-
+    MARK=$mark "$programs/hostile" 4 200 $(cat "$tmp/ports") >"$tmp/$name.hostile" 3>&-
     cat "$tmp/$name.hostile"
     most_resident >"$tmp/$name.mib"
     echo "# $name: $(cat "$tmp/$name.hostile") largest process $(cat "$tmp/$name.mib") MiB" >&3
@@ -60,7 +60,7 @@ is_counted() {
 }
 
 @test "strangers at every port change no bit, exhaust nothing and are counted: on one host, in clear text over TCP, encrypted" {
-    local flags=(--mode ps-bsp --optim "adamw lr=0.002" --clip 0.5 --steps 170)
+    local flags=(--mode ps-bsp --optim "adamw lr=0.002" --clip 0.5 --steps 130)
     train clean --servers 2 --nproc-per-node 2 -- "${flags[@]}"
     besieged local
     [ "$(sed -n 's/.*"attempts": \([0-9]*\).*/\1/p' "$tmp/local.hostile")" = "$(sed -n 's/.*"unreached": \([0-9]*\).*/\1/p' "$tmp/local.hostile")" ]
