@@ -37,12 +37,30 @@ def interpreter():
     if not names:
         return sys.executable
     found = [subprocess.check_output(["gcc", "-print-file-name=" + name], text=True).strip() for name in names]
-    path = os.path.join(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")), "python3")
+    path = os.path.join(tempfile.mkdtemp(), "python3")
     with open(path, "w") as file:
         options = "detect_leaks=0:abort_on_error=0"  # Python frees little at its end
         file.write(f'#!/bin/sh\nASAN_OPTIONS={options} LD_PRELOAD="{" ".join(found)}" exec {sys.executable} "$@"\n')
     os.chmod(path, 0o755)
     return path
+
+
+def run_all(tests):
+    """Returns how many failed."""
+    print(f"1..{len(tests)}")
+    failed = 0
+    for i, (name, function) in enumerate(tests, 1):
+        words = name[len("test_") :].replace("_", " ")
+        try:
+            function()
+            print(f"ok {i} - {words}", flush=True)
+        except Skipped as why:
+            print(f"ok {i} - {words} # skip {why}", flush=True)
+        except Exception:
+            failed += 1
+            print(f"not ok {i} - {words}")
+            print(textwrap.indent(traceback.format_exc(), "# "), flush=True)
+    return failed
 
 
 def main():
@@ -57,19 +75,8 @@ def main():
     program = sys.modules["__main__"]
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     tests = [(n, f) for n, f in vars(program).items() if n.startswith("test_") and wanted in n]
-    print(f"1..{len(tests)}")
-    failed = 0
-    for i, (name, function) in enumerate(tests, 1):
-        words = name[len("test_") :].replace("_", " ")
-        try:
-            function()
-            print(f"ok {i} - {words}", flush=True)
-        except Skipped as why:
-            print(f"ok {i} - {words} # skip {why}", flush=True)
-        except Exception:
-            failed += 1
-            print(f"not ok {i} - {words}")
-            print(textwrap.indent(traceback.format_exc(), "# "), flush=True)
+    with tempfile.TemporaryDirectory() as tempfile.tempdir:  # what this process writes
+        failed = run_all(tests)
     sys.exit(1 if failed else 0)
 
 
@@ -84,7 +91,7 @@ class Outcome:
 
 def script(text, folder=None):
     """Writes a program, and returns its path."""
-    path = os.path.join(folder or tempfile.mkdtemp(dir=os.environ.get("TMPDIR")), "program.py")
+    path = os.path.join(folder or tempfile.mkdtemp(), "program.py")
     with open(path, "w") as file:
         file.write("import sys, os, time\nimport numpy as np\nimport penstock\n" + textwrap.dedent(text))
     return path

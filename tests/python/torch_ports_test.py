@@ -24,7 +24,7 @@ def ported(name):
         assert old[0] == "-" and new[0] == "+" and text.count("\n" + old[1:] + "\n") == 1, old
         text = text.replace("\n" + old[1:] + "\n", "\n" + new[1:] + "\n")
     assert re.search(rf"^\| `{name}\.py`.*\| {len(changes) // 2} \|$", read("README.md"), re.M), len(changes) // 2
-    path = os.path.join(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")), name + ".py")
+    path = os.path.join(tempfile.mkdtemp(), name + ".py")
     with open(path, "w") as file:
         file.write(text)
     return path
