@@ -10,7 +10,7 @@
 #   make sanitize   builds with address and undefined, then with thread sanitizer, and runs the tests that support them;
 #                   each fuzzer for 10 s
 #   make soak       SEEDS=5000: simulated clusters with faults, on all cores, and of 1,000 workers; ROUNDS=20: runs of the hosts suite; faults over TLS;
-#                   each allocation of a job's processes, failed in turn; 32,000 connections of impostors; 300 kills at one port, 600 under every rule
+#                   each allocation of a job's processes, failed in turn; 300 kills at one port, 600 under every rule
 #   make bench      the figures of the README
 #   make install    PREFIX=/usr/local
 #   make deb        Debian packages into build/deb (needs debhelper)
@@ -96,7 +96,6 @@ soak: setup
 	@tests/cluster/hosts_soak.sh $(BUILD) $(ROUNDS)
 	@tests/cluster/tls_soak.sh $(BUILD)
 	@BUILD=$(BUILD) EVERY=1 bats tests/cluster/memory.bats
-	@BUILD=$(BUILD) IMPOSTERS=1000 bats tests/cluster/hostile.bats -f 'claims the name'
 	@BUILD=$(BUILD) KILLS=100 bats tests/cluster/local.bats -f 'killed, again and again'
 	@BUILD=$(BUILD) SHAKES=10 SEED=$$(date +%s) bats tests/cluster/restarts.bats -f 'random kills'
 

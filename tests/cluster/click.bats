@@ -34,11 +34,11 @@ near() { awk -v a="$1" -v b="$2" 'BEGIN {exit !(a > 0 && a - b < 1e-3 && b - a <
 }
 
 @test "the click model resumes from a snapshot, on another number of servers" {
-    click whole 2 "--steps 500"
-    click half 2 "--steps 300 --store $tmp/store --snapshot-every 300"
-    click rest 3 "--steps 500 --store $tmp/store --resume"
+    click whole 2
+    click half 2 "--steps 400 --store $tmp/store --snapshot-every 400"
+    click rest 3 "--store $tmp/store --resume"
     grep -q '^step 500 ' "$tmp/rest.out"
     ! grep -q '^step 250 ' "$tmp/rest.out" || return 1
-    near "$(auc whole 500)" "$(auc rest 500)"
+    near "$(auc whole 800)" "$(auc rest 800)"
     nothing_is_left
 }

@@ -3,8 +3,7 @@
 load ../support/job
 load ../support/scale
 
-example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --seed 5 --steps 150)
-slowly=(--slow-ms 25) # so that it still trains when its size has changed
+example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --seed 5 --steps 400)
 
 # The result of two workers in a job of fixed size; the number of servers changes no bit of it.
 setup_file() ( # a subshell: a job exports the paths of its files
@@ -33,7 +32,7 @@ ends_well() {
 
 @test "servers go from 2 to 4 to 3 while a job trains, and the parameters are always those of two servers" {
     cp "$BATS_FILE_TMPDIR/still.json" "$tmp"
-    begin moved --servers 2:2:4 --nproc-per-node 2 -- "${example[@]}" "${slowly[@]}"
+    begin moved --servers 2:2:4 --nproc-per-node 2 -- "${example[@]}"
     resize scale --servers 4
     settles server 4
     resize scale --servers 3
@@ -44,7 +43,7 @@ ends_well() {
 
 @test "drain empties a server without an error, and the parameters stay" {
     cp "$BATS_FILE_TMPDIR/still.json" "$tmp"
-    begin drained --servers 2:3:3 --nproc-per-node 2 -- "${example[@]}" "${slowly[@]}"
+    begin drained --servers 2:3:3 --nproc-per-node 2 -- "${example[@]}"
     resize drain 1
     settles server 2
     ends_well drained
@@ -65,18 +64,18 @@ same_curve() {
 
 @test "workers go from 4 to 2 to 5 with the same global batch while a job trains, and the loss is always that of 4" {
     train still --servers 2 --nproc-per-node 2:4:5 -- "${example[@]}" --batch-global
-    begin grown --servers 2 --nproc-per-node 2:4:5 -- "${example[@]}" --batch-global "${slowly[@]}"
+    begin grown --servers 2 --nproc-per-node 2:4:5 -- "${example[@]}" --batch-global
     resize scale --workers 2
     settles worker 2
     resize scale --workers 5
     settles worker 5
     ends_well grown
-    [ "$(value grown steps)" = 150 ]
-    same_curve still grown 150 0.1
+    [ "$(value grown steps)" = 400 ]
+    same_curve still grown 400 0.1
 }
 
 @test "a job of a fixed size reports that it cannot be scaled, and continues" {
-    begin fixed --servers 1 --nproc-per-node 1 -- "${example[@]}" --steps 60 "${slowly[@]}"
+    begin fixed --servers 1 --nproc-per-node 1 -- "${example[@]}" --steps 200 --slow-ms 5
     ! resize scale --servers 2 2>"$tmp/said" || return 1
     is_text "penstock: --servers must be between 1 and 1, got 2; start the job with --servers MIN:MAX for more" <"$tmp/said"
     ends_well fixed

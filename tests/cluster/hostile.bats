@@ -2,7 +2,6 @@
 # endless messages, and names that belong to others. tests/bench/hostile.sh measures what that costs; here it must
 # change nothing. local_sockets=no is set where strangers must reach a door in clear text at all; transport=zmq where
 # they reflect and replay the handshake that they know.
-#   IMPOSTERS=250   who claim each name, of each kind
 
 load ../support/job
 load ../support/hosts
@@ -26,7 +25,7 @@ most_resident() {
         sort -n | tail -1 | awk '{print int($1 / 1024)}'
 }
 
-# besieged NAME FLAGS...: trains like the clean run while strangers attack for 4 s.
+# besieged NAME FLAGS...: trains like the clean run while strangers attack for 6 s.
 besieged() {
     local name=$1
     shift
@@ -35,7 +34,7 @@ besieged() {
     wait_for_step 2
     ports >"$tmp/ports"
     [ "$(wc -l <"$tmp/ports")" -ge 5 ] || { cat "$tmp/ports"; return 1; }
-    MARK=$mark "$programs/hostile" 4 200 $(cat "$tmp/ports") >"$tmp/$name.hostile" 3>&-
+    MARK=$mark "$programs/hostile" 6 200 $(cat "$tmp/ports") >"$tmp/$name.hostile" 3>&-
     cat "$tmp/$name.hostile"
     most_resident >"$tmp/$name.mib"
     echo "# $name: $(cat "$tmp/$name.hostile") largest process $(cat "$tmp/$name.mib") MiB" >&3
@@ -60,7 +59,7 @@ is_counted() {
 }
 
 @test "strangers at every port change no bit, exhaust nothing and are counted: on one host, in clear text over TCP, encrypted" {
-    local flags=(--mode ps-bsp --optim "adamw lr=0.002" --clip 0.5 --steps 130)
+    local flags=(--mode ps-bsp --optim "adamw lr=0.002" --clip 0.5 --steps 170)
     train clean --servers 2 --nproc-per-node 2 -- "${flags[@]}"
     besieged local
     [ "$(sed -n 's/.*"attempts": \([0-9]*\).*/\1/p' "$tmp/local.hostile")" = "$(sed -n 's/.*"unreached": \([0-9]*\).*/\1/p' "$tmp/local.hostile")" ]
@@ -115,11 +114,10 @@ take_programs() { # where another user can read them
 }
 
 @test "who claims the name of another peer, reflects a handshake or replays one, is not let in, and ends nobody" {
-    local n=${IMPOSTERS:-250} at relay
-    local words=(steps=$((n < 500 ? 300 : 700)))
+    local n=${IMPOSTERS:-1000} words=(steps=700 pause_ms=40) at relay
     take_programs
-    pen run --standalone --servers 1 --nproc-per-node 2 "$programs/stepper" "${words[@]}" >"$tmp/clean.out" 2>"$tmp/clean.err"
-    start encrypted --transport zmq --encryption on --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" "${words[@]}" pause_ms=40
+    pen run --standalone --servers 1 --nproc-per-node 2 "$programs/stepper" steps=700 >"$tmp/clean.out" 2>"$tmp/clean.err"
+    start encrypted --transport zmq --encryption on --servers 1 --nproc-per-node 2 --log-dir "$tmp/log" "$programs/stepper" "${words[@]}"
     wait_for_step 5
     at=$(free_port) # a dialler with the secret, recorded on its way
     MARK=$mark "$programs/imposter" relay "$at" "127.0.0.1:$(sed 's/.*"address": *"[^"]*:\([0-9]*\)".*/\1/' "$tmp/penstock/$launched_job.json")" \

@@ -1,5 +1,5 @@
 # memory.bats - a process that gets no memory for one of its allocations: the job ends with a sentence that says so, or
-# goes on; nothing crashes and nothing waits for ever.  EVERY=1 fails each allocation in turn, the default each 13th.
+# goes on; nothing crashes and nothing waits for ever.  EVERY=1 fails each allocation in turn, the default each seventh.
 
 load ../support/job
 
@@ -34,7 +34,7 @@ each_fails() { # ROLE FLAGS
     n=$(sed -n 's/ allocations$//p' "$tmp/note" | sort -n | tail -1) # of several servers: the most
     echo "$1 ${*:2}: $n allocations"
     [ "$n" -ge 15 ] || return 1
-    for ((at = 1 + RANDOM % ${EVERY:-13}; at <= n; at += ${EVERY:-13})); do
+    for ((at = 1 + RANDOM % ${EVERY:-7}; at <= n; at += ${EVERY:-7})); do
         rc=0
         run_without "$1" "$at" "${@:2}" || rc=$?
         is_orderly "$rc" && { [ "$rc" = 0 ] || grep -q memory "$tmp/out"; } && continue
@@ -59,7 +59,7 @@ each_fails() { # ROLE FLAGS
 @test "a worker without memory for one allocation, encrypted, with a sharded state" {
     # Workers of one host would meet in shared memory, as in the tests above; these go the way of two hosts, where a job
     # encrypts by itself.
-    export PENSTOCK_SHARED_MEMORY=no PENSTOCK_LOCAL_SOCKETS=no EVERY=$((${EVERY:-13} * 3)) # of 630 allocations
+    export PENSTOCK_SHARED_MEMORY=no PENSTOCK_LOCAL_SOCKETS=no EVERY=$((${EVERY:-7} * 3)) # of 630 allocations
     each_fails worker --mode zero2 --encryption on
 }
 
@@ -69,14 +69,14 @@ each_fails() { # ROLE FLAGS
 
 @test "a worker without memory for one allocation, whose state is on a device" {
     [ -e "$build/tests/gpu/driver/libcuda.so.1" ] || skip "built without CUDA"
-    export LD_LIBRARY_PATH=$build/tests/gpu/driver:$build/lib CUDA_ON_HOST_DEVICES=2 EVERY=$((${EVERY:-13} * 3)) # of 640
+    export LD_LIBRARY_PATH=$build/tests/gpu/driver:$build/lib CUDA_ON_HOST_DEVICES=2 EVERY=$((${EVERY:-7} * 3)) # of 640
     each_fails worker --device cuda --servers 1
     each_fails worker --device cuda --mode zero2
 }
 
 @test "a server without memory for one allocation, whose tables have rules, or handlers of the program's" {
     local program="$programs/table dim=2 keys=50 batch=10 rounds=6"
-    export EVERY=$((${EVERY:-13} * 3)) # of 730
+    export EVERY=$((${EVERY:-7} * 3)) # of 730
     each_fails server --servers 2
     program+=" handler=add"
     each_fails server --servers 2 --plugin "$programs/handlers.so"

@@ -31,8 +31,8 @@ calm=(--optim "sgd lr=0.001" --lr-schedule constant --steps 100)
 }
 
 @test "allreduce trains bit for bit like ps-bsp: adamw, clipped in most steps" {
-    train allreduce --nproc-per-node 2 -- --mode allreduce --optim "$adamw" --clip 0.1 --steps 30
-    train ps-bsp --servers 2 --nproc-per-node 2 -- --mode ps-bsp --optim "$adamw" --clip 0.1 --steps 30
+    train allreduce --nproc-per-node 2 -- --mode allreduce --optim "$adamw" --clip 0.1 --steps 60
+    train ps-bsp --servers 2 --nproc-per-node 2 -- --mode ps-bsp --optim "$adamw" --clip 0.1 --steps 60
     same_crc allreduce ps-bsp
     cmp "$tmp/allreduce.loss" "$tmp/ps-bsp.loss"
     echo "clipped in $(value allreduce clipped) of $(value allreduce steps) steps"
@@ -42,7 +42,7 @@ calm=(--optim "sgd lr=0.001" --lr-schedule constant --steps 100)
 
 # Three images over four ranks: the first rank has none, and weight 0.
 @test "allreduce trains bit for bit like ps-bsp: four micro-batches, a rank of weight 0" {
-    local flags=(--optim "$adamw" --clip 0.1 --grad-accum 4 --batch 3 --steps 20)
+    local flags=(--optim "$adamw" --clip 0.1 --grad-accum 4 --batch 3 --steps 40)
     train allreduce --nproc-per-node 4 -- --mode allreduce "${flags[@]}"
     train ps-bsp --servers 2 --nproc-per-node 4 -- --mode ps-bsp "${flags[@]}"
     same_crc allreduce ps-bsp
@@ -102,8 +102,8 @@ train_on_two_nodes() {
 
 @test "on one node ps-hier trains bit for bit like ps-bsp: clipped, micro-batches, a rank of weight 0" {
     local flags=(--optim "$adamw" --clip 0.1 --grad-accum 2)
-    train hier --servers 2 --nproc-per-node 3 -- --mode ps-hier "${flags[@]}" --steps 20
-    train bsp --servers 2 --nproc-per-node 3 -- --mode ps-bsp "${flags[@]}" --steps 20
+    train hier --servers 2 --nproc-per-node 3 -- --mode ps-hier "${flags[@]}" --steps 40
+    train bsp --servers 2 --nproc-per-node 3 -- --mode ps-bsp "${flags[@]}" --steps 40
     same_crc hier bsp
     train hier-0 --servers 1 --nproc-per-node 4 -- --mode ps-hier "${flags[@]}" --batch 3 --steps 20
     train bsp-0 --servers 1 --nproc-per-node 4 -- --mode ps-bsp "${flags[@]}" --batch 3 --steps 20

@@ -12,7 +12,7 @@ load ../support/netfault
 
 lease_ms=6000
 outage_s=3.4 # TCP would retry 6.2 s after its beginning, when the lease is over
-example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --steps 60 --seed 5 --slow-ms 80)
+example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --steps 120 --seed 5 --slow-ms 40)
 
 setup_file() {
     export FAULTS=$BATS_FILE_TMPDIR
@@ -43,9 +43,9 @@ calm() {
     crc calm >"$FAULTS/crc"
 }
 
-# Starts the training and returns in its first steps:  begin FLAGS...
+# Starts the training and returns in its first steps.
 begin() {
-    relay_job "${fashion[@]}" "${example[@]}" "$@" --out "$tmp/faulty.json"
+    relay_job "${fashion[@]}" "${example[@]}" --out "$tmp/faulty.json"
     until_true is_in_step 5
 }
 
@@ -105,7 +105,7 @@ resets() {
 
 delay() {
     local begun
-    begin --slow-ms 40
+    begin
     relay_say delay "*" 12 8
     before=$(job_step)
     begun=${EPOCHREALTIME/[.,]/}

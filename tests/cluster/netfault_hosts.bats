@@ -10,7 +10,7 @@ load ../support/netfault
 
 lease_ms=6000
 outage_s=3.4
-example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --steps 60 --seed 5 --slow-ms 80)
+example=(--mode ps-bsp --optim "adamw lr=0.002 weight_decay=0.01" --clip 0.5 --steps 120 --seed 5 --slow-ms 40)
 
 setup_file() {
     export FAULTS=$BATS_FILE_TMPDIR

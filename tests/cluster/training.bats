@@ -21,9 +21,9 @@ with_1_2_and_3_servers() {
 }
 
 @test "the same seed trains to the same parameters, another seed to others" {
-    train a --servers 2 --nproc-per-node 2 -- --mode ps-bsp --steps 30 --seed 7
-    train b --servers 2 --nproc-per-node 2 -- --mode ps-bsp --steps 30 --seed 7
-    train c --servers 2 --nproc-per-node 2 -- --mode ps-bsp --steps 30 --seed 8
+    train a --servers 2 --nproc-per-node 2 -- --mode ps-bsp --steps 60 --seed 7
+    train b --servers 2 --nproc-per-node 2 -- --mode ps-bsp --steps 60 --seed 7
+    train c --servers 2 --nproc-per-node 2 -- --mode ps-bsp --steps 60 --seed 8
     same_crc a b
     [ "$(crc a)" != "$(crc c)" ]
     cmp "$tmp/a.loss" "$tmp/b.loss"
@@ -31,26 +31,26 @@ with_1_2_and_3_servers() {
 }
 
 @test "1, 2 and 3 servers give equal parameters: MLP, adamw, clipped in most steps" {
-    with_1_2_and_3_servers "$adamw" --steps 30
+    with_1_2_and_3_servers "$adamw" --steps 60
 }
 
 @test "1, 2 and 3 servers give equal parameters: MLP, momentum sgd, clipped in most steps" {
-    with_1_2_and_3_servers "$momentum" --steps 30
+    with_1_2_and_3_servers "$momentum" --steps 60
 }
 
 @test "1, 2 and 3 servers give equal parameters: CNN, adamw, clipped in most steps" {
-    with_1_2_and_3_servers "$adamw" --model cnn --steps 6
+    with_1_2_and_3_servers "$adamw" --model cnn --steps 12
 }
 
 @test "1, 2 and 3 servers give equal parameters: CNN, momentum sgd, clipped in most steps" {
-    with_1_2_and_3_servers "$momentum" --model cnn --steps 6
+    with_1_2_and_3_servers "$momentum" --model cnn --steps 12
 }
 
 @test "every instruction set level of this processor gives equal parameters" {
     local level
     for level in scalar avx2 avx512; do
         [ "$level" = scalar ] || grep -qE " ${level}(f)? " /proc/cpuinfo || continue
-        train "$level" --servers 2 --nproc-per-node 2 --simd "$level" -- --mode ps-bsp --optim "$adamw" --clip 0.1 --steps 30
+        train "$level" --servers 2 --nproc-per-node 2 --simd "$level" -- --mode ps-bsp --optim "$adamw" --clip 0.1 --steps 60
         same_crc scalar "$level"
     done
     grep -q ' avx2 ' /proc/cpuinfo || skip "this processor has no AVX2"
@@ -60,7 +60,7 @@ with_1_2_and_3_servers() {
 @test "ps-bsp with one worker trains bit for bit like the program alone" {
     local model flags
     for model in mlp cnn; do
-        flags=(--model "$model" --optim "$adamw" --clip 0.1 --steps 6)
+        flags=(--model "$model" --optim "$adamw" --clip 0.1 --steps 15)
         train "ps-$model" --servers 2 --nproc-per-node 1 -- --mode ps-bsp "${flags[@]}"
         "${fashion[@]}" --mode local "${flags[@]}" --out "$tmp/alone-$model.json" --loss-log "$tmp/alone-$model.loss"
         same_crc "ps-$model" "alone-$model"
@@ -126,10 +126,10 @@ servers_stat() {
 }
 
 @test "two jobs run side by side without meeting" {
-    train alone --servers 1 --nproc-per-node 1 -- --mode ps-bsp --steps 30 --seed 3
-    start left --servers 1 --nproc-per-node 1 "${fashion[@]}" --steps 30 --seed 3 --out "$tmp/left.json"
+    train alone --servers 1 --nproc-per-node 1 -- --mode ps-bsp --steps 60 --seed 3
+    start left --servers 1 --nproc-per-node 1 "${fashion[@]}" --steps 60 --seed 3 --out "$tmp/left.json"
     local left=$launcher
-    start right --servers 1 --nproc-per-node 1 "${fashion[@]}" --steps 30 --seed 3 --out "$tmp/right.json"
+    start right --servers 1 --nproc-per-node 1 "${fashion[@]}" --steps 60 --seed 3 --out "$tmp/right.json"
     wait_for_end 30
     [ "$code" = 0 ]
     launcher=$left

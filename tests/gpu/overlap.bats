@@ -3,7 +3,7 @@
 load ../support/job
 load ../support/units
 
-unit_words=(steps=3 rows=100 lazy=1 bucket_bytes=5000 own=1)
+unit_words=(steps=3 rows=400 lazy=1 bucket_bytes=5000 own=1)
 
 setup() {
     job_setup

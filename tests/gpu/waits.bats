@@ -14,7 +14,7 @@
 load ../support/job
 load ../support/units
 
-unit_words=(steps=3 rows=4 embed=30 clip=30 persistence_threshold=1000)
+unit_words=(steps=3 rows=4 clip=60 persistence_threshold=1000)
 
 # Places whose wait alone makes no difference, and why: words of their names.
 covered=(

@@ -108,12 +108,9 @@ no_include() {
 }
 
 @test "every header compiles alone, the public one as C99 and as C++ with -Iinclude only" {
-    # The build compiles those alone that are the first include of a source.
-    sources | grep '\.c$' | xargs grep -hm1 '^#include' | sed -n 's/^#include "\(.*\)"$/\1/p' | sort -u >"$tmp/first"
-    git ls-files -co --exclude-standard {common,proto,membership,scheduler,server,worker,cli}/'*.h' | grep -vxFf "$tmp/first" >"$tmp/rest"
-    [ "$(wc -l <"$tmp/rest")" -ge 10 ]
-    xargs -P "$(nproc)" -I {} sh -c 'echo "#include \"{}\"" |
-        gcc -std=c11 -D_GNU_SOURCE -I. -Iinclude -Wall -Wextra -Werror -fsyntax-only -x c - || { echo "{}"; exit 1; }' <"$tmp/rest"
+    git ls-files -co --exclude-standard 'common/*.h' 'proto/*.h' 'membership/*.h' 'scheduler/*.h' 'server/*.h' 'worker/*.h' 'cli/*.h' |
+        grep -v '^examples' | xargs -P "$(nproc)" -I {} sh -c 'echo "#include \"{}\"" |
+            gcc -std=c11 -D_GNU_SOURCE -I. -Iinclude -Wall -Wextra -Werror -fsyntax-only -x c - || { echo "{}"; exit 1; }'
     echo '#include "penstock.h"' | gcc -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c -
     echo '#include "penstock.h"' | g++ -std=c++11 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c++ -
 }

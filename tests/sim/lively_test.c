@@ -52,7 +52,7 @@ static void copied(sim_plan *p, uint64_t *chance)
 static void sim_copies_equal_their_primary_under_all_faults(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, copied);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, copied);
     assert_true(t.applied > 0);
 }
 
@@ -68,7 +68,7 @@ static void lose_server(sim_plan *p, uint64_t *chance)
 static void sim_a_server_dies_and_its_backups_go_on(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, lose_server);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, lose_server);
     runs_print(__func__, &t);
     assert_true(t.promotions > 0 || runs_is_replay());
 }
@@ -85,7 +85,7 @@ static void replace_server(sim_plan *p, uint64_t *chance)
 static void sim_a_server_comes_back_and_is_filled_while_training_goes_on(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, replace_server);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, replace_server);
     runs_print(__func__, &t);
     assert_true(t.fills > 0 || runs_is_replay());
 }
@@ -138,7 +138,7 @@ static void sim_a_worker_that_comes_back_without_a_way_goes_alone(void **state)
 {
     (void)state;
     const runs_totals t =
-        runs_check(__func__, runs_seeds_of(10), RUNS_IN_ORDER, return_apart_from_a_server);
+        runs_check(__func__, runs_seeds_of(20), RUNS_IN_ORDER, return_apart_from_a_server);
     runs_print(__func__, &t);
     assert_true(t.applied > 0);
 }
@@ -156,7 +156,7 @@ static void sim_a_server_that_comes_back_without_a_way_goes_alone(void **state)
 {
     (void)state;
     const runs_totals t =
-        runs_check(__func__, runs_seeds_of(10), RUNS_IN_ORDER, return_apart_from_a_worker);
+        runs_check(__func__, runs_seeds_of(20), RUNS_IN_ORDER, return_apart_from_a_worker);
     runs_print(__func__, &t);
     assert_true(t.promotions > 0 || runs_is_replay());
 }
@@ -177,7 +177,7 @@ static void isolate_server(sim_plan *p, uint64_t *chance)
 static void sim_a_server_that_was_given_up_does_no_harm(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, isolate_server);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, isolate_server);
     runs_print(__func__, &t);
     assert_true(t.epochs > t.runs || runs_is_replay());
 }
@@ -193,7 +193,7 @@ static void restart_scheduler(sim_plan *p, uint64_t *chance)
 static void sim_the_scheduler_comes_back_and_nobody_notices(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, restart_scheduler);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, restart_scheduler);
     runs_print(__func__, &t);
     assert_true(t.keeps > 0 || runs_is_replay());
 }
@@ -213,7 +213,7 @@ static void forget_the_job(sim_plan *p, uint64_t *chance)
 static void sim_nobody_goes_on_with_a_scheduler_that_has_forgotten_the_job(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_DISORDER, forget_the_job);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_DISORDER, forget_the_job);
     runs_print(__func__, &t);
     assert_true(t.failed >= t.runs || runs_is_replay());
 }
@@ -234,7 +234,7 @@ static void sim_a_connection_that_says_nothing_is_replaced_and_nobody_notices(vo
 {
     (void)state;
     const runs_totals t =
-        runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, swallow_connections);
+        runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, swallow_connections);
     runs_print(__func__, &t);
     assert_true(t.failed == 0 || runs_is_replay());
 }
@@ -251,7 +251,7 @@ static void die_at_a_write(sim_plan *p, uint64_t *chance)
 static void sim_the_scheduler_dies_at_any_of_its_writes(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, die_at_a_write);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, die_at_a_write);
     runs_print(__func__, &t);
     assert_true(t.crashes > t.runs || runs_is_replay());
 }
@@ -269,7 +269,7 @@ static void lose_worker(sim_plan *p, uint64_t *chance)
 static void sim_a_worker_dies_and_the_others_go_on(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, lose_worker);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, lose_worker);
     runs_print(__func__, &t);
     assert_true(t.epochs > t.runs || runs_is_replay());
 }
@@ -285,7 +285,7 @@ static void peers(sim_plan *p, uint64_t *chance)
 static void sim_workers_without_servers_change_their_epoch_by_the_same_machine(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(50), RUNS_IN_ORDER, peers);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(100), RUNS_IN_ORDER, peers);
     runs_print(__func__, &t);
     assert_true((t.epochs > t.runs && t.fills > 0) || runs_is_replay());
 }
@@ -302,7 +302,7 @@ static void replace_worker(sim_plan *p, uint64_t *chance)
 static void sim_a_worker_comes_back_and_the_others_wait(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, replace_worker);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, replace_worker);
     runs_print(__func__, &t);
     assert_true(t.epochs > t.runs || runs_is_replay());
 }
@@ -318,7 +318,7 @@ static void lose_host(sim_plan *p, uint64_t *chance)
 static void sim_a_host_is_lost_with_its_server_and_its_worker(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, lose_host);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, lose_host);
     runs_print(__func__, &t);
     assert_true(t.fills > 0 || runs_is_replay());
 }
@@ -344,7 +344,7 @@ static void grow_and_shrink(sim_plan *p, uint64_t *chance)
 static void sim_workers_come_and_go_while_others_train(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, grow_and_shrink);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, grow_and_shrink);
     runs_print(__func__, &t);
     assert_true(t.joins > 0 || runs_is_replay());
 }
@@ -368,7 +368,7 @@ static void move_shards(sim_plan *p, uint64_t *chance)
 static void sim_a_server_joins_and_another_is_drained(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(12), RUNS_IN_ORDER, move_shards);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_IN_ORDER, move_shards);
     runs_print(__func__, &t);
     assert_true(t.joins > 0 || runs_is_replay());
 }
@@ -383,7 +383,7 @@ static void lively(sim_plan *p, uint64_t *chance)
 static void sim_every_lively_swarm_ends_as_its_faults_allow(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(75), RUNS_EITHER, lively);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(150), RUNS_EITHER, lively);
     runs_print(__func__, &t);
     assert_true(t.in_order > 0 || runs_is_replay());
 }
@@ -399,7 +399,7 @@ static void
 sim_every_row_has_the_pushes_that_its_rank_knows_of_and_no_more_than_were_made(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_EITHER, lively_with_rows);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_EITHER, lively_with_rows);
     runs_print(__func__, &t);
     assert_true((t.in_order > 0 && t.promotions > 0 && t.fills > 0) || runs_is_replay());
 }
@@ -413,7 +413,7 @@ static void lively_with_memory(sim_plan *p, uint64_t *chance)
 static void sim_no_record_says_of_two_that_they_share_memory_that_is_not_shared(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(25), RUNS_EITHER, lively_with_memory);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(50), RUNS_EITHER, lively_with_memory);
     assert_true(t.shared > 0 || runs_is_replay());
 }
 

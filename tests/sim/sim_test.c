@@ -23,7 +23,7 @@ static void drop(sim_plan *p, uint64_t *chance)
 static void sim_no_push_is_lost_under_drop(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_ORDER, drop);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_ORDER, drop);
     assert_true(t.retries > 0 || runs_is_replay());
 }
 
@@ -38,7 +38,7 @@ static void repeat(sim_plan *p, uint64_t *chance)
 static void sim_no_push_is_applied_twice_under_repeat(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_ORDER, repeat);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_ORDER, repeat);
     assert_true(t.repeats > 0 || runs_is_replay());
 }
 
@@ -51,7 +51,7 @@ static void corrupt(sim_plan *p, uint64_t *chance)
 static void sim_a_corrupt_payload_is_never_taken(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_ORDER, corrupt);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_ORDER, corrupt);
     assert_true(t.corrupt > 0 || runs_is_replay());
 }
 
@@ -66,7 +66,7 @@ static void break_often(sim_plan *p, uint64_t *chance)
 static void sim_broken_connections_come_back_and_training_ends(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_ORDER, break_often);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_ORDER, break_often);
     assert_true(t.breaks > 0 || runs_is_replay());
 }
 
@@ -90,7 +90,7 @@ static void cut_off(sim_plan *p, uint64_t *chance)
 static void sim_partition_heals_and_training_ends(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_ORDER, cut_off);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_ORDER, cut_off);
     assert_true(t.applied > 0);
 }
 
@@ -104,7 +104,7 @@ static void swarm(sim_plan *p, uint64_t *chance)
 static void sim_every_swarm_ends_in_good_order(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(180), RUNS_IN_ORDER, swarm);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(360), RUNS_IN_ORDER, swarm);
     assert_true(t.applied > 0);
 }
 
@@ -184,7 +184,7 @@ static void spoil_steps(sim_plan *p, uint64_t *chance)
 static void sim_decision_skips_nonfinite_on_all_shards(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_ORDER, spoil_steps);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_ORDER, spoil_steps);
     assert_true(t.skipped > 0 || runs_is_replay());
 }
 
@@ -200,7 +200,7 @@ static void snapshot_often(sim_plan *p, uint64_t *chance)
 static void sim_snapshot_cut_is_one_step_on_all_shards(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_ORDER, snapshot_often);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_ORDER, snapshot_often);
     if (!runs_is_replay()) assert_int_equal(t.snapshots, 2 * t.runs);
 }
 
@@ -231,7 +231,7 @@ static void kill_worker(sim_plan *p, uint64_t *chance)
 static void sim_worker_death_ends_every_call_with_the_same_sentence(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_DISORDER, kill_worker);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_DISORDER, kill_worker);
     assert_int_equal(t.failed, 2 * t.runs);
 }
 
@@ -244,7 +244,7 @@ static void kill_server(sim_plan *p, uint64_t *chance)
 static void sim_server_death_ends_every_call_with_the_same_sentence(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_DISORDER, kill_server);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_DISORDER, kill_server);
     assert_int_equal(t.failed, 3 * t.runs);
 }
 
@@ -259,7 +259,7 @@ static void kill_scheduler(sim_plan *p, uint64_t *chance)
 static void sim_scheduler_death_ends_every_call(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_DISORDER, kill_scheduler);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_DISORDER, kill_scheduler);
     assert_int_equal(t.failed, 3 * t.runs);
 }
 
@@ -274,7 +274,7 @@ static void lose_worker(sim_plan *p, uint64_t *chance)
 static void sim_cut_off_worker_ends_the_job_on_both_sides(void **state)
 {
     (void)state;
-    const runs_totals t = runs_check(__func__, runs_seeds_of(30), RUNS_IN_DISORDER, lose_worker);
+    const runs_totals t = runs_check(__func__, runs_seeds_of(60), RUNS_IN_DISORDER, lose_worker);
     assert_int_equal(t.failed, 3 * t.runs);
 }
 
@@ -327,7 +327,7 @@ static sim_plan apart(uint64_t seed, bool from_the_beginning, uint32_t *worker, 
 
 static void check_apart(const char *test, bool from_the_beginning)
 {
-    const uint64_t first = runs_is_replay() ? runs_seed() : 1, n = runs_seeds_of(30);
+    const uint64_t first = runs_is_replay() ? runs_seed() : 1, n = runs_seeds_of(60);
     uint64_t applied = 0;
     for (uint64_t seed = first; seed < first + (runs_is_replay() ? 1 : n); seed++) {
         uint32_t worker, server;
