@@ -74,8 +74,7 @@ void call_from_device(const std::function<void()> &run); /* contexts.cpp */
 static void work_off(guard &held, CUstream s)
 {
     const work &next = s->queue.front(); /* stays valid when more is enqueued */
-    /* What touches nothing leaves open what is: records and waits follow each kernel. */
-    if (!next.touched.empty()) memory_open(next.touched);
+    memory_open(next.touched);
     held.unlock();
     if (next.run) call_from_device(next.run);
     held.lock();
@@ -326,16 +325,7 @@ API cuStreamQuery(CUstream handle)
 API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user)
 {
     count(CALLER, "host_function");
-    return played_enqueue(
-        handle, {},
-        [=] {
-            {
-                guard held(driver.lock);
-                memory_close();
-            }
-            function(user);
-        },
-        {});
+    return played_enqueue(handle, {}, [=] { function(user); }, {});
 }
 
 /* The kernels of tests (cuda_on_host_driver.cpp) are host functions: they may touch all device memory. */
