@@ -45,6 +45,20 @@ static bool is_in_path(const engine_call *c)
     return c->state == CALL_RUNNING || c->state == CALL_AGREEING;
 }
 
+/* RUNNING for a call that is in no path. */
+static coll_state path_advance(engine_call *c, bool *did)
+{
+    coll_engine *e = c->g->engine;
+    if (!is_in_path(c)) return COLL_RUNNING;
+    lock_path(c);
+    const bool has_read    = c->on_mesh && mesh_advance(e->mesh);
+    const coll_state state = c->path->advance(c->op, &c->why);
+    unlock_path(c);
+    if (has_read) engine_pass_on(e);
+    *did |= has_read;
+    return state;
+}
+
 static void path_abort(engine_call *c)
 {
     if (!is_in_path(c)) return;
@@ -245,36 +259,28 @@ void engine_call_name(const engine_call *c, char name[CALL_NAME_BYTES])
 
 bool engine_call_advance(engine_call *c, const engine_call *due)
 {
-    coll_engine *e = c->g->engine;
-    bool did = false, is_new = false;
-    do {
-        coll_state path = COLL_RUNNING; /* also that of a call in no path */
-        if (is_in_path(c)) {
-            lock_path(c);
-            const bool has_read = c->on_mesh && mesh_advance(e->mesh);
-            path                = c->path->advance(c->op, &c->why);
-            unlock_path(c);
-            if (has_read) engine_pass_on(e);
-            did |= has_read;
-        }
-        call_state next = states[c->state].advance(c, path);
-        if (next == c->state && next != CALL_FAULTING && !is_new) next = check_time(c, due);
-        if (next == c->state) return did;
-        did = is_new = true;
-        while (states[c->state = next].enter != NULL && states[next].enter(c) != PEN_OK)
+    bool did        = false;
+    call_state next = states[c->state].advance(c, path_advance(c, &did));
+    if (next == c->state && next != CALL_FAULTING) next = check_time(c, due);
+    while (next != c->state) {
+        did      = true;
+        c->state = next;
+        if (states[next].enter != NULL && states[next].enter(c) != PEN_OK)
             next = CALL_FAULTING;
-    } while (states[c->state].advance != NULL);
+        else if (states[next].advance != NULL)
+            next = states[next].advance(c, path_advance(c, &did));
+    }
     return did;
 }
 
-/* One more turn, as what it waits for may have come. */
 void engine_call_give_up(engine_call *c)
 {
-    if (c->state == CALL_RUNNING && c->stage == NULL) (void)engine_call_advance(c, NULL);
-    if (c->state == CALL_ENDED) return;
-    path_abort(c);
+    bool did         = false;
+    coll_state state = COLL_RUNNING;
+    if (c->state == CALL_RUNNING && c->stage == NULL) state = path_advance(c, &did);
+    if (state == COLL_RUNNING) path_abort(c);
     engine_stage_end(c);
-    c->state = CALL_FAILED;
+    c->state = state == COLL_DONE ? CALL_ENDED : CALL_FAILED;
 }
 
 pen_status engine_call_follow(engine_call *c, device_stream stream, pen_error *why)
