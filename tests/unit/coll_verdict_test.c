@@ -61,15 +61,35 @@ static void a_long_wait_is_reported_after_warn_ms_and_after_twice_as_long_each_t
 }
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
-/* Advances the calls by hand until one has ended; returns its index. */
+/* A call of one number, which the test drives by hand. */
+static void begin_sum(rig *r, int rank, engine_call *c, float *in, float *out)
+{
+    pen_error why;
+    const coll_call call = {.kind  = COLL_ALL_REDUCE,
+                            .dtype = PEN_F32,
+                            .n     = 1,
+                            .in    = in,
+                            .out   = out,
+                            .scale = 1,
+                            .label = "loss"};
+    engine_call_fill(c, r->ctx[rank]->world, &call, 0);
+    assert_int_equal(engine_call_begin(c, &why), PEN_OK);
+}
+
+static void drive_once(rig *r, int rank)
+{
+    coll_engine *e = r->ctx[rank]->coll;
+    pthread_mutex_lock(&e->lock);
+    engine_drive(e, r->ctx[rank]->world, NULL);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Advances the calls until one has ended; returns its index. */
 static int drive_until_one_has_ended(rig *r, engine_call *c)
 {
     const uint64_t until = clock_ms(&clock_real) + 20000;
     for (int i = 0; clock_ms(&clock_real) < until; i ^= 1) {
-        coll_engine *e = r->ctx[i]->coll;
-        pthread_mutex_lock(&e->lock);
-        engine_drive(e, r->ctx[i]->world, NULL);
-        pthread_mutex_unlock(&e->lock);
+        drive_once(r, i);
         if (c[i].has_ended) return i;
     }
     return -1;
@@ -84,17 +104,7 @@ static void a_verdict_does_not_fail_a_call_that_has_all_it_needs(void **state)
         pen_error why;
         rig r = {0};
         rig_start(&r, 2, i == 0 ? NULL : SETTINGS("shared_memory=no"), NULL);
-        for (int k = 0; k < 2; k++) {
-            const coll_call call = {.kind  = COLL_ALL_REDUCE,
-                                    .dtype = PEN_F32,
-                                    .n     = 1,
-                                    .in    = &in[k],
-                                    .out   = &out[k],
-                                    .scale = 1,
-                                    .label = "loss"};
-            engine_call_fill(&c[k], r.ctx[k]->world, &call, 0);
-            assert_int_equal(engine_call_begin(&c[k], &why), PEN_OK);
-        }
+        for (int k = 0; k < 2; k++) begin_sum(&r, k, &c[k], &in[k], &out[k]);
         const int first = drive_until_one_has_ended(&r, c), other = 1 - first;
         assert_in_range(first, 0, 1);
         assert_int_equal(c[first].status, PEN_OK);
@@ -111,6 +121,82 @@ static void a_verdict_does_not_fail_a_call_that_has_all_it_needs(void **state)
         assert_string_equal(pen_last_error(NULL), "worker 7 is gone");
         rig_stop(&r);
     }
+}
+
+static void count_fault(void *user, uint64_t group, uint64_t call, const int *ranks, int n,
+                        const pen_error *why)
+{
+    (void)group, (void)call, (void)ranks, (void)n, (void)why;
+    ++*(int *)((rig *)user)->user;
+}
+
+static void end_by_verdict(rig *r, int rank, engine_call *c)
+{
+    pen_error why;
+    why_set(&why, PEN_PEER_LOST, "worker 2 is gone");
+    coll_engine_fault(r->ctx[rank]->coll, r->ctx[rank]->world->id, 1, &why);
+    drive_once(r, rank);
+    assert_true(c->has_ended);
+    assert_int_equal(c->status, PEN_PEER_LOST);
+    assert_string_equal(c->why.text, "worker 2 is gone");
+}
+
+static const coll_path *sound_path;
+
+static coll_state find_damage(void *op, pen_error *why)
+{
+    sound_path->abort(op);
+    why_set(why, PEN_CORRUPT, "the bytes of rank 1 have another checksum");
+    return COLL_FAILED;
+}
+
+/* When the verdict comes, its deadline has passed, and its path would fail at the next look. */
+static void a_verdict_before_a_call_has_failed_is_all_that_the_job_hears(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        _Alignas(64) static engine_call c;
+        const coll_job job = {.fault = count_fault};
+        float x            = 1;
+        int faults         = 0;
+        rig r              = {.user = &faults};
+        rig_start(&r, 3, i == 0 ? NULL : SETTINGS("shared_memory=no"), &job);
+        begin_sum(&r, 0, &c, &x, &x);
+        drive_once(&r, 0);
+        assert_int_equal(c.state, CALL_RUNNING);
+        sound_path        = c.path;
+        coll_path damaged = *sound_path;
+        damaged.advance   = find_damage;
+        c.path            = &damaged;
+        c.deadline_ms     = c.begun_ms;
+        end_by_verdict(&r, 0, &c);
+        assert_int_equal(faults, 0);
+        rig_stop(&r);
+    }
+}
+
+/* Rank 0 sees that rank 1 gave up, and waits for its reason; the verdict comes when it would wait no more. */
+static void a_verdict_after_a_peer_gave_up_is_all_that_the_job_hears(void **state)
+{
+    (void)state;
+    _Alignas(64) static engine_call c[2];
+    const coll_job job = {.fault = count_fault};
+    float x[2]         = {1, 2};
+    int faults         = 0;
+    rig r              = {.user = &faults};
+    rig_start(&r, 3, NULL, &job);
+    for (int k = 0; k < 2; k++) {
+        begin_sum(&r, k, &c[k], &x[k], &x[k]);
+        drive_once(&r, k);
+    }
+    end_by_verdict(&r, 1, &c[1]);
+    const uint64_t until = clock_ms(&clock_real) + 20000;
+    while (c[0].state == CALL_RUNNING && clock_ms(&clock_real) < until) drive_once(&r, 0);
+    assert_int_equal(c[0].state, CALL_FAULTING);
+    usleep(ENGINE_ECHO_MS * 1000 + 1000);
+    end_by_verdict(&r, 0, &c[0]);
+    assert_int_equal(faults, 0);
+    rig_stop(&r);
 }
 
 /* Later than half a second, as on an overloaded machine: until then no call fails with its own sentence. */
@@ -198,6 +284,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_long_wait_is_reported_after_warn_ms_and_after_twice_as_long_each_time),
         cmocka_unit_test(a_verdict_does_not_fail_a_call_that_has_all_it_needs),
+        cmocka_unit_test(a_verdict_before_a_call_has_failed_is_all_that_the_job_hears),
+        cmocka_unit_test(a_verdict_after_a_peer_gave_up_is_all_that_the_job_hears),
         cmocka_unit_test(a_late_verdict_is_still_the_sentence_of_all_ranks),
         cmocka_unit_test(settings_that_differ_are_named_with_two_ranks),
     };
