@@ -32,7 +32,7 @@ enum {
     TELL_MS     = 50,    /* the scheduler notifies the other machines that the job was stopped */
     SERVERS_MS  = 10000, /* servers and scheduler after the last worker */
     OVER_MS     = 300,   /* servers after the last worker and the scheduler */
-    SOON_MS     = 500,   /* the report, after the verdict */
+    SOON_MS     = 500,   /* the report, after the verdict or another end */
     SAID_MS     = 20,    /* the verdict, when the scheduler or a server prints a line ... */
     HEARD_MS    = 1000,  /* ... after it was silent for so long */
     HEAR_MS     = 100,   /* the verdict about the first failure */
@@ -224,6 +224,7 @@ static void reap(launcher *l, uint64_t now)
     process *p;
     while ((p = process_reap(l->all, l->n)) != NULL) {
         report_exit(l, p);
+        if (l->tell_ms != 0) l->tell_ms = now + SOON_MS;
         if (l->is_over && l->stopping && p->exit_signal == SIGTERM)
             p->exit_signal = 0; /* it was still starting */
         const bool fails = !l->stopping && (p->exit_code != 0 || p->exit_signal != 0);
@@ -389,7 +390,7 @@ static size_t gather_fds(const launcher *l, struct pollfd *fds, process_stream *
     return n;
 }
 
-/* The report waits for processes to end; the sentence does not wait that long. */
+/* The report waits for processes to end.  The sentence does not, when for a while none has ended. */
 static void tell_verdict(launcher *l, uint64_t now)
 {
     if (l->tell_ms == 0 || now < l->tell_ms) return;
