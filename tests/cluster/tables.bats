@@ -23,6 +23,8 @@ agrees() { # WORKERS WORDS...
     agrees 4 type=bf16 verb=push_pull place=own
     agrees 2 rule="adam lr=0.1" dim=0 verb=push_pull
     agrees 3 rule="ftrl lr=0.1 l1=0.1 initial_accumulator=0.1" dim=1 any=1
+    agrees 2 keys=3000 batch=2000 any=1 # enough for one part to sort many keys, also those that differ in all bytes
+    agrees 2 keys=3000 batch=2000 any=1 place=range
     nothing_is_left
 }
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORT = 48 }; /* keys that insertion sorts faster than qsort() */
+enum { SHORT = 48 }; /* keys that are sorted faster by insertion than by their bytes */
 
 typedef struct { /* a key of the call */
     uint64_t key;
@@ -22,6 +22,7 @@ typedef struct {
     const pen_kv *kv;
     bool pushes;
     placed *key;      /* [n] by part */
+    placed *spare;    /* [n] while they are sorted */
     uint32_t *count;  /* [parts] keys; then different ones */
     uint32_t *begin;  /* [parts + 1] in key[] */
     uint64_t *value;  /* [n] first element of each in kv->in; NULL: dim each */
@@ -120,26 +121,41 @@ static pen_status deal(sorting *s, pen_error *why)
     return PEN_OK;
 }
 
-static int by_key(const void *a, const void *b)
+static void insert(placed *key, uint32_t n)
 {
-    const placed *x = a, *y = b;
-    if (x->key != y->key) return x->key < y->key ? -1 : 1;
-    return x->at < y->at ? -1 : x->at > y->at;
-}
-
-/* Equal keys stay in the order of the call. */
-static void sort(placed *key, uint32_t n)
-{
-    if (n > SHORT) {
-        qsort(key, n, sizeof *key, by_key);
-        return;
-    }
     for (uint32_t i = 1; i < n; i++) {
         const placed moved = key[i];
         uint32_t to        = i;
         for (; to > 0 && key[to - 1].key > moved.key; to--) key[to] = key[to - 1];
         key[to] = moved;
     }
+}
+
+/* By each byte in which keys differ, the lowest first.  Equal keys stay in the order of the call. */
+static void sort(placed *key, placed *spare, uint32_t n)
+{
+    uint64_t differing = 0;
+    placed *from = key, *to = spare;
+    if (n <= SHORT) {
+        insert(key, n);
+        return;
+    }
+    for (uint32_t i = 1; i < n; i++) differing |= key[i].key ^ key[0].key;
+    for (int shift = 0; shift < 64; shift += 8) {
+        uint32_t at[256] = {0}, sum = 0;
+        if ((differing >> shift & 0xff) == 0) continue;
+        for (uint32_t i = 0; i < n; i++) at[from[i].key >> shift & 0xff]++;
+        for (int byte = 0; byte < 256; byte++) {
+            const uint32_t count = at[byte];
+            at[byte]             = sum;
+            sum += count;
+        }
+        for (uint32_t i = 0; i < n; i++) to[at[from[i].key >> shift & 0xff]++] = from[i];
+        placed *sorted = to;
+        to             = from;
+        from           = sorted;
+    }
+    if (from != key) memcpy(key, from, n * sizeof *key);
 }
 
 static bool has_handler(const pen_table *t)
@@ -165,7 +181,7 @@ static pen_status measure(sorting *s, table_request *r, pen_error *why)
         placed *key       = &s->key[s->begin[p]];
         const uint32_t n  = s->count[p];
         uint64_t elements = 0, different = 0;
-        if (t->sorts) sort(key, n);
+        if (t->sorts) sort(key, s->spare, n);
         for (uint32_t i = 0; i < n; i++) {
             const bool is_new = i == 0 || key[i].key != key[i - 1].key;
             different += is_new;
@@ -275,9 +291,10 @@ static pen_status write_all(sorting *s, table_request *r, pen_error *why)
 static pen_status make_sorted(sorting *s, table_request *r, pen_error *why)
 {
     const size_t n = r->kv.n;
-    void *memory = ARRAYS_NEW(ARRAY(s->value, s->kv->in_lens != NULL ? n : 1), ARRAY(s->key, n + 1),
-                              ARRAY(s->count, s->table->parts),
-                              ARRAY(s->begin, s->table->parts + 1), ARRAY(s->part, n + 1));
+    void *memory =
+        ARRAYS_NEW(ARRAY(s->value, s->kv->in_lens != NULL ? n : 1), ARRAY(s->key, n + 1),
+                   ARRAY(s->spare, s->table->sorts ? n + 1 : 1), ARRAY(s->count, s->table->parts),
+                   ARRAY(s->begin, s->table->parts + 1), ARRAY(s->part, n + 1));
     pen_status status = memory != NULL ? PEN_OK
                                        : why_set(why, PEN_NO_MEMORY, "'%s': no memory for %zu keys",
                                                  s->table->name, n);
