@@ -97,13 +97,12 @@ if [ -n "$has_address" ]; then
 fi >>"$list"
 
 # The longest first, so that nothing long is left over at the end when all else is done.
-longest="python_torch_optimizer_test python_torch_backend_test python_torch_types_test cluster_hostile gpu_tensors
-    gpu_tensor_updates cluster_sharing conformance_coll_test fuzz_foreign cli_docs cluster_training fuzz_files
-    conformance_coll_fault_test fuzz_wire gpu_train sim_lively_test cli_snapshot cluster_modes hygiene_house
-    cluster_elastic cluster_local cluster_liar cluster_restarts gpu_driver cluster_reach cluster_snapshot cluster_gpt2
-    cluster_hosts_docs sim_mutation_test cli_run gpu_nccl cli_output cluster_leave cluster_scalars cluster_order
-    cluster_units cluster_encrypted cli_sentences gpu_host cluster_offload cluster_hosts cluster_garbage
-    cluster_failover cluster_loss conformance_transport_test cluster_disk cluster_state unit_transport_limit_test"
+longest="python_torch_optimizer_test python_torch_backend_test python_torch_types_test cluster_hostile cli_docs
+    conformance_coll_test cluster_memory cluster_training sim_lively_test gpu_driver gpu_tensor_updates
+    conformance_coll_fault_test hygiene_house gpu_tensors cluster_modes cluster_elastic gpu_train cluster_gpt2
+    gpu_overlap gpu_first_run cluster_handlers cluster_local cluster_restarts cluster_liar sim_mutation_test
+    cluster_snapshot cluster_reach cluster_encrypted cli_snapshot cli_output cluster_click cluster_hosts
+    gpu_faults cluster_hosts_docs cli_run cluster_units cluster_tables cli_sentences sim_sim_test"
 [ "$kind" != sanitize ] || longest="gpu_tensors sim_lively_test gpu_tensor_updates unit_shard_offload_test
     unit_sharded_test unit_mesh_test unit_node_test fuzz_foreign sim_mutation_test unit_worker_strategy_test
     conformance_coll_test unit_tls_test cluster_shells fuzz_files sim_sim_test fuzz_wire fuzz_memory
