@@ -29,6 +29,28 @@ teardown() { job_teardown; }
     nothing_is_left
 }
 
+# Worker 0 dies; each other one exits some time after it heard of that:  deaths NAME WORKERS SECONDS-OF-EACH
+deaths() {
+    start "$1" --grace 60 --nproc-per-node "$2" sh -c 'trap "" TERM
+        [ $RANK != 0 ] || exec '"$programs/stepper"' crash_at=3
+        '"$programs/stepper"'
+        sleep $('"$3"')'
+}
+
+@test "the verdict comes ahead of the report if processes stay, and in the report if one after another ends" {
+    deaths stay 2 'echo 3'
+    within 2 grep -q '^penstock: worker 0 .* is gone' "$tmp/stay.err"
+    kill -0 "$launcher"
+    wait_for_end 10
+    [ "$(grep -c 'worker 0 .* is gone' "$tmp/stay.err")" = 1 ]
+    deaths follow 5 'echo 0.$((RANK * 2))'
+    wait_for_end 10
+    cat "$tmp/follow.err"
+    report follow | grep -q '^  verdict  worker 0 .* is gone'
+    [ "$(grep -c 'worker 0 .* is gone' "$tmp/follow.err")" = 1 ]
+    nothing_is_left
+}
+
 # ---- with a signal -------------------------------------------------------------------------------------------
 
 # A job in the middle of its training; a worker has a child that ignores signals.
