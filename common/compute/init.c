@@ -90,12 +90,11 @@ void init_philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
  * 1e-18 of the sum. */
 static inline double ln(double x)
 {
-    const uint64_t one   = (uint64_t)1023 << 52; /* its bits */
-    const uint64_t least = 0x3fe6a09e667f3bcd;   /* those of sqrt 1/2 */
+    const uint64_t bits_of_1 = (uint64_t)1023 << 52, bits_of_least_m = 0x3fe6a09e667f3bcd;
     uint64_t bits;
     double m;
     memcpy(&bits, &x, sizeof bits);
-    const int32_t exponent = (int32_t)((bits - least + one) >> 52) - 1023;
+    const int32_t exponent = (int32_t)((bits - bits_of_least_m + bits_of_1) >> 52) - 1023;
     bits -= (uint64_t)exponent << 52;
     memcpy(&m, &bits, sizeof m);
     const double s = (m - 1) / (m + 1), s2 = s * s;

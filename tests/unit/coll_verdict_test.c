@@ -150,7 +150,8 @@ static coll_state find_damage(void *op, pen_error *why)
     return COLL_FAILED;
 }
 
-/* When the verdict comes, its deadline has passed, and its path would fail at the next look. */
+/* When the verdict comes, its deadline has passed, and its path would fail at the next look.  Both paths of the
+ * defaults: shared memory, and sockets, which members of one host take only without it. */
 static void a_verdict_before_a_call_has_failed_is_all_that_the_job_hears(void **state)
 {
     (void)state;
