@@ -61,6 +61,14 @@ END
     grep -q '^ok 5 ' <<<"$output"
 }
 
+@test "a benchmark, which is no test of bats, can source what tests share" {
+    cd "$root"
+    env -i PATH="$PATH" BATS_TEST_DIRNAME="$root/tests/bench" bash -c 'set -euo pipefail
+        source tests/support/job.bash
+        for file in $(grep -hoE "tests/support/[a-z_]+\.bash" tests/bench/*.sh | sort -u); do source "$file"; done
+        declare -F job_setup hosts_start' || { echo "exit $?"; return 1; }
+}
+
 @test "make test counts a test that fails once as a failure and does not run it again" {
     plant once 1
     plant good

@@ -2,7 +2,7 @@
 #
 # Every process a test starts carries MARK in its environment, so that leftovers are found, also grandchildren.
 # Jobs write the notes by which `penstock status` finds them into a folder of this test.
-load ../support/bats
+! declare -F bats_debug_trap >/dev/null || load ../support/bats # benchmarks source this file too
 
 job_setup() {
     root=${BATS_TEST_DIRNAME%/*/*}
