@@ -93,6 +93,15 @@ static void go_on_without_the_victim(void)
 
 static bool overwrites; /* what lose_one() allows */
 
+/* Whole pages of an input that is not the output: PROT_READ, as the memory of a caller that only lends it may be. */
+static void protect_input(const kase *k, int protection)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)k->in,
+                    end = begin + k->n_in * k->bytes, from = (begin + page - 1) / page * page;
+    if (k->in_place || end / page * page <= from) return;
+    CHECK(mprotect((void *)from, end / page * page - from, protection) == 0, "mprotect: %m");
+}
+
 static void lose_one(coll_kind kind, size_t n, buffers where, bool in_place)
 {
     const coll_call barrier = {.kind = COLL_BARRIER, .scale = 1, .label = ""};
@@ -109,6 +118,7 @@ static void lose_one(coll_kind kind, size_t n, buffers where, bool in_place)
     if (me.rank == me.victim) coll_fault_point = die_at;
     prepare(&k);
     must(me.team, &barrier, 1);
+    protect_input(&k, PROT_READ);
     const coll_state state = drive(me.team, &k.call, 2, &why);
     if (state == COLL_DONE)
         check_output(&k, "a member died after the last look");
@@ -119,6 +129,7 @@ static void lose_one(coll_kind kind, size_t n, buffers where, bool in_place)
     while (atomic_load(&me.b->dead) == 0 && kill(getppid(), 0) == 0 && state != COLL_DONE)
         sched_yield();
     go_on_without_the_victim();
+    protect_input(&k, PROT_READ | PROT_WRITE);
     finish(&k);
 }
 
@@ -133,6 +144,10 @@ static void lose_mapped(void)
 static void lose_mapped_in_place(void)
 {
     lose_one(COLL_ALL_REDUCE, 300000, MAPPED, true);
+}
+static void lose_foreign(void)
+{
+    lose_one(COLL_ALL_REDUCE, 300000, FOREIGN, false);
 }
 static void lose_foreign_in_place(void)
 {
@@ -163,6 +178,11 @@ static void lose_foreign_that_is_overwritten(void)
 {
     overwrites = true;
     lose_one(COLL_ALL_REDUCE, NODE_PAST_FROM_BYTES / 4 + 5, FOREIGN, true);
+}
+static void lose_less_that_is_overwritten(void)
+{
+    overwrites = true;
+    lose_one(COLL_ALL_REDUCE, 300000, FOREIGN, true);
 }
 static void lose_scatter_in_place(void)
 {
@@ -200,8 +220,9 @@ static void inputs_are_intact_whenever_a_member_dies(void **state)
 static void the_last_of_two_keeps_its_input(void **state)
 {
     (void)state;
-    void (*const programs[])(void) = {lose_little_foreign_in_place, lose_foreign_in_place,
-                                      lose_large_foreign_in_place, lose_mixed_in_place};
+    void (*const programs[])(void) = {lose_foreign, lose_little_foreign_in_place,
+                                      lose_foreign_in_place, lose_large_foreign_in_place,
+                                      lose_mixed_in_place};
     for (size_t p = 0; p < sizeof programs / sizeof programs[0]; p++)
         for (int step = 0; step < 9; step++) run_members(2, step % 2, step, programs[p], NULL);
 }
@@ -212,6 +233,8 @@ static void survivors_go_on_when_inputs_were_given_up(void **state)
     for (int step = 0; step < 7; step++) {
         run_members(3, step % 3, step, lose_mapped_that_is_overwritten, NULL);
         run_members(3, step % 3, step, lose_foreign_that_is_overwritten, NULL);
+        run_members(2, step % 2, step, lose_foreign_that_is_overwritten, NULL);
+        run_members(2, step % 2, step, lose_less_that_is_overwritten, NULL);
     }
 }
 

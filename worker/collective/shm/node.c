@@ -55,21 +55,23 @@ static bool find_out(const node_op *op, const void *out, segment_ref *ref)
            segment_find(out, op->out_bytes, ref);
 }
 
-/* Two members in place that cannot write into each other's memory: to send a result costs as much as to fold it twice.
- * Each writes its own output, after its input is in a scratch that the other reads: no more to save.  If the other's call
- * is another way, it saves by piece. */
+/* Two members that cannot write into each other's memory: to send a result costs as much as to fold it twice.  Each
+ * writes its own output, and reads the other's input in a scratch as long as the input, which no round waits for, or, with
+ * `overwrites` where the caches would not hold it, in a window.  In place the scratch is also what is restored.  If the
+ * other's call is another way, it saves by piece. */
 static pen_status try_whole(node_op *op, node_entry *e, pen_error *why)
 {
+    const bool must_save = op->is_apart && !op->call->overwrites;
     if (op->own.publish != NODE_WINDOW || op->call->kind != COLL_ALL_REDUCE || op->team->size != 2)
         return PEN_OK;
-    if (!op->call->overwrites) {
+    if (must_save || op->in_bytes < NODE_PAST_FROM_BYTES) {
         if (node_need_scratch(op->team, op->out_bytes, why) != PEN_OK) return why->status;
         op->holds_all = find_out(op, op->team->scratch, &e->save);
-        if (!op->holds_all) return PEN_OK; /* too small to be mapped alone */
+        if (!op->holds_all && must_save) return PEN_OK; /* too small to be mapped alone */
     }
     op->is_whole       = true;
+    op->saves          = op->is_apart && op->holds_all;
     op->is_apart       = false;
-    op->saves          = op->holds_all;
     op->own.out_mapped = false;
     return PEN_OK;
 }
@@ -133,7 +135,10 @@ static pen_status publish(node_op *op, pen_error *why)
         op->out             = op->call->out;
         op->is_apart        = overlaps(op);
         op->own.out_mapped  = is_large && find_out(op, op->out, &e->out);
-        status              = op->is_apart && is_large ? publish_in_place(op, e, why) : PEN_OK;
+        if (is_large && op->is_apart)
+            status = publish_in_place(op, e, why);
+        else if (is_large && op->in_bytes < NODE_WHOLE_BELOW_BYTES)
+            status = try_whole(op, e, why);
     }
     if (status != PEN_OK) return status;
     publish_counts(op, e);

@@ -75,7 +75,7 @@ static size_t overwritten(const node_op *op, int who, size_t slice)
 static void restore_input(const node_op *op)
 {
     node_team *t = op->team;
-    if (op->holds_all) { /* what is not in the scratch yet has not been overwritten either */
+    if (op->saves && op->holds_all) { /* what is not in the scratch has not been overwritten */
         const size_t filled = op->fill * op->block,
                      bytes  = filled < op->in_bytes ? filled : op->in_bytes;
         if (bytes > 0) memcpy((unsigned char *)(uintptr_t)op->call->in, t->scratch, bytes);

@@ -22,8 +22,9 @@ enum {
     NODE_GRACE_MS     = 1000,      /* for a better sentence than "a peer gave up" */
     NODE_TURN_BYTES   = 8 << 20,   /* moved in one advance() */
     /* from this size on, the caches hold too little of a call's memory */
-    NODE_PAST_FROM_BYTES = 8 << 20,
-    NODE_LINE_BYTES      = 64 /* what is saved is counted in lines; blocks are whole lines */
+    NODE_PAST_FROM_BYTES   = 8 << 20,
+    NODE_WHOLE_BELOW_BYTES = 4 << 20, /* in, scratch and out of two members stay in the caches */
+    NODE_LINE_BYTES        = 64 /* what is saved is counted in lines; blocks are whole lines */
 };
 
 /* ---- shared memory --------------------------------------------------------------------------- */
