@@ -19,9 +19,9 @@
  *            so a piece overwrites nothing that another needs.  Before, member r copies what it overwrites to the scratch
  *            of each buffer's owner, and counts it in `saved` of its own slot.  A member that fails copies its scratch
  *            back, after peers have left its memory: what every peer has counted, or all of the slice of a peer that is
- *            in a later call already.  With `overwrites` nothing is saved.  All other calls in place, and folds in
- *            foreign buffers below NODE_PAST_FROM_BYTES, write a scratch and copy it, at once, when no member needs an
- *            input any more.
+ *            in a later call already.  With `overwrites` nothing has to be saved.  All other calls in place, and folds
+ *            in foreign buffers below NODE_PAST_FROM_BYTES, write a scratch and copy it, at once, when no member needs
+ *            an input any more.
  * Giving up. A member that aborts marks its slot as revoked.  Peers mark themselves busy before each block they read
  *            or write in another member's memory, and then check for revoked calls; the aborter waits for busy peers,
  *            at most NODE_PATIENCE_MS.  A peer that was stopped inside a block may resume at any time.  The output that
