@@ -1,6 +1,8 @@
 /* node_test.c - members that share the memory of one host: the result of every collective. */
 #include "tests/unit/node_rig.h"
 
+#include <sys/resource.h>
+
 /* ---- cases ----------------------------------------------------------------------------------- */
 static void run_case(coll_kind kind, pen_dtype dtype, pen_op op, size_t n, buffers where,
                      bool in_place, bool by_counts)
@@ -83,6 +85,15 @@ static void mixed_ones(void)
         for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
             run_case(COLL_ALL_REDUCE, PEN_F32, PEN_SUM, sizes[s], (buffers)where, me.rank % 2 == 0,
                      false);
+}
+
+/* Segments of shared memory are files: after the first call has made the windows, none is long enough for a scratch. */
+static void ones_without_a_scratch(void)
+{
+    run_case(COLL_ALL_REDUCE, PEN_F32, PEN_SUM, 10000, FOREIGN, false, false);
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, 1 << 20}) == 0, "setrlimit: %m");
+    run_case(COLL_ALL_REDUCE, PEN_F32, PEN_SUM, 300001, FOREIGN, false, false);
 }
 
 static void large_ones(void)
@@ -174,6 +185,12 @@ static void members_in_place_and_others_are_right(void **state)
     (void)state;
     run_members(2, -1, 0, mixed_ones, NULL);
     run_members(3, -1, 0, mixed_ones, NULL);
+}
+
+static void two_members_without_memory_for_a_scratch_read_windows(void **state)
+{
+    (void)state;
+    run_members(2, -1, 0, ones_without_a_scratch, NULL);
 }
 
 static void each_input_has_its_own_scale(void **state)
@@ -300,6 +317,7 @@ int main(void)
         cmocka_unit_test(every_operation_is_right),
         cmocka_unit_test(large_buffers_are_right),
         cmocka_unit_test(members_in_place_and_others_are_right),
+        cmocka_unit_test(two_members_without_memory_for_a_scratch_read_windows),
         cmocka_unit_test(each_input_has_its_own_scale),
         cmocka_unit_test(all_gather_in_place_leaves_its_own_part_in_place),
         cmocka_unit_test(slots_are_used_again_while_others_lag),

@@ -56,36 +56,34 @@ static bool find_out(const node_op *op, const void *out, segment_ref *ref)
 }
 
 /* Two members that cannot write into each other's memory: to send a result costs as much as to fold it twice.  Each
- * writes its own output, and reads the other's input in a scratch as long as the input, which no round waits for, or, with
- * `overwrites` where the caches would not hold it, in a window.  In place the scratch is also what is restored.  If the
- * other's call is another way, it saves by piece. */
+ * writes its own output, and reads the other's input in a scratch as long as the input, which no round waits for; in place
+ * the scratch is also what is restored.  Without one it reads windows.  If the other's call is another way, it saves by
+ * piece. */
 static pen_status try_whole(node_op *op, node_entry *e, pen_error *why)
 {
-    const bool must_save = op->is_apart && !op->call->overwrites;
-    if (op->own.publish != NODE_WINDOW || op->call->kind != COLL_ALL_REDUCE || op->team->size != 2)
+    const bool in_place = op->is_apart, must_save = in_place && !op->call->overwrites;
+    pen_status status = PEN_OK;
+    if (op->own.publish != NODE_WINDOW || op->own.out_mapped || op->call->kind != COLL_ALL_REDUCE ||
+        op->team->size != 2 || (!in_place && op->in_bytes >= NODE_WHOLE_BELOW_BYTES))
         return PEN_OK;
     if (must_save || op->in_bytes < NODE_PAST_FROM_BYTES) {
-        if (node_need_scratch(op->team, op->out_bytes, why) != PEN_OK) return why->status;
-        op->holds_all = find_out(op, op->team->scratch, &e->save);
-        if (!op->holds_all && must_save) return PEN_OK; /* too small to be mapped alone */
+        status        = node_need_scratch(op->team, op->out_bytes, why);
+        op->holds_all = status == PEN_OK && find_out(op, op->team->scratch, &e->save);
     }
-    op->is_whole       = true;
-    op->saves          = op->is_apart && op->holds_all;
-    op->is_apart       = false;
-    op->own.out_mapped = false;
+    if (must_save && !op->holds_all) return status; /* none, or too small to be mapped alone */
+    op->is_whole = true;
+    op->is_apart = false;
+    op->saves    = in_place && op->holds_all;
     return PEN_OK;
 }
 
 /* In place: where the results go, or what they overwrite. */
 static pen_status publish_in_place(node_op *op, node_entry *e, pen_error *why)
 {
-    pen_status status = try_whole(op, e, why);
-    if (status != PEN_OK || op->is_whole) return status;
     op->is_apart = !is_by_piece(op, op->own.out_mapped);
     op->saves    = !op->is_apart && !op->call->overwrites;
     if (!op->is_apart && !op->saves) return PEN_OK;
-    status = node_need_scratch(op->team, op->out_bytes, why);
-    if (status != PEN_OK) return status;
+    if (node_need_scratch(op->team, op->out_bytes, why) != PEN_OK) return why->status;
     segment_ref scratch;
     const bool is_mapped = find_out(op, op->team->scratch, &scratch);
     if (op->is_apart) {
@@ -97,6 +95,16 @@ static pen_status publish_in_place(node_op *op, node_entry *e, pen_error *why)
         e->save                            = scratch;
     }
     return PEN_OK;
+}
+
+/* Where the results of a call go that is too large for its entry.  Others write only results that they fold.  A buffer
+ * that shares pages with other data cannot be detached. */
+static pen_status publish_out(node_op *op, node_entry *e, pen_error *why)
+{
+    op->own.out_mapped = find_out(op, op->out, &e->out);
+    pen_status status  = try_whole(op, e, why);
+    if (status == PEN_OK && op->is_apart) status = publish_in_place(op, e, why);
+    return status;
 }
 
 static void publish_counts(const node_op *op, node_entry *e)
@@ -129,17 +137,9 @@ static pen_status publish(node_op *op, pen_error *why)
     e->hash           = hash_of(&e->header);
     e->scale          = op->call->scale;
     pen_status status = publish_in(op, e, why);
-    if (status == PEN_OK) {
-        /* Others write only results that they fold.  A buffer that shares pages with other data cannot be detached. */
-        const bool is_large = op->in_bytes > node_inline_max(op);
-        op->out             = op->call->out;
-        op->is_apart        = overlaps(op);
-        op->own.out_mapped  = is_large && find_out(op, op->out, &e->out);
-        if (is_large && op->is_apart)
-            status = publish_in_place(op, e, why);
-        else if (is_large && op->in_bytes < NODE_WHOLE_BELOW_BYTES)
-            status = try_whole(op, e, why);
-    }
+    op->out           = op->call->out;
+    op->is_apart      = overlaps(op);
+    if (status == PEN_OK && op->in_bytes > node_inline_max(op)) status = publish_out(op, e, why);
     if (status != PEN_OK) return status;
     publish_counts(op, e);
     op->own.is_whole  = op->is_whole;
