@@ -47,15 +47,16 @@ typedef struct {
     _Alignas(64) unsigned char payload[NODE_INLINE_BYTES];
 } node_entry;
 
-/* One member of one group.  Counters are seq << 32 | rounds (saved: lines), so they only grow. */
+/* One member of one group.  Counters are seq << 32 | rounds (saved: lines), so they only grow.  What peers read in each
+ * call has a line to itself. */
 typedef struct {
-    _Alignas(64) _Atomic uint64_t ended;  /* seq of its last call that ended; all ones: it left */
-    _Atomic uint64_t revoked;             /* seq of the call it gave up */
-    _Alignas(64) _Atomic uint64_t busy;   /* seq while it works on memory of peers */
-    _Alignas(64) _Atomic uint64_t filled; /* rounds in its window */
-    _Atomic uint64_t worked;              /* rounds of inputs it has used up */
-    _Atomic uint64_t taken;               /* rounds of results it has copied */
-    _Atomic uint64_t saved;               /* of its slice, in the `save` of all that have one */
+    _Alignas(64) _Atomic uint64_t revoked; /* seq of the call it gave up */
+    _Alignas(64) _Atomic uint64_t ended;   /* seq of its last call that ended; all ones: it left */
+    _Atomic uint64_t busy;                 /* seq while it works on memory of peers */
+    _Alignas(64) _Atomic uint64_t filled;  /* rounds in its window */
+    _Atomic uint64_t worked;               /* rounds of inputs it has used up */
+    _Atomic uint64_t taken;                /* rounds of results it has copied */
+    _Atomic uint64_t saved;                /* of its slice, in the `save` of all that have one */
     node_entry entry[2];
 } node_slot;
 

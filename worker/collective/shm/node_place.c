@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const uint64_t control_magic = 0x3444414e50454e50u; /* changes with the layout */
+static const uint64_t control_magic = 0x3544414e50454e50u; /* changes with the layout */
 
 enum { SPIN_TURNS = 2000, YIELDS = 4 };
 
