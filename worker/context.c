@@ -176,10 +176,10 @@ pen_group *context_group(pen_ctx *ctx, pen_group_kind kind, pen_error *why)
     return group_of_kind(ctx->coll, kind, why);
 }
 
-uint64_t context_deadline(const pen_ctx *ctx)
+uint64_t context_patience(const pen_ctx *ctx)
 {
     const int64_t span = ctx->settings.deadline_ms;
-    return span > 0 ? clock_ms(&clock_real) + (uint64_t)span : 0;
+    return span > 0 ? (uint64_t)span : 0;
 }
 
 bool context_is_elastic(const pen_ctx *ctx)
@@ -219,7 +219,7 @@ pen_status context_enter(pen_ctx *ctx, const char *call, bool waits)
     atomic_store_explicit(&ctx->call, call, memory_order_relaxed);
     position_set_call(ctx->position, call, waits);
     if (waits) {
-        atomic_store_explicit(&ctx->call_since_ms, clock_ms(&clock_real), memory_order_relaxed);
+        atomic_store_explicit(&ctx->call_since_ms, clock_recent_ms(), memory_order_relaxed);
         atomic_store_explicit(&ctx->in_call, true, memory_order_relaxed);
     }
     return PEN_OK;
@@ -228,7 +228,7 @@ pen_status context_enter(pen_ctx *ctx, const char *call, bool waits)
 pen_status context_leave(pen_ctx *ctx, pen_status status)
 {
     if (!atomic_exchange_explicit(&ctx->in_call, false, memory_order_relaxed)) return status;
-    atomic_store_explicit(&ctx->call_since_ms, clock_ms(&clock_real), memory_order_relaxed);
+    atomic_store_explicit(&ctx->call_since_ms, clock_recent_ms(), memory_order_relaxed);
     position_set_call(ctx->position, atomic_load_explicit(&ctx->call, memory_order_relaxed), false);
     return status;
 }

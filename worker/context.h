@@ -188,8 +188,8 @@ bool context_outlives_loss(const pen_ctx *ctx);
 /* The group of that kind; NULL: *why. */
 pen_group *context_group(pen_ctx *ctx, pen_group_kind kind, pen_error *why);
 
-/* Deadline of a call that begins now, from the setting deadline_ms; 0: none. */
-uint64_t context_deadline(const pen_ctx *ctx);
+/* How long a call may take, in ms, from the setting deadline_ms; 0: any time. */
+uint64_t context_patience(const pen_ctx *ctx);
 
 /* A step begins: updates the world and the step's flags to its members. */
 void context_follow_members(pen_ctx *ctx); /* makes the world anew when members came or went */

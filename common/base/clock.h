@@ -17,4 +17,7 @@ extern const clock_source clock_real;
 uint64_t clock_ns(const clock_source *source);
 uint64_t clock_ms(const clock_source *source);
 
+/* clock_ms(&clock_real) up to 10 ms ago, for a fifth of its cost: for what people read. */
+uint64_t clock_recent_ms(void);
+
 #endif

@@ -65,6 +65,7 @@ static void a_long_wait_is_reported_after_warn_ms_and_after_twice_as_long_each_t
 static void begin_sum(rig *r, int rank, engine_call *c, float *in, float *out)
 {
     pen_error why;
+    coll_engine *e       = r->ctx[rank]->coll;
     const coll_call call = {.kind  = COLL_ALL_REDUCE,
                             .dtype = PEN_F32,
                             .n     = 1,
@@ -73,7 +74,10 @@ static void begin_sum(rig *r, int rank, engine_call *c, float *in, float *out)
                             .scale = 1,
                             .label = "loss"};
     engine_call_fill(c, r->ctx[rank]->world, &call, 0);
-    assert_int_equal(engine_call_begin(c, &why), PEN_OK);
+    pthread_mutex_lock(&e->lock);
+    const pen_status status = engine_call_begin(c, &why);
+    pthread_mutex_unlock(&e->lock);
+    assert_int_equal(status, PEN_OK);
 }
 
 static void drive_once(rig *r, int rank)

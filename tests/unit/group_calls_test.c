@@ -18,12 +18,12 @@ static pen_error why;
 static int submitted;
 static pen_status answer;
 
-pen_status __wrap_coll_submit(pen_group *g, const coll_call *given, uint64_t deadline_ms,
+pen_status __wrap_coll_submit(pen_group *g, const coll_call *given, uint64_t patience_ms,
                               coll_done_fn done, void *user, pen_error *error);
-pen_status __wrap_coll_submit(pen_group *g, const coll_call *given, uint64_t deadline_ms,
+pen_status __wrap_coll_submit(pen_group *g, const coll_call *given, uint64_t patience_ms,
                               coll_done_fn done, void *user, pen_error *error)
 {
-    (void)g, (void)given, (void)deadline_ms, (void)done, (void)user;
+    (void)g, (void)given, (void)patience_ms, (void)done, (void)user;
     submitted++;
     return answer == PEN_OK ? PEN_OK : why_set(error, answer, "as the test says");
 }

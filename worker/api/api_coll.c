@@ -30,12 +30,6 @@ static uint64_t patience(const pen_group *g, const pen_opts *o)
     return span > 0 ? (uint64_t)span : 0;
 }
 
-static uint64_t deadline(const pen_group *g, const pen_opts *o)
-{
-    const uint64_t span = patience(g, o);
-    return span > 0 ? clock_ms(&clock_real) + span : 0;
-}
-
 const char *api_coll_label(const pen_opts *o)
 {
     return o != NULL && o->label != NULL ? o->label : "";
@@ -75,12 +69,14 @@ static pen_status begin(pen_group *g, const coll_call *call, const pen_opts *o, 
 pen_status api_coll_wait(pen_group *g, const coll_call *call, const pen_opts *o)
 {
     pen_error why;
-    const uint64_t begun = clock_ns(&clock_real);
-    pen_status status    = engine_run(g, call, deadline(g, o), &why);
+    const bool is_told   = o != NULL && o->done != NULL; /* else no clock is read: 50 ns */
+    const uint64_t begun = is_told ? clock_ns(&clock_real) : 0;
+    pen_status status    = engine_run(g, call, patience(g, o), &why);
     if (status == PEN_PEER_LOST)
         members_changed(g, &why);
     else if (status != PEN_OK)
         last_error_set(&why);
+    if (!is_told) return status;
     const pen_result result = {.status  = status,
                                .count   = coll_out_elements(call, g->size, g->rank),
                                .seconds = (double)(clock_ns(&clock_real) - begun) / 1e9};
@@ -256,8 +252,9 @@ static pen_status transfer_wait(pen_group *g, const engine_transfer *t, const pe
 {
     pen_error why;
     mesh_result came     = {0};
-    const uint64_t begun = clock_ns(&clock_real);
-    pen_status status    = engine_transfer_run(g, t, deadline(g, o), &came, &why);
+    const uint64_t begun = clock_ns(&clock_real), span = patience(g, o);
+    pen_status status =
+        engine_transfer_run(g, t, span > 0 ? begun / 1000000 + span : 0, &came, &why);
     if (status != PEN_OK) last_error_set(&why);
     const pen_result result = {.status  = status,
                                .source  = came.source,

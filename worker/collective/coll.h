@@ -128,7 +128,7 @@ pen_status coll_headers_compare(const coll_header *const *headers, const int *ra
 /* ---- paths ----------------------------------------------------------------------------------- */
 typedef enum { COLL_RUNNING, COLL_DONE, COLL_FAILED } coll_state;
 
-/* An op is COLL_OP_BYTES of zeroed memory of the engine; the team holds larger state. */
+/* An op is COLL_OP_BYTES of the engine, not cleared before start(); the team holds larger state. */
 typedef struct {
     const char *name; /* "node", "wire", "device", "hier" */
 
@@ -158,7 +158,7 @@ extern const coll_path coll_path_node, coll_path_wire, coll_path_device, coll_pa
 /* Begins a call on g for the SDK itself (reducer, two-level strategy), in order with the program's calls.  done runs
  * once, on the thread that ended the call, and must not wait.  If this returns an error, done is not called. */
 typedef void (*coll_done_fn)(void *user, pen_status status, const pen_error *why);
-pen_status coll_submit(pen_group *g, const coll_call *call, uint64_t deadline_ms, coll_done_fn done,
+pen_status coll_submit(pen_group *g, const coll_call *call, uint64_t patience_ms, coll_done_fn done,
                        void *user, pen_error *why);
 
 /* A thread that waits for calls of n groups of one engine drives them: until *news, which their callbacks change, differs

@@ -101,10 +101,11 @@ static pen_status check_rules(const model *m, pen_error *why)
 
 static pen_status make_groups(pen_ctx *ctx, two_level *l, pen_error *why)
 {
-    const uint64_t until = context_deadline(ctx);
-    const int rank       = ctx->env.rank;
-    if (group_split(ctx->world, ctx->env.node, rank, until, &l->group_calls.group, why) != PEN_OK ||
-        group_split(ctx->world, 0, rank, until, &l->everyone.group, why) != PEN_OK)
+    const uint64_t patience = context_patience(ctx);
+    const int rank          = ctx->env.rank;
+    if (group_split(ctx->world, ctx->env.node, rank, patience, &l->group_calls.group, why) !=
+            PEN_OK ||
+        group_split(ctx->world, 0, rank, patience, &l->everyone.group, why) != PEN_OK)
         return why->status;
     l->size = l->group_calls.group->size;
     l->rank = l->group_calls.group->rank;

@@ -15,21 +15,24 @@ static uint64_t now_ms(void)
     return clock_ms(&clock_real);
 }
 
-void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms)
+void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t patience_ms)
 {
-    const coll_engine *e = g->engine; /* NULL: the job has not begun, and beginning is refused */
+    const coll_engine *e = g->engine;
     memset(c, 0, offsetof(engine_call, why));
     c->g        = g;
     c->call     = *call;
     c->begun_ms = now_ms();
     c->begun_ns = trace_begin();
-    c->since_ns = e != NULL ? stat_begin(e->setup.stats) : 0;
+    c->since_ns = stat_begin(e->setup.stats);
     /* A copy: the program's label may be gone when a sentence needs it. */
-    snprintf(c->label, sizeof c->label, "%s", call->label != NULL ? call->label : "");
+    const char *label = call->label != NULL ? call->label : "";
+    const size_t n    = strnlen(label, sizeof c->label - 1);
+    memcpy(c->label, label, n);
+    c->label[n]    = '\0';
     c->call.label  = c->label;
-    c->deadline_ms = deadline_ms;
-    c->warn_at_ms  = c->begun_ms + (e != NULL ? e->warn_ms : 0);
-    c->tell_at_ms  = c->begun_ms + (e != NULL ? engine_tell_after(e, 0) : 0);
+    c->deadline_ms = patience_ms > 0 ? c->begun_ms + patience_ms : 0;
+    c->warn_at_ms  = c->begun_ms + e->warn_ms;
+    c->tell_at_ms  = c->begun_ms + engine_tell_after(e, 0);
 }
 
 static uint64_t write_down(coll_engine *e, const engine_call *c)
@@ -49,37 +52,21 @@ static uint64_t write_down(coll_engine *e, const engine_call *c)
 
 pen_status engine_call_begin(engine_call *c, pen_error *why)
 {
-    pen_group *g   = c->g;
-    coll_engine *e = g->engine;
-    if (e == NULL)
-        return why_set(why, PEN_WRONG_STATE, "%s: the job has not begun",
-                       coll_kind_name(c->call.kind));
-    const bool is_asynchronous = c->done != NULL, is_self = g->size == 1;
-    pthread_mutex_lock(&e->lock);
+    pen_group *g      = c->g;
+    coll_engine *e    = g->engine;
     pen_status status = engine_refuse(e, g, why);
-    if (status == PEN_OK && is_asynchronous && !is_self) status = engine_thread_start(e, why);
-    if (status == PEN_OK) {
-        c->seq = ++g->seq;
-        LIST_APPEND(g->head, c);
-        c->entry = write_down(e, c);
-        if (is_self && is_asynchronous) {
-            /* A group of one never waits: its calls end before this returns. */
-            while (g->head != NULL) {
-                if (g->is_driven)
-                    pthread_cond_wait(&e->ended, &e->lock);
-                else
-                    engine_drive(e, g, NULL);
-            }
-        }
-    }
-    pthread_mutex_unlock(&e->lock);
-    if (status == PEN_OK && is_asynchronous) {
-        if (is_self)
-            engine_notify(e);
-        else
-            engine_wake(e);
-    }
-    return status;
+    if (status == PEN_OK && c->done != NULL && g->size > 1) status = engine_thread_start(e, why);
+    if (status != PEN_OK) return status;
+    c->seq = ++g->seq;
+    LIST_APPEND(g->head, c);
+    c->entry = write_down(e, c);
+    return PEN_OK;
+}
+
+static pen_status check_engine(const pen_group *g, const coll_call *call, pen_error *why)
+{
+    if (g->engine != NULL) return PEN_OK;
+    return why_set(why, PEN_WRONG_STATE, "%s: the job has not begun", coll_kind_name(call->kind));
 }
 
 /* ---- for the SDK itself ---------------------------------------------------------------------- */
@@ -91,22 +78,43 @@ static bool copy_counts(const size_t *from, int n, size_t **to)
     return *to != NULL;
 }
 
-pen_status coll_submit(pen_group *g, const coll_call *call, uint64_t deadline_ms, coll_done_fn done,
+/* A group of one never waits: its calls end before this returns. */
+static void run_alone(coll_engine *e, pen_group *g)
+{
+    while (g->head != NULL) {
+        if (g->is_driven)
+            pthread_cond_wait(&e->ended, &e->lock);
+        else
+            engine_drive(e, g, NULL);
+    }
+}
+
+pen_status coll_submit(pen_group *g, const coll_call *call, uint64_t patience_ms, coll_done_fn done,
                        void *user, pen_error *why)
 {
+    coll_engine *e    = g->engine;
+    pen_status status = check_engine(g, call, why);
+    if (status != PEN_OK) return status;
     engine_call *c = aligned_alloc(64, sizeof *c);
     if (c == NULL) return why_set(why, PEN_NO_MEMORY, "no memory for another call");
-    engine_call_fill(c, g, call, deadline_ms > 0 ? now_ms() + deadline_ms : 0);
-    c->done           = done;
-    c->user           = user;
-    pen_status status = PEN_OK;
+    engine_call_fill(c, g, call, patience_ms);
+    c->done = done;
+    c->user = user;
     if (!copy_counts(call->counts, g->size, &c->counts) ||
         !copy_counts(call->out_counts, g->size, &c->out_counts))
         status = why_set(why, PEN_NO_MEMORY, "no memory for another call");
     c->call.counts     = c->counts;
     c->call.out_counts = c->out_counts;
+    pthread_mutex_lock(&e->lock);
     if (status == PEN_OK) status = engine_call_begin(c, why);
-    if (status != PEN_OK) engine_call_free(c);
+    if (status == PEN_OK && g->size == 1) run_alone(e, g);
+    pthread_mutex_unlock(&e->lock);
+    if (status != PEN_OK)
+        engine_call_free(c);
+    else if (g->size == 1)
+        engine_notify(e);
+    else
+        engine_wake(e);
     return status;
 }
 
@@ -138,19 +146,24 @@ static void leave(coll_engine *e, pen_group *g)
     if (g->head != NULL && g->waiters == 0) pthread_cond_broadcast(&e->work);
 }
 
-pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why)
+pen_status engine_run(pen_group *g, const coll_call *call, uint64_t patience_ms, pen_error *why)
 {
     engine_call c;
-    engine_call_fill(&c, g, call, deadline_ms);
-    if (engine_call_begin(&c, why) != PEN_OK) return why->status;
-    coll_engine *e = g->engine;
+    coll_engine *e    = g->engine;
+    pen_status status = check_engine(g, call, why);
+    if (status != PEN_OK) return status;
+    engine_call_fill(&c, g, call, patience_ms);
     pthread_mutex_lock(&e->lock);
-    g->waiters++;
-    while (!c.has_ended) attend_once(e, &g, 1, &c.has_ended, NULL);
-    leave(e, g);
+    status = engine_call_begin(&c, why);
+    if (status == PEN_OK) {
+        g->waiters++;
+        while (!c.has_ended) attend_once(e, &g, 1, &c.has_ended, NULL);
+        leave(e, g);
+        status = c.status;
+        if (status != PEN_OK) *why = c.why;
+    }
     pthread_mutex_unlock(&e->lock);
-    if (c.status != PEN_OK) *why = c.why;
-    return c.status;
+    return status;
 }
 
 static bool have_calls(pen_group *const *group, int n)

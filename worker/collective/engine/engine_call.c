@@ -33,7 +33,6 @@ static void unlock_path(const engine_call *c)
 
 static pen_status path_start(engine_call *c, const coll_call *call)
 {
-    memset(c->op, 0, sizeof c->op);
     lock_path(c);
     pen_status status = c->path->start(c->team, c->op, call, c->path_seq, &c->why);
     unlock_path(c);

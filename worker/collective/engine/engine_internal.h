@@ -171,12 +171,12 @@ void engine_wake(coll_engine *e);
 int engine_await(coll_engine *e, uint64_t until_ms);
 
 /* ---- engine_begin.c ------------------------------------------------------------------------------------------ */
-/* Fills a call; what it points to stays BORROWED. */
-void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t deadline_ms);
-/* Queues it; not PEN_OK: the call has not begun. */
+/* Fills a call; what it points to stays BORROWED.  patience_ms: the time until its deadline; 0: it has none. */
+void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t patience_ms);
+/* With the lock held: queues it.  Not PEN_OK: the call has not begun. */
 pen_status engine_call_begin(engine_call *c, pen_error *why);
 /* Begins a call, and drives its group until it has ended. */
-pen_status engine_run(pen_group *g, const coll_call *call, uint64_t deadline_ms, pen_error *why);
+pen_status engine_run(pen_group *g, const coll_call *call, uint64_t patience_ms, pen_error *why);
 /* OK: the stream waits for the call that coll_submit() got `user` for, whose done() is never called; a later failure is
  * the group's.  AGAIN: done() has been or will be called.  First drives the group until the call is enqueued. */
 pen_status engine_follow(pen_group *g, const void *user, device_stream stream, pen_error *why);

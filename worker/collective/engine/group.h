@@ -97,16 +97,16 @@ void group_take_wire(pen_group *g);
 pen_group *group_of_kind(struct coll_engine *engine, pen_group_kind kind, pen_error *why);
 
 /* All new members call it, which are ranks[n] of the parent; waits for them.  On failure *g is NULL. */
-pen_status group_new(pen_group *parent, const int *ranks, int n, uint64_t deadline_ms,
+pen_status group_new(pen_group *parent, const int *ranks, int n, uint64_t patience_ms,
                      pen_group **g, pen_error *why);
 
 /* All members of the parent call it.  color -1: no new group here, and *g is unchanged. */
-pen_status group_split(pen_group *parent, int color, int key, uint64_t deadline_ms, pen_group **g,
+pen_status group_split(pen_group *parent, int color, int key, uint64_t patience_ms, pen_group **g,
                        pen_error *why);
 
 /* ---- group_shrink.c ---- */
 /* Waits until the survivors of a failed group agree on their list. */
-pen_status engine_shrink(pen_group *g, uint64_t deadline_ms, pen_group **survivors, pen_error *why);
+pen_status engine_shrink(pen_group *g, uint64_t patience_ms, pen_group **survivors, pen_error *why);
 
 /* Records this set of members as a child and returns its id, the same on all members; 0: no memory. */
 uint64_t group_child_id(pen_group *parent, const int *ranks, int n);

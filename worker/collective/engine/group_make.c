@@ -60,13 +60,13 @@ static pen_status create(pen_group *parent, const int *ranks, int n, pen_group *
     return group_create(parent->engine, id, ranks, n, g, why);
 }
 
-pen_status group_new(pen_group *parent, const int *ranks, int n, uint64_t deadline_ms,
+pen_status group_new(pen_group *parent, const int *ranks, int n, uint64_t patience_ms,
                      pen_group **g, pen_error *why)
 {
     const coll_call meet = {
         .kind = COLL_BARRIER, .dtype = PEN_U8, .scale = 1, .label = "pen_group_new"};
     if (create(parent, ranks, n, g, why) != PEN_OK) return why->status;
-    const pen_status status = engine_run(*g, &meet, deadline_ms, why);
+    const pen_status status = engine_run(*g, &meet, patience_ms, why);
     if (status == PEN_OK) return PEN_OK;
     group_destroy(*g);
     *g = NULL;
@@ -94,7 +94,7 @@ static int select_members(const pen_group *parent, const choice *all, int *ranks
 }
 
 static pen_status split(pen_group *parent, const choice *own, choice *all, int *ranks,
-                        uint64_t deadline_ms, pen_group **g, pen_error *why)
+                        uint64_t patience_ms, pen_group **g, pen_error *why)
 {
     const coll_call call = {.kind  = COLL_ALL_GATHER,
                             .dtype = PEN_I32,
@@ -103,12 +103,12 @@ static pen_status split(pen_group *parent, const choice *own, choice *all, int *
                             .out   = all,
                             .scale = 1,
                             .label = "pen_group_split"};
-    pen_status status    = engine_run(parent, &call, deadline_ms, why);
+    pen_status status    = engine_run(parent, &call, patience_ms, why);
     if (status != PEN_OK || own->color < 0) return status;
     return create(parent, ranks, select_members(parent, all, ranks), g, why);
 }
 
-pen_status group_split(pen_group *parent, int color, int key, uint64_t deadline_ms, pen_group **g,
+pen_status group_split(pen_group *parent, int color, int key, uint64_t patience_ms, pen_group **g,
                        pen_error *why)
 {
     const choice own = {color, key};
@@ -116,7 +116,7 @@ pen_status group_split(pen_group *parent, int color, int key, uint64_t deadline_
     int *ranks       = calloc((size_t)parent->size, sizeof *ranks);
     pen_status status =
         all != NULL && ranks != NULL
-            ? split(parent, &own, all, ranks, deadline_ms, g, why)
+            ? split(parent, &own, all, ranks, patience_ms, g, why)
             : why_set(why, PEN_NO_MEMORY, "no memory for a group of %d", parent->size);
     free(all);
     free(ranks);

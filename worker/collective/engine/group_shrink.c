@@ -1,6 +1,7 @@
 /* group_shrink.c - how the survivors of a group continue: the job tells them who they are, and they make a group. */
 #include "worker/collective/engine/engine_internal.h"
 
+#include "common/base/clock.h"
 #include "common/base/why.h"
 
 #include <stdlib.h>
@@ -31,12 +32,13 @@ void coll_engine_shrunk(coll_engine *e, uint64_t group, uint64_t new_group, cons
     engine_wake(e);
 }
 
-static pen_status await_survivors(coll_engine *e, pen_group *g, uint64_t deadline_ms,
+static pen_status await_survivors(coll_engine *e, pen_group *g, uint64_t patience_ms,
                                   pen_error *why)
 {
-    int error = 0;
+    const uint64_t until = patience_ms > 0 ? clock_ms(&clock_real) + patience_ms : 0;
+    int error            = 0;
     pthread_mutex_lock(&e->lock);
-    while (!g->has_shrunk && !e->has_failed && error == 0) error = engine_await(e, deadline_ms);
+    while (!g->has_shrunk && !e->has_failed && error == 0) error = engine_await(e, until);
     pen_status status = PEN_OK;
     if (e->has_failed) {
         *why   = e->failure;
@@ -70,7 +72,7 @@ static pen_status ask_for_survivors(coll_engine *e, pen_group *g, pen_error *why
     return PEN_OK;
 }
 
-pen_status engine_shrink(pen_group *g, uint64_t deadline_ms, pen_group **out, pen_error *why)
+pen_status engine_shrink(pen_group *g, uint64_t patience_ms, pen_group **out, pen_error *why)
 {
     coll_engine *e    = g->engine;
     pen_status status = PEN_OK;
@@ -80,7 +82,7 @@ pen_status engine_shrink(pen_group *g, uint64_t deadline_ms, pen_group **out, pe
             why, PEN_UNSUPPORTED,
             "pen_group_shrink: this job has no scheduler, which survivors need to agree");
     status = ask_for_survivors(e, g, why);
-    if (status == PEN_OK) status = await_survivors(e, g, deadline_ms, why);
+    if (status == PEN_OK) status = await_survivors(e, g, patience_ms, why);
     if (status != PEN_OK) return status;
     return group_create(e, g->successor, g->survivors, g->n_survivors, out, why);
 }

@@ -5,7 +5,6 @@
 #include "common/compute/simd/reduce.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { SCRATCH_KEPT_BYTES = 64 << 20 }; /* a larger scratch is freed after the call */
 
@@ -58,7 +57,6 @@ pen_status hier_begin_part(hier_op *op, hier_level level, const coll_call *part,
     op->part  = *part;
     op->level = level;
     atomic_store(&team->is_on_mesh, is_on_mesh(level));
-    memset(team->inner, 0, sizeof team->inner);
     if (!is_on_mesh(level)) {
         void *inside = level == ON_DEVICE ? (void *)team->device.o.inside : team->o.inside;
         status       = path_inside(level)->start(inside, team->inner, &op->part, seq, why);

@@ -575,9 +575,9 @@ static bool proves_itself(const coll_call *call, const schedule *s)
 static pen_status wire_start(void *user, void *memory, const coll_call *call, uint64_t seq,
                              pen_error *why)
 {
-    wire_team *team = user;
-    wire_run *run   = &team->run;
-    wire_op *op     = memory;
+    wire_team *team    = user;
+    wire_run *run      = &team->run;
+    *(wire_op *)memory = (wire_op){.team = team};
     if (run->is_running)
         return why_set(why, PEN_WRONG_STATE, "a call of this group is still in progress");
     const runner_plan *plan = find_plan(team, call, seq, why);
@@ -586,7 +586,6 @@ static pen_status wire_start(void *user, void *memory, const coll_call *call, ui
         runner_start(&run->runner, plan, call, team->size, team->rank, &link_of_team, team, why);
     if (status != PEN_OK) return status;
     run->runner.order = team->order;
-    op->team          = team;
     run->is_running   = true;
     run->has_begun = run->is_suspect = run->has_failed = run->has_agreed = run->has_shown = false;
     run->proves_itself = proves_itself(call, plan->s);
