@@ -70,7 +70,7 @@ static pen_status open_links(coll_engine *e, pen_error *why)
     pen_status status = open_mesh(e, why);
     if (status != PEN_OK) return status;
     engine_write_agreed(e, same, sizeof same);
-    add_address(e, same);
+    if (same[0] != '\0') add_address(e, same); /* every member is told it, and copies it */
     if (e->setup.settings->shared_memory) {
         if (node_place_create(&e->place, &reason) == PEN_OK)
             add_address(e, node_place_address(e->place));

@@ -32,6 +32,7 @@ void engine_write_agreed(const coll_engine *e, char *text, size_t size)
             at += (size_t)snprintf(text + at, size - at, "%s=%s%s", agreed[i], value,
                                    i < AGREED - 1 ? "|" : "");
     }
+    if (at == sizeof prefix - 1) text[0] = '\0';
 }
 
 static const char *text_of(const coll_member *m)
@@ -39,7 +40,7 @@ static const char *text_of(const coll_member *m)
     for (uint32_t i = 0; i < m->n_addresses; i++)
         if (strncmp(m->address[i], prefix, sizeof prefix - 1) == 0)
             return m->address[i] + sizeof prefix - 1;
-    return NULL;
+    return "";
 }
 
 /* Takes "name=value|" off the text; the default if the text goes on with another name. */
@@ -59,7 +60,7 @@ static void take_value(const char **text, int which, char value[CONFIG_TEXT_BYTE
 static pen_status compare(const coll_member *m, const coll_member *first, pen_error *why)
 {
     const char *text = text_of(m), *other = text_of(first);
-    if (text == NULL || other == NULL || strcmp(text, other) == 0) return PEN_OK;
+    if (strcmp(text, other) == 0) return PEN_OK;
     for (int i = 0; i < AGREED; i++) {
         char value[CONFIG_TEXT_BYTES], expected[CONFIG_TEXT_BYTES];
         take_value(&text, i, value);

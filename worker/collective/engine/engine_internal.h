@@ -267,7 +267,7 @@ pen_status engine_thread_start(coll_engine *e, pen_error *why); /* under the loc
 bool engine_message_look(engine_message *m); /* without the lock: whether it has ended, and how */
 
 /* ---- engine_agree.c ------------------------------------------------------------------------------------------ */
-/* "same:coll_lanes=2|": one of the addresses. */
+/* "same:coll_lanes=2|": one of the addresses; "": all settings are the defaults. */
 void engine_write_agreed(const coll_engine *e, char *text, size_t size);
 /* MISMATCH: names the setting, its values and two ranks, with one sentence on all.  by_rank[n]: no host is NULL. */
 pen_status engine_compare_agreed(const coll_member *by_rank, int n, pen_error *why);
