@@ -6,14 +6,8 @@
 #include "common/containers/list.h"
 #include "common/trace/trace.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t now_ms(void)
-{
-    return clock_ms(&clock_real);
-}
 
 void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint64_t patience_ms)
 {
@@ -21,7 +15,7 @@ void engine_call_fill(engine_call *c, pen_group *g, const coll_call *call, uint6
     memset(c, 0, offsetof(engine_call, why));
     c->g        = g;
     c->call     = *call;
-    c->begun_ms = now_ms();
+    c->begun_ms = clock_ms(&clock_real);
     c->begun_ns = trace_begin();
     c->since_ns = stat_begin(e->setup.stats);
     /* A copy: the program's label may be gone when a sentence needs it. */

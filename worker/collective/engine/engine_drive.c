@@ -18,11 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t now_ms(void)
-{
-    return clock_ms(&clock_real);
-}
-
 /* ---- ending ---------------------------------------------------------------------------------- */
 static void trace_call(const engine_call *c)
 {
@@ -39,7 +34,7 @@ static void finish(coll_engine *e, engine_call *c, pen_status status, const pen_
     LIST_REMOVE(c->g->head, c);
     c->status = status;
     if (why != NULL) c->why = *why;
-    recorder_end(&e->record, c->entry, status, now_ms());
+    recorder_end(&e->record, c->entry, status, clock_ms(&clock_real));
     trace_call(c);
     if (status == PEN_OK)
         stat_took(e->setup.stats,
@@ -108,11 +103,12 @@ bool engine_drive(coll_engine *e, pen_group *g, engine_follower *f)
     const bool has_failed  = g->has_failed;
     const bool stops       = has_failed && g->device != NULL && !g->device_is_stopped;
     const engine_call *due = find_due(g);
-    char *newest           = has_failed && c != NULL
-                                 ? recorder_json(&e->record, e->rank, now_ms(), ENGINE_LOGGED_CALLS)
-                                 : NULL;
-    bool did               = true;
-    g->is_driven           = true;
+    char *newest =
+        has_failed && c != NULL
+            ? recorder_json(&e->record, e->rank, clock_ms(&clock_real), ENGINE_LOGGED_CALLS)
+            : NULL;
+    bool did     = true;
+    g->is_driven = true;
     pthread_mutex_unlock(&e->lock);
 
     /* The calls before a failure, with log_level=info. */
