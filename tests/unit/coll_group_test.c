@@ -2,6 +2,7 @@
  * real processes. */
 #include "../support/coll_rig.h"
 
+#include "common/base/clock.h"
 #include "common/base/why.h"
 
 #include <setjmp.h>
@@ -240,6 +241,42 @@ static void who_makes_a_group_with_one_that_is_lost_waits_for_nobody(void **stat
     }
 }
 
+static void ask_nobody(void *user, uint64_t group, const int *ranks, int n)
+{
+    (void)user, (void)group, (void)ranks, (void)n;
+}
+
+static void make_alone(rig *r, int rank)
+{
+    pen_group *w = pen_world(r->ctx[rank]), *g = w;
+    pen_error why;
+    if (rank != 0) return;
+    const uint64_t begun = clock_ms(&clock_real);
+    rig_check(r, pen_group_new(w, (const int[]){0, 1}, 2, &g) == PEN_TIMED_OUT && g == NULL);
+    pen_last_error(&why);
+    rig_check(r, strstr(why.text, "pen_group_new") != NULL && why.missing[0] == 1);
+    const uint64_t made = clock_ms(&clock_real);
+    rig_check(r, made - begun >= 200);
+    rig_check(r, pen_group_shrink(w, &g) == PEN_TIMED_OUT);
+    rig_check(r, clock_ms(&clock_real) - made >= 200);
+    rig_check(r, strstr(pen_last_error(NULL), "did not call it in time") != NULL);
+    rig_check(r, pen_group_split(w, 0, 0, &g) == PEN_TIMED_OUT && g == NULL);
+}
+
+static void who_makes_a_group_alone_waits_for_the_setting_deadline_ms(void **state)
+{
+    (void)state;
+    const coll_job job                  = {.shrink = ask_nobody};
+    const char *const *const settings[] = {SETTINGS("deadline_ms=200"),
+                                           SETTINGS("deadline_ms=200", "shared_memory=no")};
+    for (int i = 0; i < 2; i++) {
+        rig r = {0};
+        rig_start(&r, 2, settings[i], &job);
+        rig_run(&r, make_alone);
+        rig_stop(&r);
+    }
+}
+
 /* ---- messages and batches -------------------------------------------------------------------- */
 static void pass_messages(rig *r, int rank)
 {
@@ -441,6 +478,7 @@ int main(void)
         cmocka_unit_test(invalid_calls_are_refused_and_do_no_harm),
         cmocka_unit_test(survivors_go_on_in_a_smaller_group),
         cmocka_unit_test(who_makes_a_group_with_one_that_is_lost_waits_for_nobody),
+        cmocka_unit_test(who_makes_a_group_alone_waits_for_the_setting_deadline_ms),
         cmocka_unit_test(messages_travel_in_a_circle_and_to_the_sender_itself),
         cmocka_unit_test(a_batch_cannot_deadlock_by_order_and_fuses_small_calls),
         cmocka_unit_test(objects_of_any_length_are_broadcast_and_gathered),
