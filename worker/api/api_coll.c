@@ -69,7 +69,7 @@ static pen_status begin(pen_group *g, const coll_call *call, const pen_opts *o, 
 pen_status api_coll_wait(pen_group *g, const coll_call *call, const pen_opts *o)
 {
     pen_error why;
-    const bool is_told   = o != NULL && o->done != NULL; /* else no clock is read: 50 ns */
+    const bool is_told   = o != NULL && o->done != NULL; /* else no clock is read: 45 ns */
     const uint64_t begun = is_told ? clock_ns(&clock_real) : 0;
     pen_status status    = engine_run(g, call, patience(g, o), &why);
     if (status == PEN_PEER_LOST)
