@@ -176,12 +176,6 @@ pen_group *context_group(pen_ctx *ctx, pen_group_kind kind, pen_error *why)
     return group_of_kind(ctx->coll, kind, why);
 }
 
-uint64_t context_patience(const pen_ctx *ctx)
-{
-    const int64_t span = ctx->settings.deadline_ms;
-    return span > 0 ? (uint64_t)span : 0;
-}
-
 bool context_is_elastic(const pen_ctx *ctx)
 {
     const worker_settings *s = &ctx->settings;

@@ -188,8 +188,13 @@ bool context_outlives_loss(const pen_ctx *ctx);
 /* The group of that kind; NULL: *why. */
 pen_group *context_group(pen_ctx *ctx, pen_group_kind kind, pen_error *why);
 
-/* How long a call may take, in ms, from the setting deadline_ms; 0: any time. */
-uint64_t context_patience(const pen_ctx *ctx);
+/* How long a call with these options may take, in ms; else, or with NULL, by the setting deadline_ms.  0: any time. */
+static inline uint64_t context_patience(const pen_ctx *ctx, const pen_opts *o)
+{
+    const int64_t span =
+        o != NULL && o->deadline_ms != 0 ? o->deadline_ms : ctx->settings.deadline_ms;
+    return span > 0 ? (uint64_t)span : 0;
+}
 
 /* A step begins: updates the world and the step's flags to its members. */
 void context_follow_members(pen_ctx *ctx); /* makes the world anew when members came or went */

@@ -23,13 +23,6 @@ pen_status api_coll_enter(const pen_group *g, const char *function, const pen_op
     return status == PEN_OK ? context_enter(g->ctx, function, waits) : status;
 }
 
-static uint64_t patience(const pen_group *g, const pen_opts *o)
-{
-    const int64_t span =
-        o != NULL && o->deadline_ms != 0 ? o->deadline_ms : g->ctx->settings.deadline_ms;
-    return span > 0 ? (uint64_t)span : 0;
-}
-
 const char *api_coll_label(const pen_opts *o)
 {
     return o != NULL && o->label != NULL ? o->label : "";
@@ -62,7 +55,7 @@ static pen_status begin(pen_group *g, const coll_call *call, const pen_opts *o, 
     if (status != PEN_OK) return status;
     r->result.count = coll_out_elements(call, g->size, g->rank);
     r->u.coll.group = g;
-    status          = coll_submit(g, call, patience(g, o), request_over, r, &why);
+    status          = coll_submit(g, call, context_patience(g->ctx, o), request_over, r, &why);
     return status == PEN_OK ? PEN_OK : give_up(r, req, &why);
 }
 
@@ -71,7 +64,7 @@ pen_status api_coll_wait(pen_group *g, const coll_call *call, const pen_opts *o)
     pen_error why;
     const bool is_told   = o != NULL && o->done != NULL; /* else no clock is read: 45 ns */
     const uint64_t begun = is_told ? clock_ns(&clock_real) : 0;
-    pen_status status    = engine_run(g, call, patience(g, o), &why);
+    pen_status status    = engine_run(g, call, context_patience(g->ctx, o), &why);
     if (status == PEN_PEER_LOST)
         members_changed(g, &why);
     else if (status != PEN_OK)
@@ -119,7 +112,7 @@ static pen_status run_coll(pen_group *g, const char *function, coll_call *call, 
     if (status == PEN_OK && req != NULL)
         status = begin(g, call, o, req);
     else if (status == PEN_OK && api_batch_is_open(g->ctx))
-        status = api_batch_add_call(g, call, patience(g, o));
+        status = api_batch_add_call(g, call, context_patience(g->ctx, o));
     else if (status == PEN_OK)
         status = api_coll_wait(g, call, o);
     return waits ? context_leave(g->ctx, status) : status;
@@ -252,7 +245,7 @@ static pen_status transfer_wait(pen_group *g, const engine_transfer *t, const pe
 {
     pen_error why;
     mesh_result came     = {0};
-    const uint64_t begun = clock_ns(&clock_real), span = patience(g, o);
+    const uint64_t begun = clock_ns(&clock_real), span = context_patience(g->ctx, o);
     pen_status status =
         engine_transfer_run(g, t, span > 0 ? begun / 1000000 + span : 0, &came, &why);
     if (status != PEN_OK) last_error_set(&why);
@@ -300,7 +293,7 @@ static pen_status transfer(pen_group *g, const char *function, const engine_tran
     if (status == PEN_OK && !waits)
         status = transfer_begin(g, t, o, req);
     else if (status == PEN_OK && api_batch_is_open(g->ctx))
-        status = api_batch_add_transfer(g, t, patience(g, o));
+        status = api_batch_add_transfer(g, t, context_patience(g->ctx, o));
     else if (status == PEN_OK)
         status = transfer_wait(g, t, o);
     return waits ? context_leave(g->ctx, status) : status;

@@ -111,7 +111,7 @@ pen_status pen_group_new(pen_group *parent, const int *ranks, int n, pen_group *
     if (status != PEN_OK) return status;
     status = check_ranks(parent, ranks, n);
     if (status == PEN_OK && is_among(parent, ranks, n)) {
-        status = group_new(parent, ranks, n, context_patience(parent->ctx), g, &why);
+        status = group_new(parent, ranks, n, context_patience(parent->ctx, NULL), g, &why);
         if (status != PEN_OK) last_error_set(&why);
     }
     return context_leave(parent->ctx, status);
@@ -128,7 +128,7 @@ pen_status pen_group_split(pen_group *parent, int color, int key, pen_group **g)
             why_set(&why, PEN_INVALID_ARGUMENT,
                     "pen_group_split: invalid color %d; use 0 or more, or -1 for no group", color);
     else
-        status = group_split(parent, color, key, context_patience(parent->ctx), g, &why);
+        status = group_split(parent, color, key, context_patience(parent->ctx, NULL), g, &why);
     if (status != PEN_OK) last_error_set(&why);
     return context_leave(parent->ctx, status);
 }
@@ -140,7 +140,7 @@ pen_status pen_group_shrink(pen_group *g, pen_group **survivors)
     pen_error why;
     pen_status status = enter(g, "pen_group_shrink", survivors);
     if (status != PEN_OK) return status;
-    status = engine_shrink(g, context_patience(g->ctx), survivors, &why);
+    status = engine_shrink(g, context_patience(g->ctx, NULL), survivors, &why);
     if (status != PEN_OK) last_error_set(&why);
     return context_leave(g->ctx, status);
 }

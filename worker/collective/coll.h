@@ -156,7 +156,8 @@ extern const coll_path coll_path_node, coll_path_wire, coll_path_device, coll_pa
 
 /* ---- engine_call.c: for the rest of the SDK ---------------------------------------------------- */
 /* Begins a call on g for the SDK itself (reducer, two-level strategy), in order with the program's calls.  done runs
- * once, on the thread that ended the call, and must not wait.  If this returns an error, done is not called. */
+ * once, on the thread that ended the call, and must not wait.  If this returns an error, done is not called.
+ * patience_ms: the time until its deadline; 0: it has none. */
 typedef void (*coll_done_fn)(void *user, pen_status status, const pen_error *why);
 pen_status coll_submit(pen_group *g, const coll_call *call, uint64_t patience_ms, coll_done_fn done,
                        void *user, pen_error *why);

@@ -127,13 +127,12 @@ pen_status request_begin(pen_ctx *ctx, request_kind kind, const pen_opts *o, pen
                                  (unsigned long long)table->in_flight_max);
     if (r == NULL) return last_error_report(PEN_NO_MEMORY, "no memory for another request");
 
-    int64_t deadline =
-        o != NULL && o->deadline_ms != 0 ? o->deadline_ms : ctx->settings.deadline_ms;
-    r->ctx         = ctx;
-    r->kind        = kind;
-    r->priority    = o != NULL ? o->priority : 0;
-    r->begun_ms    = clock_ms(&clock_real);
-    r->deadline_ms = deadline > 0 ? r->begun_ms + (uint64_t)deadline : 0;
+    const uint64_t patience_ms = context_patience(ctx, o);
+    r->ctx                     = ctx;
+    r->kind                    = kind;
+    r->priority                = o != NULL ? o->priority : 0;
+    r->begun_ms                = clock_ms(&clock_real);
+    r->deadline_ms             = patience_ms > 0 ? r->begun_ms + patience_ms : 0;
     if (o != NULL && req != NULL) {
         r->done = o->done;
         r->user = o->user;

@@ -112,7 +112,8 @@ static pen_status make_group(buffers *b, pen_ctx *ctx, pen_error *why)
 {
     pen_group *world = ctx->world;
     if (world->size == 1) return PEN_OK;
-    return group_new(world, world->ranks, world->size, context_patience(ctx), &b->calls.group, why);
+    return group_new(world, world->ranks, world->size, context_patience(ctx, NULL), &b->calls.group,
+                     why);
 }
 
 static pen_status make_batches(buffers *b, const model *m, pen_error *why)

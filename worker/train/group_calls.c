@@ -44,11 +44,10 @@ pen_status group_calls_take_space(group_calls *t, const memory_space *p, pen_err
 static pen_status submit_on(group_calls *t, pen_group *group, const coll_call *call,
                             coll_done_fn done, void *done_user, pen_error *why)
 {
-    const int64_t patience = t->ctx->settings.deadline_ms;
     if (atomic_load(&t->is_out_of_step))
         return why_set(why, PEN_NO_MEMORY, "no memory for an earlier call of this group");
     const pen_status status =
-        coll_submit(group, call, patience > 0 ? (uint64_t)patience : 0, done, done_user, why);
+        coll_submit(group, call, context_patience(t->ctx, NULL), done, done_user, why);
     if (status == PEN_NO_MEMORY) atomic_store(&t->is_out_of_step, true);
     return status;
 }

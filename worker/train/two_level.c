@@ -101,7 +101,7 @@ static pen_status check_rules(const model *m, pen_error *why)
 
 static pen_status make_groups(pen_ctx *ctx, two_level *l, pen_error *why)
 {
-    const uint64_t patience = context_patience(ctx);
+    const uint64_t patience = context_patience(ctx, NULL);
     const int rank          = ctx->env.rank;
     if (group_split(ctx->world, ctx->env.node, rank, patience, &l->group_calls.group, why) !=
             PEN_OK ||

@@ -96,7 +96,8 @@ void group_take_wire(pen_group *g);
  * job has begun.  NULL: *why. */
 pen_group *group_of_kind(struct coll_engine *engine, pen_group_kind kind, pen_error *why);
 
-/* All new members call it, which are ranks[n] of the parent; waits for them.  On failure *g is NULL. */
+/* All new members call it, which are ranks[n] of the parent; waits for them, as the next two for patience_ms at most, 0
+ * without limit.  On failure *g is NULL. */
 pen_status group_new(pen_group *parent, const int *ranks, int n, uint64_t patience_ms,
                      pen_group **g, pen_error *why);
 

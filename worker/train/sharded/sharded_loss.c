@@ -26,7 +26,8 @@ static pen_status renew_world(const sharded *s, pen_error *why)
 {
     pen_ctx *ctx = s->ctx;
     pen_group *world;
-    if (group_new(s->everyone.group, s->ranks, s->n, context_patience(ctx), &world, why) != PEN_OK)
+    if (group_new(s->everyone.group, s->ranks, s->n, context_patience(ctx, NULL), &world, why) !=
+        PEN_OK)
         return why->status;
     world->is_world = true;
     ctx->world      = world;
@@ -54,7 +55,7 @@ static pen_status regroup(sharded *s, pen_error *why)
     pen_status status;
     do {
         pen_group *left;
-        if (engine_shrink(s->everyone.group, context_patience(s->ctx), &left, why) != PEN_OK)
+        if (engine_shrink(s->everyone.group, context_patience(s->ctx, NULL), &left, why) != PEN_OK)
             return why->status;
         group_destroy(s->everyone.group);
         s->everyone.group = left;

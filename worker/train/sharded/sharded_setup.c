@@ -16,7 +16,7 @@ enum { BUFFERS = 3 };
 /* ---- groups ---------------------------------------------------------------------------------- */
 static pen_status make_group(pen_ctx *ctx, const pen_group *like, pen_group **out, pen_error *why)
 {
-    return group_new(ctx->world, like->ranks, like->size, context_patience(ctx), out, why);
+    return group_new(ctx->world, like->ranks, like->size, context_patience(ctx, NULL), out, why);
 }
 
 /* Each part of the state has one owner per node, so all nodes need the same number of workers. */
@@ -69,7 +69,7 @@ static pen_status make_groups(sharded *s, pen_error *why)
     if (status == PEN_OK) status = make_group(ctx, copy, &s->values.group, why);
     /* Members with the same position on each node own the same ranges; nodes in the order of their lowest ranks. */
     if (status == PEN_OK && s->is_hybrid)
-        status = group_split(world, copy->rank, copy->ranks[0], context_patience(ctx),
+        status = group_split(world, copy->rank, copy->ranks[0], context_patience(ctx, NULL),
                              &s->across.group, why);
     if (status != PEN_OK) return status;
     s->size = s->sums.group->size;
