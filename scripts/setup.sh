@@ -5,7 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-wanted=$(sed -s 's/#.*//' packages.txt "$@")
+here=$(dpkg --print-architecture 2>/dev/null || :)
+wanted=$(sed -s "s/#.*//; s/ \[$here\]//; /\[/d" packages.txt "$@")
 if ! command -v dpkg-query >/dev/null; then
     echo "setup   this is not Debian: install these libraries yourself, then run make SETUP=no:" >&2
     echo "          $(echo $wanted)" >&2

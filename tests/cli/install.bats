@@ -120,7 +120,7 @@ without() {
     mkdir -p "$tmp/bin"
     {
         echo '#!/bin/sh'
-        for package in $(sed 's/#.*//' packages.txt); do
+        for package in $(sed 's/#.*//; s/\[.*\]//' packages.txt); do
             [[ " $* " == *" $package "* ]] || echo "echo 'installed $package, '"
         done
         echo "echo 'installed elsewhere, ${provided:-}'"
@@ -144,6 +144,17 @@ apt-get install -y --no-install-recommends libzmq3-dev gnuplot-nox"
     PATH=$tmp/bin:$PATH DRY_RUN=1 scripts/setup.sh | is_text "setup   nothing to install"
 }
 
+@test "setup.sh requests what Debian has for one processor on that one only" {
+    local processor
+    without libipsec-mb-dev libxxhash-dev
+    for processor in amd64 arm64; do
+        printf '#!/bin/sh\necho %s\n' $processor >"$tmp/bin/dpkg"
+        chmod +x "$tmp/bin/dpkg"
+        PATH=$tmp/bin:$PATH DRY_RUN=1 scripts/setup.sh | sed -n 's/.*recommends //p'
+    done | is_text "libipsec-mb-dev libxxhash-dev
+libxxhash-dev"
+}
+
 @test "setup.sh on another system lists the packages it would have installed" {
     local tool package
     mkdir "$tmp/only"
@@ -152,5 +163,5 @@ apt-get install -y --no-install-recommends libzmq3-dev gnuplot-nox"
     PATH=$tmp/only bash scripts/setup.sh 2>"$tmp/err" || code=$?
     [ "$code" = 1 ]
     head -n 1 "$tmp/err" | is_text "setup   this is not Debian: install these libraries yourself, then run make SETUP=no:"
-    for package in $(sed 's/#.*//' packages.txt); do grep -qwF -- "$package" "$tmp/err"; done
+    for package in $(sed 's/#.*//; /\[/d' packages.txt); do grep -qwF -- "$package" "$tmp/err"; done
 }

@@ -33,8 +33,11 @@ compile() { # output, sanitizers, sources...
     for source in "$@"; do
         object=$objects/${source//\//_}.o
         all+=("$object")
-        case $source in # with the flags of each kernel level, and the library that CMake finds
+        case $source in # with the flags of each kernel level, and the libraries that CMake finds
         */tls.c) more='-DPENSTOCK_SSL="libssl.so.3"' ;;
+        */tls_gcm.c)
+            more='-DPENSTOCK_SSL="libssl.so.3"'
+            [ ! -e /usr/include/intel-ipsec-mb.h ] || more="$more -DPENSTOCK_IPSEC_MB=\"libIPSec_MB.so.1\"" ;;
         *_avx2.c) more="-mavx2 -mf16c -mno-fma" ;;
         *_avx512.c) more="-mavx512f -mavx512bw -mavx512dq -mavx512vl" ;;
         *) more= ;;
@@ -74,8 +77,8 @@ for target in $targets; do
     store) sources="$store $common" max_bytes=65536 ;;
     lend) sources="common/net/transport/lend.c common/system/own_pid.c common/system/segment.c common/containers/buf.c $common" ;;
     node) sources="$(ls worker/collective/shm/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') worker/collective/call.c common/system/own_pid.c common/system/segment.c proto/plan.c $common" ;;
-    socket) sources="common/net/transport/transport_socket_line.c common/net/transport/tls.c common/system/library.c common/containers/buf.c $common" ;;
-    tls) sources="common/net/transport/tls.c common/system/library.c common/containers/buf.c $common" ;;
+    socket) sources="common/net/transport/transport_socket_line.c common/net/transport/tls.c common/net/transport/tls_gcm.c common/system/library.c common/containers/buf.c $common" ;;
+    tls) sources="common/net/transport/tls.c common/net/transport/tls_gcm.c common/system/library.c common/containers/buf.c $common" ;;
     safetensors) sources="common/snapshot/safetensors.c common/snapshot/store_files.c $(ls common/compute/simd/*.c | tr '\n' ' ') $common" ;;
     documents) sources="$(ls common/config_files/*.c common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') cli/emit/yaml_tree.c $common" ;;
     rows) sources="proto/rows.c server/shard/table/row_store.c common/compute/init.c common/containers/buf.c $(ls common/compute/optim/*.c common/compute/simd/*.c | tr '\n' ' ') $common" ;;

@@ -1,4 +1,4 @@
-/* tls.c - TLS 1.3 between members of a job; the only file that includes OpenSSL.
+/* tls.c - TLS 1.3 between members of a job; it and its cipher, tls_gcm.c, are the only files that include OpenSSL.
  *
  * DESIGN
  * Strangers. The first message of a handshake (ClientHello) is looked at where it is, in the kernel, until all of it is
@@ -16,6 +16,7 @@
 #include "common/net/transport/tls.h"
 
 #include "common/base/why.h"
+#include "common/net/transport/tls_gcm.h"
 #include "common/system/library.h"
 
 #include <errno.h>
@@ -65,7 +66,7 @@ struct tls {
     X(BIO_meth_set_read) X(BIO_meth_set_write) X(BIO_new) X(BIO_set_data) X(BIO_set_flags) X(BIO_set_init) \
     X(ERR_peek_last_error) X(ERR_pop_to_mark) X(ERR_reason_error_string) X(ERR_set_mark) X(OPENSSL_init_ssl) \
     X(SSL_CIPHER_find) X(SSL_CTX_clear_options) X(SSL_CTX_ctrl) X(SSL_CTX_free) X(SSL_CTX_get_ex_data) \
-    X(SSL_CTX_new) X(SSL_CTX_set_ciphersuites) X(SSL_CTX_set_default_read_buffer_len) X(SSL_CTX_set_ex_data) \
+    X(SSL_CTX_new_ex) X(SSL_CTX_set_ciphersuites) X(SSL_CTX_set_default_read_buffer_len) X(SSL_CTX_set_ex_data) \
     X(SSL_CTX_set_info_callback) X(SSL_CTX_set_max_early_data) X(SSL_CTX_set_num_tickets) X(SSL_CTX_set_options) \
     X(SSL_CTX_set_psk_find_session_callback) X(SSL_CTX_set_psk_use_session_callback) \
     X(SSL_CTX_set_recv_max_early_data) X(SSL_CTX_set_verify) X(SSL_SESSION_free) X(SSL_SESSION_new) \
@@ -296,7 +297,11 @@ pen_status tls_context_open(const transport_keys *keys, bool listens, tls_contex
     if (load(why) != PEN_OK) return why->status;
     pthread_once(&once, start);
     openssl.ERR_set_mark();
-    SSL_CTX *c = method != NULL ? openssl.SSL_CTX_new(openssl.TLS_method()) : NULL;
+    OSSL_LIB_CTX *fast = tls_gcm_library();
+    SSL_CTX *c         = NULL;
+    if (method != NULL)
+        c = openssl.SSL_CTX_new_ex(fast, fast != NULL ? TLS_GCM_PROPERTIES : NULL,
+                                   openssl.TLS_method());
     if (c != NULL && set_up(c, listens)) {
         SSL_CTX_set_app_data(c, (void *)(uintptr_t)keys);
         *out = c;
