@@ -1,8 +1,8 @@
 /* tls_gcm.c - AES-128-GCM of Intel's multi-buffer library as a provider of OpenSSL.
  *
  * DESIGN
- * Provider.  OpenSSL asks a provider for the cipher once for each connection and direction, and then calls its functions
- *            for each record: a nonce, the record's header, the text, the tag.  Nobody else uses this provider, as it
+ * Provider.  OpenSSL asks a provider for the cipher once for each connection and direction, then calls its functions for
+ *            each record: a nonce, the header of the record, the text, the tag.  Nobody else uses this provider, as it
  *            lives in a library context of its own.
  * Nonces.    A nonce serves one message: after the tag, a new one has to come first.
  */
@@ -37,10 +37,10 @@ enum { KEY_BYTES = 16, NONCE_BYTES = 12, TAG_BYTES = 16 };
 
 /* clang-format off */
 #define OPENSSL_FUNCTIONS(X) \
-    X(CRYPTO_memcmp) X(EVP_default_properties_is_fips_enabled) X(OPENSSL_cleanse) X(OSSL_LIB_CTX_free) X(OSSL_LIB_CTX_new) X(OSSL_PARAM_get_octet_string) \
-    X(OSSL_PARAM_get_size_t) X(OSSL_PARAM_locate) X(OSSL_PARAM_locate_const) X(OSSL_PARAM_set_int) \
-    X(OSSL_PARAM_set_octet_string) X(OSSL_PARAM_set_size_t) X(OSSL_PARAM_set_uint) X(OSSL_PROVIDER_add_builtin) \
-    X(OSSL_PROVIDER_load) X(OpenSSL_version_num)
+    X(CRYPTO_memcmp) X(EVP_default_properties_is_fips_enabled) X(OPENSSL_cleanse) X(OSSL_LIB_CTX_free) \
+    X(OSSL_LIB_CTX_new) X(OSSL_PARAM_get_octet_string) X(OSSL_PARAM_get_size_t) X(OSSL_PARAM_locate) \
+    X(OSSL_PARAM_locate_const) X(OSSL_PARAM_set_int) X(OSSL_PARAM_set_octet_string) X(OSSL_PARAM_set_size_t) \
+    X(OSSL_PARAM_set_uint) X(OSSL_PROVIDER_add_builtin) X(OSSL_PROVIDER_load) X(OpenSSL_version_num)
 #define INTEL_FUNCTIONS(X) X(alloc_mb_mgr) X(free_mb_mgr) X(imb_get_version) X(init_mb_mgr_auto)
 /* clang-format on */
 #define MEMBER(name) __typeof__(name) *name;
