@@ -289,8 +289,8 @@ bool membership_receive(membership *self, const wire_control *c, uint64_t now_ms
 static pen_status add_reports(membership_seal *s, const wire_sealed_report *report, uint32_t n)
 {
     if (!VEC_ROOM(s->report, s->capacity, (size_t)s->n_reports + n)) return PEN_NO_MEMORY;
-    if (n > 0) memcpy(s->report + s->n_reports, report, n * sizeof *report);
-    s->n_reports += n;
+    for (uint32_t i = 0; i < n; i++)
+        if (report[i].role != 0) s->report[s->n_reports++] = report[i];
     return PEN_OK;
 }
 

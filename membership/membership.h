@@ -112,8 +112,9 @@ void membership_begun(membership *self, uint64_t now_ms); /* it holds state of t
 void membership_beat(membership *self, uint64_t now_ms);  /* sends a BEAT at once */
 void membership_again(membership *self, uint64_t now_ms); /* repeats unanswered messages at once */
 
-/* One part has stopped for this term and epoch; reports are copied.  SEALED follows when all parts have.  Reports for
- * an older SEAL are ignored.  NO_MEMORY: the part has to report again. */
+/* One part has stopped for this term and epoch; reports are copied, but for those without a role: such a copy lacked the
+ * memory for its first epoch.  SEALED follows when all parts have.  Reports for an older SEAL are ignored.  NO_MEMORY:
+ * the part has to report again. */
 pen_status membership_sealed(membership *self, uint64_t term, uint64_t epoch,
                              const wire_sealed_report *report, uint32_t n);
 

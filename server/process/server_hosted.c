@@ -126,10 +126,8 @@ static void notify_sealed(server_shard *s)
         return;
     }
     *told = (server_place_sealed){
-        .server = s->server, .term = s->seal_term, .epoch = s->seal_epoch, .n = 0};
-    for (uint32_t i = 0; i < s->n_hosted; i++)
-        if (s->hosted[i]->report.role != SHARD_NO_ROLE)
-            told->report[told->n++] = s->hosted[i]->report;
+        .server = s->server, .term = s->seal_term, .epoch = s->seal_epoch, .n = s->n_hosted};
+    for (uint32_t i = 0; i < s->n_hosted; i++) told->report[i] = s->hosted[i]->report;
     if (server_notify_main(s->server, SERVER_SEALED, told, 0)) return;
     free(told);
     server_no_memory(s->server, "the report of a sealed shard");

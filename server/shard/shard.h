@@ -173,7 +173,7 @@ pen_status shard_load(shard *self, store_reader *reader, int64_t step, pen_error
 void shard_install(shard *self, const shard_view *view);
 
 /* From now on this shard ignores epochs below this one; data messages are REFUSED AGAIN. Fills in the report to the
- * scheduler, which is not sent if its role is SHARD_NO_ROLE: the shard lacked memory for its first epoch.  Idempotent. */
+ * scheduler.  Idempotent. */
 void shard_seal(shard *self, uint64_t term, uint64_t epoch, wire_sealed_report *report);
 
 /* Whether sealing it now loses nothing: it is the primary, or it has all that the primary logged before its own seal

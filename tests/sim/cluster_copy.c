@@ -191,9 +191,7 @@ void sim_copies_install(sim_server *s)
 
 static void seal(sim_server *s, sim_copy *k)
 {
-    wire_sealed_report *report = &s->report[s->n_reports];
-    shard_seal(k->shard, s->member.seal.term, s->member.seal.epoch, report);
-    s->n_reports += report->role != SHARD_NO_ROLE;
+    shard_seal(k->shard, s->member.seal.term, s->member.seal.epoch, &s->report[s->n_reports++]);
     k->is_sealed = true;
 }
 
