@@ -5,11 +5,9 @@
  *
  * Its user lists the functions once, and makes of the list a struct of pointers and their names:
  *
- *     #define FUNCTIONS(X) X(MHD_run) X(MHD_stop_daemon)
- *     #define MEMBER(name) __typeof__(name) *name;
- *     #define NAME(name)   #name,
- *     static struct { FUNCTIONS(MEMBER) } mhd;
- *     static const char *const names[] = {FUNCTIONS(NAME)};
+ *     #define FUNCTIONS(X) X(SSL_new) X(SSL_free)
+ *     static struct { FUNCTIONS(LIBRARY_MEMBER) } ssl;
+ *     static const char *const names[] = {FUNCTIONS(LIBRARY_NAME)};
  */
 #ifndef COMMON_LIBRARY_H
 #define COMMON_LIBRARY_H
@@ -17,6 +15,9 @@
 #include "penstock.h"
 
 #include <stddef.h>
+
+#define LIBRARY_MEMBER(name) __typeof__(name) *name;
+#define LIBRARY_NAME(name)   #name,
 
 /* Finds the functions of these names and writes `n` pointers to them into `table`, all NULL before.  A table that is
  * filled already stays as it is.  The library is never unloaded.

@@ -75,11 +75,9 @@ struct tls {
     X(SSL_new) X(SSL_read_ex) X(SSL_session_reused) X(SSL_set_accept_state) X(SSL_set_bio) \
     X(SSL_set_connect_state) X(SSL_set_ex_data) X(SSL_version) X(SSL_write_ex) X(TLS_method)
 /* clang-format on */
-#define MEMBER(name) __typeof__(name) *name;
-#define NAME(name)   #name,
 
 static struct {
-    FUNCTIONS(MEMBER)
+    FUNCTIONS(LIBRARY_MEMBER)
 } openssl;
 
 /* What macros of OpenSSL call. */
@@ -93,7 +91,7 @@ static struct {
 
 static pen_status load(pen_error *why)
 {
-    static const char *const names[] = {FUNCTIONS(NAME)};
+    static const char *const names[] = {FUNCTIONS(LIBRARY_NAME)};
     return library_load(PENSTOCK_SSL, names, sizeof names / sizeof *names, &openssl, why);
 }
 

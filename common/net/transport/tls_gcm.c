@@ -43,15 +43,13 @@ enum { KEY_BYTES = 16, NONCE_BYTES = 12, TAG_BYTES = 16 };
     X(OSSL_PARAM_set_uint) X(OSSL_PROVIDER_add_builtin) X(OSSL_PROVIDER_load) X(OpenSSL_version_num)
 #define INTEL_FUNCTIONS(X) X(alloc_mb_mgr) X(free_mb_mgr) X(imb_get_version) X(init_mb_mgr_auto)
 /* clang-format on */
-#define MEMBER(name) __typeof__(name) *name;
-#define NAME(name)   #name,
 
 static struct {
-    OPENSSL_FUNCTIONS(MEMBER)
+    OPENSSL_FUNCTIONS(LIBRARY_MEMBER)
 } openssl;
 
 static struct {
-    INTEL_FUNCTIONS(MEMBER)
+    INTEL_FUNCTIONS(LIBRARY_MEMBER)
 } intel;
 
 static struct {
@@ -247,8 +245,8 @@ static bool take_functions(void)
 
 static bool load(void)
 {
-    static const char *const openssl_names[] = {OPENSSL_FUNCTIONS(NAME)};
-    static const char *const intel_names[]   = {INTEL_FUNCTIONS(NAME)};
+    static const char *const openssl_names[] = {OPENSSL_FUNCTIONS(LIBRARY_NAME)};
+    static const char *const intel_names[]   = {INTEL_FUNCTIONS(LIBRARY_NAME)};
     return library_load(PENSTOCK_SSL, openssl_names, sizeof openssl_names / sizeof *openssl_names,
                         &openssl, NULL) == PEN_OK &&
            openssl.OpenSSL_version_num() < 0x30100000L &&
