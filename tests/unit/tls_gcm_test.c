@@ -1,17 +1,10 @@
-/* tls_gcm_test.c - the cipher that OpenSSL is given makes what OpenSSL's own makes, and refuses what that one refuses. */
+/* tls_gcm_test.c - the cipher that OpenSSL is given makes what OpenSSL's own makes, and refuses what that one refuses; a
+ * member with the one and a member with the other understand each other. */
 #include "common/net/transport/tls_gcm.h"
+#include "tests/unit/transport_auth_rig.h"
 
 #include <openssl/evp.h>
 #include <openssl/provider.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { TEXT_BYTES = 1 << 14, TAG_BYTES = 16, NONCE_BYTES = 12, HEADER_BYTES = 5 };
 
@@ -187,6 +180,61 @@ static void test_tls_gcm_leaves_the_default_library_context_alone(void **state)
     EVP_CIPHER_free(c);
 }
 
+/* ---- in a connection ------------------------------------------------------------------------------ */
+static bool has_own_cipher; /* that of OpenSSL, whatever the processor can do */
+struct ossl_lib_ctx_st *__real_tls_gcm_library(void);
+struct ossl_lib_ctx_st *__wrap_tls_gcm_library(void);
+
+struct ossl_lib_ctx_st *__wrap_tls_gcm_library(void)
+{
+    return has_own_cipher ? NULL : __real_tls_gcm_library();
+}
+
+static void check_arrives(transport *from, uint32_t peer, transport *to, const buf *sent)
+{
+    transport_event event = {0};
+    buf *copy             = buf_new(sent->size);
+    memcpy(copy->data, sent->data, sent->size);
+    assert_int_equal(transport_send(from, peer, "body", 4, copy), PEN_OK);
+    for (const uint64_t until = now_ms() + PATIENCE_MS; now_ms() < until;) {
+        if (transport_recv(to, &event) != PEN_OK) continue;
+        if (event.kind == TRANSPORT_MESSAGE) break;
+        buf_release(event.body);
+    }
+    assert_int_equal(event.kind, TRANSPORT_MESSAGE);
+    assert_int_equal(event.body->size, sent->size);
+    assert_memory_equal(event.body->data, sent->data, sent->size);
+    buf_release(event.body);
+}
+
+static void test_tls_gcm_and_the_cipher_of_openssl_understand_each_other(void **state)
+{
+    (void)state;
+    rig_address    = "socket://127.0.0.1:0";
+    auth *server   = open_auth(0, AUTH_SERVER, 0);
+    auth *worker   = open_auth(0, AUTH_WORKER, 3);
+    buf *body      = buf_new(3 * MIB + 5);
+    uint8_t *bytes = body->data;
+    for (size_t i = 0; i < body->size; i++) bytes[i] = (uint8_t)(i * 2654435761u >> 13);
+    for (int ciphers = 0; ciphers < 4; ciphers++) {
+        has_own_cipher    = ciphers & 1;
+        transport *listen = listen_with(server, (transport_options){0});
+        has_own_cipher    = ciphers & 2;
+        transport *d      = dial_with(worker, AUTH_SERVER, listen);
+        await_up(listen, d);
+        assert_int_equal(transport_send(d, 0, "hello", 5, NULL), PEN_OK);
+        const uint32_t peer = await(listen, TRANSPORT_MESSAGE).peer;
+        check_arrives(d, 0, listen, body);
+        check_arrives(listen, peer, d, body);
+        transport_close(d, 0);
+        transport_close(listen, 0);
+    }
+    has_own_cipher = false;
+    buf_release(body);
+    auth_close(server);
+    auth_close(worker);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +243,9 @@ int main(void)
         cmocka_unit_test(test_tls_gcm_refuses_a_bit_changed_in_text_header_or_tag),
         cmocka_unit_test(test_tls_gcm_uses_a_nonce_for_one_message_and_takes_no_other_sizes),
         cmocka_unit_test(test_tls_gcm_leaves_the_default_library_context_alone),
+        cmocka_unit_test_setup_teardown(
+            test_tls_gcm_and_the_cipher_of_openssl_understand_each_other, make_secrets,
+            remove_secrets),
     };
     return cmocka_run_group_tests(tests, fetch, release);
 }

@@ -3,7 +3,6 @@
  *
  * The hostile ends are OpenSSL used directly, with settings that ours never has, and a relay that changes what passes.
  */
-#include "common/net/transport/tls_gcm.h"
 #include "tests/unit/transport_auth_rig.h"
 
 #include <errno.h>
@@ -132,56 +131,6 @@ static void test_tls_connection_without_memory_to_send_ends_and_is_made_again(vo
     assert_int_equal(await(l, TRANSPORT_MESSAGE).head_size, 6);
     transport_close(d, 0);
     await(l, TRANSPORT_DOWN);
-}
-
-/* ---- two ciphers --------------------------------------------------------------------------------- */
-static bool has_own_cipher; /* that of OpenSSL, whatever the processor can do */
-struct ossl_lib_ctx_st *__real_tls_gcm_library(void);
-struct ossl_lib_ctx_st *__wrap_tls_gcm_library(void);
-
-struct ossl_lib_ctx_st *__wrap_tls_gcm_library(void)
-{
-    return has_own_cipher ? NULL : __real_tls_gcm_library();
-}
-
-static void check_arrives(transport *from, uint32_t peer, transport *to, const buf *sent)
-{
-    transport_event event = {0};
-    buf *copy             = buf_new(sent->size);
-    memcpy(copy->data, sent->data, sent->size);
-    assert_int_equal(transport_send(from, peer, "body", 4, copy), PEN_OK);
-    for (const uint64_t until = now_ms() + PATIENCE_MS; now_ms() < until;) {
-        if (transport_recv(to, &event) != PEN_OK) continue;
-        if (event.kind == TRANSPORT_MESSAGE) break;
-        buf_release(event.body);
-    }
-    assert_int_equal(event.kind, TRANSPORT_MESSAGE);
-    assert_int_equal(event.body->size, sent->size);
-    assert_memory_equal(event.body->data, sent->data, sent->size);
-    buf_release(event.body);
-}
-
-static void test_tls_ends_with_either_cipher_understand_each_other(void **state)
-{
-    (void)state;
-    buf *body      = buf_new(3 * MIB + 5);
-    uint8_t *bytes = body->data;
-    for (size_t i = 0; i < body->size; i++) bytes[i] = (uint8_t)(i * 2654435761u >> 13);
-    for (int ciphers = 0; ciphers < 4; ciphers++) {
-        has_own_cipher    = ciphers & 1;
-        transport *listen = listen_with(server, (transport_options){0});
-        has_own_cipher    = ciphers & 2;
-        transport *d      = dial_with(worker, AUTH_SERVER, listen);
-        await_up(listen, d);
-        assert_int_equal(transport_send(d, 0, "hello", 5, NULL), PEN_OK);
-        const uint32_t peer = await(listen, TRANSPORT_MESSAGE).peer;
-        check_arrives(d, 0, listen, body);
-        check_arrives(listen, peer, d, body);
-        transport_close(d, 0);
-        transport_close(listen, 0);
-    }
-    has_own_cipher = false;
-    buf_release(body);
 }
 
 /* ---- OpenSSL as the peer ------------------------------------------------------------------------- */
@@ -874,7 +823,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tls_connection_without_memory_to_send_ends_and_is_made_again),
-        cmocka_unit_test(test_tls_ends_with_either_cipher_understand_each_other),
         cmocka_unit_test(test_tls_openssl_with_the_members_key_is_that_member),
         cmocka_unit_test(test_tls_stranger_is_refused_whatever_it_names_itself),
         cmocka_unit_test(test_tls_other_versions_groups_and_ciphers_are_refused),
